@@ -5,14 +5,14 @@ use chakram_trace::format::CollectiveKind;
 /// Rules that the user added. Each rule maps a part of a kernel's name to a kind of collective. User rules apply in
 /// addition to the table of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommKernelRules {
+pub struct UserCommKernelRules {
     added: Vec<(String, CollectiveKind)>,
 }
 
 /// Table of communication kernels in known libraries. The format is documented in `comm_kernels.txt`.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
-impl CommKernelRules {
+impl UserCommKernelRules {
     /// Adds a rule: every kernel whose name contains `PART` executes a collective of kind `KIND`. `text` has the
     /// form `PART=KIND`, with a kind such as `all-reduce`.
     ///
@@ -183,8 +183,8 @@ mod tests {
 
     #[test]
     fn names_say_what_a_kernel_does_and_users_add_to_them() {
-        let mut kernels = CommKernelRules::default();
-        let kind = |kernels: &CommKernelRules, name| kernels.lookup_table().classify_name(name);
+        let mut kernels = UserCommKernelRules::default();
+        let kind = |kernels: &UserCommKernelRules, name| kernels.lookup_table().classify_name(name);
         for (name, expected) in [
             (
                 "nccldevkernel_allreduce_sum_f32_ring_ll",

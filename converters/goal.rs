@@ -2,7 +2,7 @@
 //! calculations, sends and receives. Each operation lists the operations on which it depends.
 
 use chakram_trace::format::file::parse_text;
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::path::Path;
 
 mod emit;
@@ -93,9 +93,9 @@ impl GoalSchedule {
 
 /// Builds the error for an invalid file; `line` counts from 1.
 fn error_at_line(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
-    let place = TraceLocation {
+    let place = TraceErrorLocation {
         line: (line > 0).then_some((line, 1)),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     };
     TraceError::invalid_at(place, found, hint)
 }

@@ -8,7 +8,7 @@
 //! channel. On each connection, exactly one thread block sends and exactly one receives, in order.
 
 use chakram_trace::format::file::parse_text;
-use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
+use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
 use std::path::Path;
 
 mod connections;
@@ -176,9 +176,9 @@ impl MscclAlgorithm {
 
 /// Builds the error for an invalid file at a line and column, both counted from 1.
 fn error_at(line: (usize, usize), found: impl Into<String>, hint: impl Into<String>) -> TraceError {
-    let place = TraceLocation {
+    let place = TraceErrorLocation {
         line: Some(line),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     };
     TraceError::invalid_at(place, found, hint)
 }

@@ -19,7 +19,7 @@ use crate::folder::{expand_folders, list_folder};
 use crate::pytorch::summary::ConversionSummary;
 use crate::pytorch::{ConvertOptions, ProcessGroup, convert_kineto};
 use chakram_base::ids::MAX_NPUS;
-use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use nccl::NcclCall;
@@ -50,7 +50,7 @@ pub fn is_export(path: &Path) -> bool {
 /// Source of the ranks' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RankOrder {
+pub enum RankNumberSource {
     /// A process's rank is its rank in NCCL's largest communicator.
     Nccl,
     /// Processes are numbered in order of file, then device, then process id.
@@ -59,12 +59,12 @@ pub enum RankOrder {
 
 /// Conversion summary, with further facts that only Nsight Systems exports contain.
 #[derive(Clone, Debug, Serialize)]
-pub struct NsysSummary {
+pub struct NsysConversionSummary {
     /// Summary that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
     /// Source of the ranks' numbers.
-    pub order: RankOrder,
+    pub order: RankNumberSource,
     /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
     /// Number of kernels whose communication NCCL's ranges describe.
@@ -72,7 +72,7 @@ pub struct NsysSummary {
 }
 
 /// A conversion's summary and the traces that it wrote, by rank.
-pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
+pub type NsysSummaryAndTraces = (NsysConversionSummary, Vec<(u32, UncommittedOutputHandle)>);
 
 /// Returns the exports in `paths`. Files keep the given order, and the files of a folder are sorted
 /// by name.
@@ -103,7 +103,7 @@ pub fn convert_exports(
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputSet,
-) -> Result<NsysConversion, TraceError> {
+) -> Result<NsysSummaryAndTraces, TraceError> {
     let mut processes = Vec::new();
     for path in paths {
         processes.extend(report::read_processes(path, &options.comm_kernels)?);
@@ -117,7 +117,7 @@ pub fn convert_exports(
     let about = about.collect();
     let traces = processes.into_iter().map(ProcessCapture::finish_trace);
     let (conversion, written) = convert_kineto(traces.collect(), options, path, files)?;
-    let summary = NsysSummary {
+    let summary = NsysConversionSummary {
         conversion,
         order,
         processes: about,
@@ -128,7 +128,7 @@ pub fn convert_exports(
 
 /// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, this communicator
 /// determines the ranks, and its name is returned. Otherwise the processes are sorted by file, device and process id.
-fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
+fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankNumberSource, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
     let largest = largest.map(|(name, _, ranks)| (name.clone(), *ranks));
@@ -149,7 +149,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
             process.trace.world_size = Some(world);
         }
         processes.sort_by_key(|process| process.trace.rank);
-        return (RankOrder::Nccl, largest.map(|(name, _)| name));
+        return (RankNumberSource::Nccl, largest.map(|(name, _)| name));
     }
     // Files keep the order in which the user listed them.
     let mut files: Vec<PathBuf> = Vec::new();
@@ -165,7 +165,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
     for (rank, process) in (0..).zip(&mut *processes) {
         process.trace.rank = Some(rank);
     }
-    (RankOrder::Devices, None)
+    (RankNumberSource::Devices, None)
 }
 
 /// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number of

@@ -52,12 +52,16 @@ mod token_repair;
 mod transfer_times;
 mod view_operators;
 
-pub use calls::CommKernelRules;
-pub use event_links::{LinkMethod, ThreadLinks};
+pub use calls::UserCommKernelRules;
+pub use event_links::{LinkMethod, ThreadLinkResult};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub(crate) use job::convert_kineto;
-pub use job::{ConvertOptions, RankFiles, RankTrace, convert_in_memory_captures, convert_pairs};
-pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent};
+pub use job::{
+    ConvertOptions, RankAndTraceBytes, RankHostAndKineto, convert_in_memory_captures, convert_pairs,
+};
+pub use kineto::{
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent, SharedEventProperties,
+};
 pub use sniff::{CaptureFileKind, sniff_file};
 pub(crate) use sniff::{describe_foreign_file, describe_foreign_magic};
 use std::collections::BTreeMap;

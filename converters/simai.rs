@@ -15,7 +15,7 @@ mod emit;
 mod grid;
 mod parse;
 
-pub use grid::{GroupRole, RankGrid};
+pub use grid::{GroupRole, RankGroupGrid};
 
 /// First words of SimAI's files, one for each kind of workload.
 const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];

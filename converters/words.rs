@@ -1,7 +1,7 @@
 //! Splits lines into words with columns, so that errors state an exact position. Parsers of text
 //! formats with one line per layer use this module.
 
-use chakram_trace::format::{TraceError, TraceLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
 
 /// Returns the words of a line, each with its column, counted from 1.
 pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -52,9 +52,9 @@ pub fn error_at(
     found: impl Into<String>,
     hint: impl Into<String>,
 ) -> TraceError {
-    let place = TraceLocation {
+    let place = TraceErrorLocation {
         line: Some((line, column)),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     };
     TraceError::invalid_at(place, found, hint)
 }

@@ -15,7 +15,7 @@
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::write::TraceWriter;
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl XplaneFile {
 
 /// Facts about the conversion of one device.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct DeviceConversion {
+pub struct DeviceConversionSummary {
     /// Rank of the device's trace.
     pub rank: u32,
     /// Name of the device's plane.
@@ -90,11 +90,11 @@ pub struct DeviceConversion {
 
 /// Facts about the conversion of a job.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct XplaneSummary {
+pub struct XplaneConversionSummary {
     /// Time from the first event's start to the last event's end, in ns.
     pub span_ns: u64,
     /// Devices, sorted by rank.
-    pub devices: Vec<DeviceConversion>,
+    pub devices: Vec<DeviceConversionSummary>,
     /// Skipped planes and lines, each with its number of events. The skipped planes and lines
     /// repeat other planes and lines, or are not streams.
     pub left_out: Vec<(String, u64)>,
@@ -107,7 +107,7 @@ pub struct XplaneJob<'a> {
     calls: CollectiveCalls,
     /// Start of the first event, in ps.
     base: i128,
-    summary: XplaneSummary,
+    summary: XplaneConversionSummary,
 }
 
 impl<'a> XplaneJob<'a> {
@@ -133,9 +133,9 @@ impl<'a> XplaneJob<'a> {
         }
         let starts = devices.iter().filter_map(DeviceTimeline::first_start);
         let Some(base) = starts.min() else {
-            let place = TraceLocation {
+            let place = TraceErrorLocation {
                 file: files.first().map(|file| file.path.clone()),
-                ..TraceLocation::default()
+                ..TraceErrorLocation::default()
             };
             return Err(TraceError::invalid_at(
                 place,
@@ -148,7 +148,7 @@ impl<'a> XplaneJob<'a> {
         if end - base > i128::from(u64::MAX / 2) {
             let days = (end - base) / (86_400 * 1_000_000_000_000);
             return Err(TraceError::invalid_at(
-                TraceLocation::default(),
+                TraceErrorLocation::default(),
                 format!("the first event begins {days} days before the last one ends"),
                 "profiles of a single run",
             ));
@@ -158,7 +158,7 @@ impl<'a> XplaneJob<'a> {
             devices,
             calls,
             base,
-            summary: XplaneSummary {
+            summary: XplaneConversionSummary {
                 span_ns: ns_since(end, base),
                 devices: Vec::new(),
                 left_out,
@@ -190,7 +190,7 @@ impl<'a> XplaneJob<'a> {
     }
 
     /// Returns the summary of the ranks that were written so far.
-    pub fn summary(&self) -> &XplaneSummary {
+    pub fn summary(&self) -> &XplaneConversionSummary {
         &self.summary
     }
 }

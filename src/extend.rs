@@ -4,14 +4,14 @@
 //!   [`CompiledReplay::run_on_network`](crate::engine::CompiledReplay::run_on_network).
 //! - A collective algorithm implements [`UserAlgorithmModel`]. Pass the algorithm to
 //!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
-//! - A [`KernelModel`] times kernels, and a [`MemoryDesign`] with its [`MemoryModel`] adds a memory. Pass kernel models
-//!   and memories as [`Extensions`] of the [options](crate::engine::ReplayOptions).
+//! - A [`KernelDurationModel`] times kernels, and a [`ReplacementMemoryModel`] with its [`UserRemoteMemoryModel`] adds a memory. Pass kernel models
+//!   and memories as [`ReplacementModels`] of the [options](crate::engine::ReplayOptions).
 //!
 //! `testkit/extension` implements one extension of each kind, and replays with these extensions.
 //!
 //! ```
 //! use chakram::engine::{CompiledReplay, ReplayOptions};
-//! use chakram::extend::{KernelModel, KernelProfile};
+//! use chakram::extend::{KernelDurationModel, KernelTraceFacts};
 //! use chakram::machine::NpuClass;
 //! use chakram::units::Span;
 //! use chakram::{Job, Machine};
@@ -21,8 +21,8 @@
 //! #[derive(Debug)]
 //! struct Microsecond;
 //!
-//! impl KernelModel for Microsecond {
-//!     fn price_kernel(&self, _: &KernelProfile, _: &NpuClass) -> Option<Span> {
+//! impl KernelDurationModel for Microsecond {
+//!     fn price_kernel(&self, _: &KernelTraceFacts, _: &NpuClass) -> Option<Span> {
 //!         Some(Span::from_ns(1000))
 //!     }
 //! }
@@ -36,15 +36,15 @@
 //! ```
 
 pub use chakram_base::ids::{EndpointId, OpIndex};
-pub use chakram_engine::{Extensions, KernelModel, MemoryDesign};
+pub use chakram_engine::{KernelDurationModel, ReplacementMemoryModel, ReplacementModels};
 pub use chakram_hardware::collective::{
-    AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, LinePosition,
-    SendStep, UserAlgorithm, UserAlgorithmModel,
+    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, DimensionAlgorithmChoice,
+    MemberLinePosition, SendStep, UserAlgorithmHandle, UserAlgorithmModel,
 };
-pub use chakram_hardware::compute::KernelProfile;
-pub use chakram_hardware::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
+pub use chakram_hardware::compute::KernelTraceFacts;
+pub use chakram_hardware::memory::{LocalMemory, RemoteMemoryAccess, UserRemoteMemoryModel};
 pub use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
-    NetworkMessage, NetworkOccupancy, PortHandle, PortRange,
+    DeliveryNotice, EventScheduler, LinkReservations, LoadStoreTransfer, NetworkBackend,
+    NetworkEvent, NetworkMessage, PortHandle, PortRange, TileNetworkOccupancy,
 };
-pub use chakram_hardware::topology::{LinePattern, NetworkPath};
+pub use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates};

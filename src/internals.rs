@@ -3,7 +3,8 @@
 
 /// Networks that a caller drives event by event: tests compare a replay's transfers with those of a network alone.
 pub use chakram_hardware::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
+    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
+    PortContentionNetwork,
 };
 
 /// Record types generated from `proto/`. Tests write and read files with them, and thus share no code with the reader
@@ -20,7 +21,7 @@ pub use chakram_trace::format::groups;
 pub use chakram_trace::format::file::PrefixedTraceFiles;
 
 /// Writer of protobuf's wire format, because JAX profiles have no generated types.
-pub use chakram_trace::format::encoder::MessageEncoder;
+pub use chakram_trace::format::encoder::ProtobufMessageBuilder;
 
 /// Hash of a string; a bench prints the hash of its results, so that two builds can be compared.
 pub use chakram_trace::graph::stable_hash;
@@ -35,7 +36,7 @@ pub use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 pub use chakram_astra_sim::logging;
 
 /// Options of replays: a test tries each option as a flag and as a key of studies.
-pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
+pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax};
 
 /// Finds the sensitivities to a machine's rates and latencies: a test compares them with replays on changed machines.
-pub use chakram_jobs::{MachineText, find_sensitivities};
+pub use chakram_jobs::{NamedMachineText, find_sensitivities};

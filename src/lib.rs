@@ -57,7 +57,7 @@ pub mod archive {
     //! ```
 
     pub use chakram_archive::{
-        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance, TraceRow,
+        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance, SharedTraceRow,
         WorkloadEntry, WorkloadListingRow,
     };
 }
@@ -81,25 +81,28 @@ pub mod astra_sim {
 
     pub use chakram_astra_sim::custom_algorithm;
     pub use chakram_astra_sim::{
-        AnalyticalNetwork, AstraAlgorithm, AstraCollectives, AstraCutThrough, AstraDimension,
-        AstraFlags, AstraInputs, AstraNetworkFile, AstraPhase, AstraRankGraph, AstraTraceReader,
-        CollectiveImplementation, CollectiveImplementations, CollectiveOptimization, CommGroupFile,
-        CompletedNode, CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts,
-        EndlessWait, InputError, InputNote, LogGpParams, NodeTypes, PerCollectiveKind,
-        PerNodeImplementationFile, Quirk, QuirkSet, RankTensors, RankWorkTotals, RemoteMemoryFile,
-        RooflineMeans, RoutePosition, SchedulingPolicy, ServerHop, ServerRouting, ServerSharing,
-        SystemFile, TensorMemory, build_machine, counts_as,
+        AlgorithmsPerCollectiveKind, AllReduceDecomposition, AnalyticalNetwork, AstraAlgorithm,
+        AstraCollectiveBackend, AstraDimension, AstraFlags, AstraInputs, AstraNetworkFile,
+        AstraRankGraph, AstraSystemFile, AstraTraceReader, ChunkSchedulingPolicy,
+        CollectiveAlgorithmEntry, CollectiveChunkPhase, CommGroupFile, CompletedNode,
+        CongestionAwareModel, CongestionUnawareModel, CutThroughNetwork, EndlessWait, InputError,
+        InputNote, LinkCutThroughNetwork, LogGpBusParams, NodeTypes, PerCollectiveKind,
+        PerNodeImplementationFile, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
+        RankWorkTotals, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans, RoutePosition,
+        ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
     };
 }
 
 pub mod convert {
     //! Conversion of captures from PyTorch's profiler and execution trace observer.
 
-    pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, find_capture_pairs};
+    pub use chakram_converters::pytorch::files::{
+        JobCaptureFiles, RankCaptureFiles, find_capture_pairs,
+    };
     pub use chakram_converters::pytorch::summary::ConversionSummary;
     pub use chakram_converters::pytorch::{
         CaptureFileKind, ConvertOptions, EventCategory, HostTrace, KinetoTrace, LinkMethod,
-        RankFiles, convert_in_memory_captures, convert_pairs, sniff_file,
+        RankHostAndKineto, convert_in_memory_captures, convert_pairs, sniff_file,
     };
     pub use chakram_trace::files::OutputSet;
 }
@@ -138,9 +141,9 @@ pub mod edit {
     //! ```
 
     pub use chakram_analysis::edit::{
-        AnonymiserCounts, CommunicationMatches, JobScaling, KeptNodesOfRank, RankGrid,
-        ScaledDimension, ShardSizeRule, SliceSummary, SliceTarget, TraceAnonymiser, TraceAudit,
-        name_matches_pattern,
+        AnonymiserCounts, JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions,
+        ScaledDimension, ShardSizeRule, SliceNodeSelector, SliceSummary, TraceAnonymiser,
+        TraceAuditFindings, name_matches_pattern,
     };
 }
 
@@ -162,7 +165,7 @@ pub mod engine {
     //! A [`LaunchFeed`] decides when to launch each program:
     //!
     //! ```
-    //! use chakram::engine::{CompiledReplay, LaunchFeed, ReplayOptions, TimedLaunches, run_launches};
+    //! use chakram::engine::{CompiledReplay, LaunchFeed, ReplayOptions, TimedLaunchFeed, run_launches};
     //! use chakram::units::{Span, Time};
     //! use chakram::{Job, Machine};
     //!
@@ -171,27 +174,29 @@ pub mod engine {
     //! let once = program.run(())?.0.makespan;
     //! // Again when it has ended.
     //! let again = Time::ZERO + once;
-    //! let mut feed = TimedLaunches::new(0, vec![Time::ZERO, again]);
+    //! let mut feed = TimedLaunchFeed::new(0, vec![Time::ZERO, again]);
     //! let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ())?;
     //! assert_eq!(outcome.makespan, once + once);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_base::setting::{SettingChoice, SettingKey};
+    pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
-        CollectiveChange, DurationAdjustment, DurationChangeCount, FailureOutcome,
+        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, FailureOutcome,
         KernelDurationChange, KernelJitter, RequestedDurationChanges,
     };
     pub use chakram_engine::{
-        CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay, ComputeModel,
-        CriticalPathSegment, Discipline, DurationSourceCounts, Engine, EngineCollectiveBackend,
-        Extensions, FeedRequests, GroupSplit, GroupView, HostTiming, InstanceId, JobTimes,
-        KernelModel, Launch, LaunchFeed, LaunchKernelDurations, LaunchMode, LaunchRecord,
-        LaunchRelease, LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer,
-        OptionRefusal, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayGroupId,
+        CollectiveRecord, CollectiveTimeSource, CommTiming, CompiledReplay, CriticalPathSegment,
+        DurationSourceCounts, Engine, EngineCollectiveBackend, EventLoopCounts,
+        EventOrderDiscipline, FeedRequestBuffer, FirstTileGroupSplit, HostDurationSource,
+        HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource,
+        LanelessProcessorModel, LaunchDurationSource, LaunchFeed, LaunchRecord, LaunchRequest,
+        LaunchSerial, NetworkModel, NeverCompletedNode, NodeRef, NpuTimeCategory, Observer,
+        OptionRefusal, PlacedWorkloadGroup, ProcessorJobTimes, ProcessorKernelJob, RankReleaseMode,
+        RepeatedLaunchFeed, ReplacementMemoryModel, ReplacementModels, ReplayError, ReplayGroupId,
         ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck, RooflineEfficiency,
-        SingleLaunch, StepTimes, Stuck, TimeCategory, TimedLaunches, WaitingNode, place_ranks,
-        replay_representatives, run_launches,
+        SingleLaunchFeed, StepTimes, Stuck, TimedLaunchFeed, place_ranks, replay_representatives,
+        run_launches,
     };
 }
 
@@ -221,9 +226,9 @@ pub mod generate {
     pub use chakram_workloads::generate::sharding::ShardingDegrees;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
-        CollectivePattern, DataParallelPattern, GenerateError, GeneratedJob, KernelChainPattern,
-        MemoryAccessPattern, P2pPattern, PalmPattern, ParallelismPlan, TrafficPattern,
-        TrainingPattern, WorkloadPattern,
+        CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, GenerateError,
+        KernelChainPattern, MemoryAccessPattern, P2pPattern, PalmPattern, ParallelismPlan,
+        TrafficPattern, TrainingPattern, WorkloadPattern,
     };
 }
 
@@ -257,12 +262,12 @@ pub mod inspect {
 
     pub use chakram_analysis::inspect::{
         AttributeFilter, ClassFilter, CountedFault, CriticalPath, FaultSummary, InspectedTrace,
-        JobInspection, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
-        NodeFilter, NodeNeighbourhood, NodeRecord, NodeRow, NodeSums, PathSegment, PathTimeTotals,
-        RECEIVED, RankInspection, RankNodeTimes, RankOverview, RankPathInput, RankSet,
-        RankSpreadRow, RankSpreadTable, SENT, TimeBasis, TraceHeader, critical_path,
-        for_each_in_order, group_label, inspect_job, inspect_job_with_progress,
-        sum_path_time_by_key,
+        JobInspectionSummary, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
+        NodeFilter, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields, PathSegment,
+        PathTimeTotals, RECEIVED, RankInspectionSummary, RankNodeTimes, RankOverview,
+        RankPathInput, RankSet, RankSpreadRow, RankSpreadTable, RankTimesSource, SENT,
+        TraceMetadataRecord, critical_path, for_each_in_order, group_label, inspect_job,
+        inspect_job_with_progress, sum_path_time_by_key,
     };
 }
 
@@ -315,9 +320,9 @@ pub mod job {
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, CustomAlgorithmFiles, GivenSetting, Job, JobError, JobOptions, LoadProgress,
-        MachineEdit, RunWithoutSetting, edits_from_preset, load_custom_algorithms,
-        note_settings_without_effect, replay_workload,
+        AstraSimJob, CustomAlgorithmFiles, EditedMachineValue, GivenSetting, Job, JobError,
+        JobLoadOptions, LoadProgressFn, RunWithoutSetting, edits_from_preset,
+        load_custom_algorithms, note_settings_without_effect, replay_workload,
     };
 }
 
@@ -352,14 +357,16 @@ pub mod machine {
     //! ```
 
     pub use chakram_hardware::collective::{
-        AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve,
-        CollectiveProtocol, CustomCollective, InterDimensionPolicy, IntraDimensionPolicy,
+        ChunkingSettings, CollectiveAlgorithm, CollectiveCurve, CustomCollective,
+        DimensionAlgorithmChoice, DimensionVisitOrder, FittedCollectiveProtocol,
+        WaitingChunkPriority,
     };
-    pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
+    pub use chakram_hardware::compute::{AttentionSizes, PeakRatesByFormat, PowerThrottling};
     pub use chakram_hardware::machine::{
-        FailedPart, Host, HostWait, KernelTimeCorrection, Machine, MachineError, MachineFailure,
-        MachinePreset, MachineSource, NpuClass, PRESETS, find_source, is_inline, is_preset,
-        lacks_rates, load_for_ranks, machine_name_for_ranks, names_file, read_preset_text,
+        FailedPart, Host, HostSyncPoints, KernelTimeCorrection, Machine, MachineError,
+        MachineFailure, MachineFileSource, MachinePreset, NpuClass, PRESETS, find_source,
+        is_inline, is_preset, lacks_rates, load_for_ranks, machine_name_for_ranks, names_file,
+        read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -378,13 +385,14 @@ pub mod model {
 
     pub use chakram_workloads::model::{
         ActivationFunction, AttentionSpan, AxisDivision, BytesPerElement, ExpertExchangeSide,
-        ExpertRouterRule, ExpertRoutingCounts, KeepingAttentionKernels, LatentAttentionSizes,
+        ExpertRouterRule, ExpertRoutingCounts, ImageWindowSizes, LatentAttentionSizes,
         LayerOperator, LayerRole, MemoryBoundKernelSpec, MemoryBoundKernels, Model,
         ModelDefinition, ModelDefinitionForm, ModelError, ModelLayer, ModelPreset, ModelSource,
         OperatorAxesAndTensors, OperatorAxis, OperatorInputSource, OperatorKernelSpec,
         OperatorKind, OutputHead, PRESETS, PositionEncoding, TensorAxis, TensorContraction,
-        TensorKeptForBackward, TensorSplit, TrainedOperatorWeights, TransformerArchitecture,
-        TransformerBlock, TransformerModel, VisionTransformer, WeightTensorAxes, WindowSpec,
+        TensorKeptForBackward, TensorSavingAttentionKernels, TensorSplit, TrainedOperatorWeights,
+        TransformerArchitecture, TransformerBlock, TransformerModel, VisionTransformer,
+        WeightTensorAxes,
     };
 }
 
@@ -421,12 +429,12 @@ pub mod report {
     };
     pub use chakram_report::{
         BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
-        CriticalPathSegment, CriticalPathSummary, HashedInput, MachineColumn, MachineComparison,
-        MachineResult, MemoryObserver, MemoryRow, NodeSpan, NodeTable, Observer, OperatorObserver,
-        PictureRecorder, RankBusyTime, ReplayPictures, Report, SpanRecorder, Throughput,
-        TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter, attach_neighbour_reports,
-        replay_folded, replay_launched_programs, replay_to_report, replay_to_report_with_nodes,
-        replay_with_given_models, report_csv, report_text,
+        ComparedMachineResult, CriticalPathSegment, CriticalPathSummary, HashedInput,
+        MachineComparison, MachineResult, MemoryPeakObserver, MemoryRow, NodeSpan, NodeTable,
+        NpuTimeCategory, Observer, OperatorObserver, PictureRecorder, RankBusyTime, ReplayPictures,
+        Report, SpanRecorder, Throughput, TimelineFormat, TimelineSelection, TimelineWriter,
+        attach_neighbour_reports, replay_folded, replay_launched_programs, replay_to_report,
+        replay_to_report_with_nodes, replay_with_given_models, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -436,11 +444,11 @@ pub mod score {
     //! measured order.
 
     pub use chakram_studies::score::{
-        FittedConstant, FoldFit, GemmPoints, GroupKernelTimeCorrection, IntervalSummary,
-        KernelTimesBySize, MeasuredRun, PredictedRun, RecordedKernelTimes, RunColumnRules,
-        RunTable, ScoreError, ScoreSummary, assign_folds, cross_validate_runs, fit_corrections,
-        gemm_points, left_out_gemm_errors, left_out_size_error, nccl_log, predict_with_one_rate,
-        scale_machine_constants, score_runs,
+        ConstantsFittedOutsideFold, FittedConstant, GroupKernelTimeCorrection, KernelTimesBySize,
+        MeanGemmTimeByShape, MeasuredRun, PredictedRunTime, PredictionErrorSummary,
+        PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
+        assign_folds, cross_validate_runs, fit_corrections, gemm_points, left_out_gemm_errors,
+        left_out_size_error, nccl_log, predict_with_one_rate, scale_machine_constants, score_runs,
     };
 }
 
@@ -470,14 +478,14 @@ pub mod serve {
 
     pub use chakram_serving::{
         ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTaskSplit, CoreCountAndClock,
-        IntervalEstimate, JobGraph, JobLoweringOptions, LatencyCurve, LevelSummary,
+        EqualVectorProductTasks, IntervalEstimate, JobGraph, LatencyCurve, LevelSummary,
         MeasuredLatency, MeasurementImportDefaults, MeasurementSummary, ModelValueLocation,
-        NoRequestObserver, PRESETS, Platform, PlatformFacts, PlatformPreset, RatePoint, RateSweep,
-        RequestObserver, RequestTimelineWriter, RequestWork, RunStopRule, Scenario, ServeCapacity,
-        ServeError, ServeOptions, ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob,
-        ServedModel, ServicePolicyChoice, ServicePolicyKind, TimeSum, TraceJob, VectorJob, compare,
-        find_capacity, format_platform_file, html, import_measurements, llm, read_platform_text,
-        rows, serve_requests, sweep_rates, text,
+        NoRequestObserver, OperatorToJobLowering, PRESETS, Platform, PlatformFacts, PlatformPreset,
+        RatePoint, RateSweep, RequestObserver, RequestTimelineWriter, RequestWork, RunStopRule,
+        Scenario, ServeCapacity, ServeError, ServeOptions, ServeParts, ServeReport, ServeRow,
+        ServeRowKind, ServedJob, ServedModel, ServiceOrderAndSlots, ServicePolicyKind, TimeSum,
+        TraceJob, compare, find_capacity, format_platform_file, html, import_measurements, llm,
+        read_platform_text, rows, serve_requests, sweep_rates, text,
     };
 }
 
@@ -539,8 +547,8 @@ pub mod topology {
     //! ```
 
     pub use chakram_hardware::topology::{
-        DimensionShape, LinePattern, MemoryEndpoint, MemorySite, NetworkPath, SwitchingMode,
-        TileGrid, Topology, TopologyDimension, chip_graph, link_graph, tile_grid,
+        DimensionShape, LineSendPattern, MemoryEndpoint, MemorySite, PathLatencyAndRates,
+        SwitchingMode, TileGrid, Topology, TopologyDimension, chip_graph, link_graph, tile_grid,
     };
 }
 
@@ -560,15 +568,15 @@ pub mod trace {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_trace::format::file::{CompressedWriter, TraceFinder, decompress_bytes};
-    pub use chakram_trace::format::split_sizes::{SplitSizes, format_size_list};
+    pub use chakram_trace::format::file::{MaybeCompressedWriter, TraceFinder, decompress_bytes};
+    pub use chakram_trace::format::split_sizes::{AllToAllSplitText, format_size_list};
     pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
     pub use chakram_trace::format::{
         CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,
-        MemoryBoundKernel, MemoryChanges, MemoryLocation, NodeLabels, NodeView, Op, RankFile,
-        SchemaGeneration, Sink, TensorClass, TraceContents, TraceError, TraceLocation, TraceWriter,
-        TrainingPhase, VerifyLevel, append_name_family, discover_traces, escape_control_characters,
-        escape_name, is_harmful_character, strip_micro_batch,
+        MemoryBoundKernelClass, MemoryChanges, MemoryLocation, NodeLabels, NodeView, Op, RankFile,
+        SchemaGeneration, Sink, TensorClass, TraceContents, TraceError, TraceErrorLocation,
+        TraceWriter, TrainingPhase, VerifyLevel, append_name_family, discover_traces,
+        escape_control_characters, escape_name, is_harmful_character, strip_micro_batch,
     };
 }
 
@@ -642,7 +650,7 @@ pub mod workload {
 
     pub use chakram_trace::graph::{
         DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairCounts, GroupRoles, Lane,
-        NodeKind, SlotBinding,
+        NodeKind, RankSlotBinding,
     };
     pub use chakram_trace::workload::{
         MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The work that every NPU does.
 #[derive(Clone, Copy)]
-pub enum Work {
+pub enum WorkOfEachNpu {
     /// Data-parallel training in whole iterations, with at most this number of nodes.
     Training(u64),
     /// This number of all-reduces of 1 MiB, which are all ready at the start.
@@ -18,7 +18,7 @@ pub enum Work {
 
 /// The layout of the ranks' files.
 #[derive(Clone, Copy)]
-pub enum Files {
+pub enum RankFileLayout {
     /// One file, to which every rank has a link.
     Linked,
     /// A separate copy for each rank.
@@ -26,7 +26,7 @@ pub enum Files {
 }
 
 /// A network with dimensions of one kind, and with links of one speed.
-pub struct Network {
+pub struct UniformNetwork {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
     /// The number of NPUs along each dimension.
@@ -38,7 +38,7 @@ pub struct Network {
 }
 
 /// The settings for simulating collectives and kernels.
-pub struct System {
+pub struct AstraSystemSettings {
     /// `ring` or `direct`.
     pub algorithm: &'static str,
     /// `baseline` or `localBWAware`.
@@ -72,7 +72,7 @@ const KERNELS: [(&str, f64, u64); 6] = [
 /// The number of nodes in a layer: forward and backward kernels, the all-reduce, and the optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
-impl Work {
+impl WorkOfEachNpu {
     fn iterations(nodes: u64) -> u64 {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
@@ -86,7 +86,7 @@ impl Work {
         }
     }
 
-    fn write(self, out: &mut Trace) {
+    fn write(self, out: &mut TraceUnderConstruction) {
         match self {
             Self::Training(nodes) => training(out, Self::iterations(nodes)),
             Self::AllReduces(count) => {
@@ -101,7 +101,7 @@ impl Work {
     }
 }
 
-impl Network {
+impl UniformNetwork {
     /// Returns the number of NPUs.
     pub fn npus(&self) -> u64 {
         self.dimensions.iter().product()
@@ -129,7 +129,7 @@ impl Network {
     }
 }
 
-impl System {
+impl AstraSystemSettings {
     fn json(&self, dimensions: usize) -> String {
         let algorithms = vec![format!("\"{}\"", self.algorithm); dimensions].join(", ");
         let kinds = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
@@ -152,16 +152,22 @@ impl System {
 
 /// Writes all inputs into `folder`: traces `wl.<rank>.et`, `system.json`, `network.yml` and
 /// `memory.json`.
-pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system: &System) {
+pub fn write(
+    folder: &Path,
+    work: WorkOfEachNpu,
+    files: RankFileLayout,
+    network: &UniformNetwork,
+    system: &AstraSystemSettings,
+) {
     let first = folder.join("wl.0.et");
-    let mut trace = Trace::new(&first);
+    let mut trace = TraceUnderConstruction::new(&first);
     work.write(&mut trace);
     trace.finish();
     for rank in 1..network.npus() {
         let path = folder.join(format!("wl.{rank}.et"));
         match files {
-            Files::Linked => fs::hard_link(&first, path),
-            Files::Copied => fs::copy(&first, path).map(|_| ()),
+            RankFileLayout::Linked => fs::hard_link(&first, path),
+            RankFileLayout::Copied => fs::copy(&first, path).map(|_| ()),
         }
         .expect("there is room for it");
     }
@@ -180,7 +186,7 @@ pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system:
 /// Writes the training of a transformer. Each layer's gradients are reduced as soon as the layer's
 /// backward pass has ended, concurrently with the backward passes of lower layers. The layer's
 /// optimizer waits for the reduction, and its next forward pass waits for the optimizer.
-fn training(out: &mut Trace, iterations: u64) {
+fn training(out: &mut TraceUnderConstruction, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;
     let mut optimizers: Vec<Option<u64>> = vec![None; LAYERS as usize];
@@ -213,12 +219,12 @@ fn training(out: &mut Trace, iterations: u64) {
 }
 
 /// A trace under construction.
-struct Trace {
+struct TraceUnderConstruction {
     writer: TraceWriter<BufWriter<File>>,
     next: u64,
 }
 
-impl Trace {
+impl TraceUnderConstruction {
     fn new(path: &Path) -> Self {
         let file = File::create(path).expect("there is room for it");
         let writer = TraceWriter::new(BufWriter::new(file)).expect("there is room for it");

@@ -24,9 +24,9 @@ mod inputs;
 mod original;
 mod process;
 
-use inputs::{Files, Network, System, Work};
-use original::Row;
-use process::Run;
+use inputs::{AstraSystemSettings, RankFileLayout, UniformNetwork, WorkOfEachNpu};
+use original::AstraSimResult;
+use process::MeasuredProcessRun;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -35,32 +35,32 @@ const RUNS: usize = 5;
 const LONG: Duration = Duration::from_secs(5);
 
 /// A line of the table.
-struct Case {
+struct BenchmarkCase {
     label: &'static str,
     /// The name of ASTRA-sim's row for this case, if ASTRA-sim has one.
     row: Option<&'static str>,
     model: &'static str,
-    work: Work,
-    files: Files,
-    network: Network,
-    system: System,
+    work: WorkOfEachNpu,
+    files: RankFileLayout,
+    network: UniformNetwork,
+    system: AstraSystemSettings,
 }
 
-impl Case {
+impl BenchmarkCase {
     const fn new(
         label: &'static str,
         row: Option<&'static str>,
-        work: Work,
-        network: Network,
+        work: WorkOfEachNpu,
+        network: UniformNetwork,
     ) -> Self {
         Self {
             label,
             row,
             model: "unaware",
             work,
-            files: Files::Linked,
+            files: RankFileLayout::Linked,
             network,
-            system: System {
+            system: AstraSystemSettings {
                 algorithm: "ring",
                 optimization: "baseline",
                 splits: 4,
@@ -76,9 +76,9 @@ impl Case {
         label: &'static str,
         row: &'static str,
         nodes: u64,
-        network: Network,
+        network: UniformNetwork,
     ) -> Self {
-        let mut case = Self::new(label, Some(row), Work::Training(nodes), network).local();
+        let mut case = Self::new(label, Some(row), WorkOfEachNpu::Training(nodes), network).local();
         case.system.memory = 2039;
         case.system.peak = Some(312);
         case
@@ -95,7 +95,7 @@ impl Case {
     }
 
     const fn copied(mut self) -> Self {
-        self.files = Files::Copied;
+        self.files = RankFileLayout::Copied;
         self
     }
 
@@ -126,8 +126,8 @@ const fn network(
     dimensions: &'static [u64],
     bandwidth: u64,
     latency: u64,
-) -> Network {
-    Network {
+) -> UniformNetwork {
+    UniformNetwork {
         kind,
         dimensions,
         bandwidth,
@@ -135,50 +135,50 @@ const fn network(
     }
 }
 
-const fn ring(npus: &'static [u64]) -> Network {
+const fn ring(npus: &'static [u64]) -> UniformNetwork {
     network("Ring", npus, 50, 500)
 }
 
-const fn torus(dimensions: &'static [u64]) -> Network {
+const fn torus(dimensions: &'static [u64]) -> UniformNetwork {
     network("Ring", dimensions, 100, 100)
 }
 
-const fn full(npus: &'static [u64]) -> Network {
+const fn full(npus: &'static [u64]) -> UniformNetwork {
     network("FullyConnected", npus, 25, 300)
 }
 
-const ONE: Work = Work::AllReduces(1);
-const KERNEL: Work = Work::Kernel;
+const ONE: WorkOfEachNpu = WorkOfEachNpu::AllReduces(1);
+const KERNEL: WorkOfEachNpu = WorkOfEachNpu::Kernel;
 
 #[rustfmt::skip]
-const CASES: &[Case] = &[
-    Case::training("training 8 x 10k", "u_dp_8x10k", 10_000, ring(&[8])),
-    Case::training("training 8 x 100k", "u_dp_8x100k", 100_000, ring(&[8])),
-    Case::training("training 64 x 10k", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])),
-    Case::training("  a file per rank", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])).copied(),
-    Case::training("training 512 x 10k", "u_dp_512x10k", 10_000, torus(&[8, 8, 8])),
-    Case::new("torus 16x16x16", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])),
-    Case::new("  a file per rank", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])).copied(),
-    Case::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, torus(&[16, 16, 16])).local(),
-    Case::new("  64 splits at once", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once(),
-    Case::new("  a file per rank", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once().copied(),
-    Case::new("ring 64", Some("u_R64_ar_1MB_s4_ring"), ONE, ring(&[64])),
-    Case::new("ring 256", Some("u_R256_ar_1MB_s4_ring"), ONE, ring(&[256])),
-    Case::new("ring 1024", Some("u_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])),
-    Case::new("ring 4096", Some("u_R4096_ar_1MB_s4_ring"), ONE, ring(&[4096])),
-    Case::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, ring(&[64])).aware(),
-    Case::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, ring(&[256])).aware(),
-    Case::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])).aware(),
-    Case::new("direct 1024, 1 split", None, ONE, full(&[1024])).direct().splits(1),
-    Case::new("direct 128, 200 times", None, Work::AllReduces(200), full(&[128])).direct(),
-    Case::new("start, ring 4096", None, KERNEL, ring(&[4096])),
-    Case::new("start, 16x32x32", None, KERNEL, torus(&[16, 32, 32])),
-    Case::new("  a file per rank", None, KERNEL, torus(&[16, 32, 32])).copied(),
+const CASES: &[BenchmarkCase] = &[
+    BenchmarkCase::training("training 8 x 10k", "u_dp_8x10k", 10_000, ring(&[8])),
+    BenchmarkCase::training("training 8 x 100k", "u_dp_8x100k", 100_000, ring(&[8])),
+    BenchmarkCase::training("training 64 x 10k", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])),
+    BenchmarkCase::training("  a file per rank", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])).copied(),
+    BenchmarkCase::training("training 512 x 10k", "u_dp_512x10k", 10_000, torus(&[8, 8, 8])),
+    BenchmarkCase::new("torus 16x16x16", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])),
+    BenchmarkCase::new("  a file per rank", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])).copied(),
+    BenchmarkCase::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, torus(&[16, 16, 16])).local(),
+    BenchmarkCase::new("  64 splits at once", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once(),
+    BenchmarkCase::new("  a file per rank", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once().copied(),
+    BenchmarkCase::new("ring 64", Some("u_R64_ar_1MB_s4_ring"), ONE, ring(&[64])),
+    BenchmarkCase::new("ring 256", Some("u_R256_ar_1MB_s4_ring"), ONE, ring(&[256])),
+    BenchmarkCase::new("ring 1024", Some("u_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])),
+    BenchmarkCase::new("ring 4096", Some("u_R4096_ar_1MB_s4_ring"), ONE, ring(&[4096])),
+    BenchmarkCase::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, ring(&[64])).aware(),
+    BenchmarkCase::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, ring(&[256])).aware(),
+    BenchmarkCase::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])).aware(),
+    BenchmarkCase::new("direct 1024, 1 split", None, ONE, full(&[1024])).direct().splits(1),
+    BenchmarkCase::new("direct 128, 200 times", None, WorkOfEachNpu::AllReduces(200), full(&[128])).direct(),
+    BenchmarkCase::new("start, ring 4096", None, KERNEL, ring(&[4096])),
+    BenchmarkCase::new("start, 16x32x32", None, KERNEL, torus(&[16, 32, 32])),
+    BenchmarkCase::new("  a file per rank", None, KERNEL, torus(&[16, 32, 32])).copied(),
 ];
 
 /// Notes that are printed under the table.
 #[derive(Default)]
-struct Findings {
+struct ResultTableNotes {
     /// Descriptions of wrong results.
     faults: Vec<String>,
     /// Runs that shared a core with other processes, each with the run's share of the core.
@@ -186,13 +186,13 @@ struct Findings {
 }
 
 /// The best results of all runs of a case.
-struct Best {
-    run: Run,
+struct BestRunOfCase {
+    run: MeasuredProcessRun,
     /// `true` if the case ran only once.
     once: bool,
 }
 
-fn best(mut run: impl FnMut() -> Run) -> Best {
+fn best(mut run: impl FnMut() -> MeasuredProcessRun) -> BestRunOfCase {
     let mut best = run();
     let once = best.wall > LONG;
     if !once {
@@ -206,7 +206,7 @@ fn best(mut run: impl FnMut() -> Run) -> Best {
             best.megabytes = megabytes;
         }
     }
-    Best { run: best, once }
+    BestRunOfCase { run: best, once }
 }
 
 /// Returns the finish time of the last of `npus` NPUs, in nanoseconds.
@@ -221,7 +221,11 @@ fn finish(said: &str, npus: u64) -> u64 {
 }
 
 /// Runs a case, prints its line, and notes errors in its results.
-fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findings) {
+fn line(
+    case: &BenchmarkCase,
+    rows: Option<&BTreeMap<String, AstraSimResult>>,
+    findings: &mut ResultTableNotes,
+) {
     let folder = tempfile::tempdir().expect("there is room");
     inputs::write(
         folder.path(),
@@ -243,7 +247,7 @@ fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findin
         let other = finish(&closed.run.said, npus);
         fault(format!("{at} ns by messages, {other} ns in closed form"));
     }
-    let seconds = |best: &Best| best.run.wall.as_secs_f64();
+    let seconds = |best: &BestRunOfCase| best.run.wall.as_secs_f64();
     let millions = messages as f64 / 1e6;
     let rate = match messages {
         0 => "-".to_owned(),
@@ -281,7 +285,7 @@ fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findin
     }
     println!();
     for (best, manner) in [(&stepwise, "stepwise"), (&closed, "by closed form")] {
-        let Run { wall, cpu, .. } = best.run;
+        let MeasuredProcessRun { wall, cpu, .. } = best.run;
         let share = cpu.as_secs_f64() / wall.as_secs_f64() * 100.0;
         if share < 80.0 && wall > Duration::from_millis(50) {
             let label = case.label.trim();
@@ -299,7 +303,7 @@ fn digits(seconds: f64) -> String {
     }
 }
 
-fn time(best: &Best) -> String {
+fn time(best: &BestRunOfCase) -> String {
     let mark = if best.once { "*" } else { "" };
     digits(best.run.wall.as_secs_f64()) + mark
 }
@@ -316,7 +320,8 @@ fn main() {
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
-    let wanted = |case: &&Case| asked.is_empty() || asked.iter().any(|a| case.label.contains(a));
+    let wanted =
+        |case: &&BenchmarkCase| asked.is_empty() || asked.iter().any(|a| case.label.contains(a));
     let rows = original::rows();
     let (first, second) = match rows {
         Some(_) => (
@@ -327,7 +332,7 @@ fn main() {
     };
     println!("                          million | --stepwise         | default     {first}");
     println!("case                  NPUs messages |      s  M/s    MB |      s    MB{second}");
-    let mut findings = Findings::default();
+    let mut findings = ResultTableNotes::default();
     for case in CASES.iter().filter(wanted) {
         line(case, rows.as_ref(), &mut findings);
     }

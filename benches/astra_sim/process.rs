@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The time, the memory and the output of a run.
-pub struct Run {
+pub struct MeasuredProcessRun {
     /// The wall time from the start of the process to its exit.
     pub wall: Duration,
     /// The CPU time in user and system mode.
@@ -19,7 +19,7 @@ pub struct Run {
 
 /// Runs the program in `folder`, which contains the inputs.
 #[expect(clippy::zombie_processes, reason = "`wait` does, and learns more")]
-pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
+pub fn run(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.current_dir(folder).args([
         "astra-sim",
@@ -42,7 +42,7 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
     let (status, usage) = wait(child.id());
     let wall = start.elapsed();
     assert_eq!(status, 0, "the program fails with wait status {status}");
-    Run {
+    MeasuredProcessRun {
         wall,
         cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
         megabytes: megabytes(&usage),

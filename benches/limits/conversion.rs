@@ -3,7 +3,7 @@
 use super::{best, held_since, rate, reset_peak};
 use chakram::convert::{ConvertOptions, OutputSet, convert_pairs, find_capture_pairs};
 use std::path::{Path, PathBuf};
-use testkit::capture::{self, Device, Style, generate_capture};
+use testkit::capture::{self, Device, JobParallelism, generate_capture};
 
 /// Converts captures of every kind, all of about the same size.
 pub fn all() {
@@ -11,10 +11,15 @@ pub fn all() {
         "\nconvert, 2 ranks, 1 thread       MB of JSON      nodes      MB/s   peak/JSON   growth"
     );
     for (label, device, style, steps) in [
-        ("gloo, data parallel", Device::Cpu, Style::Ddp, 20),
-        ("gloo, functional", Device::Cpu, Style::Functional, 20),
-        ("gloo, pipeline", Device::Cpu, Style::Pipeline, 16),
-        ("NCCL, data parallel", Device::Cuda, Style::Ddp, 20),
+        ("gloo, data parallel", Device::Cpu, JobParallelism::Ddp, 20),
+        (
+            "gloo, functional",
+            Device::Cpu,
+            JobParallelism::Functional,
+            20,
+        ),
+        ("gloo, pipeline", Device::Cpu, JobParallelism::Pipeline, 16),
+        ("NCCL, data parallel", Device::Cuda, JobParallelism::Ddp, 20),
     ] {
         let small = one(label, device, style, steps / 4, None);
         one(label, device, style, steps, Some(small));
@@ -25,7 +30,7 @@ pub fn all() {
 fn one(
     label: &str,
     device: Device,
-    style: Style,
+    style: JobParallelism,
     steps: u32,
     smaller: Option<(f64, f64)>,
 ) -> (f64, f64) {

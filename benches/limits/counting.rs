@@ -4,13 +4,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Counts the bytes that are currently allocated, and their maximum.
-struct Counting;
+struct PeakCountingAllocator;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for PeakCountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(
             HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakCountingAllocator = PeakCountingAllocator;
 
 /// Returns the bytes allocated in addition to `before`: the current number, and the maximum since
 /// the last call of [`reset_peak`].

@@ -10,7 +10,9 @@ mod conversion;
 mod counting;
 
 use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions};
-use chakram::generate::{DataParallelPattern, GeneratedJob, KernelChainPattern, WorkloadPattern};
+use chakram::generate::{
+    CheckedWorkloadPattern, DataParallelPattern, KernelChainPattern, WorkloadPattern,
+};
 use chakram::ids::NodeIndex;
 use chakram::internals::FrameCursor;
 use chakram::internals::proto::attribute_proto::Value;
@@ -26,9 +28,9 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-struct Nobody;
+struct NoopObserver;
 
-impl Observer for Nobody {
+impl Observer for NoopObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
@@ -54,7 +56,7 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
 /// nodes, a little more than 300 bytes per node. As in captures, names repeat from step to step,
 /// unless `distinct` is `true`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
-    let job = GeneratedJob::new(WorkloadPattern::DataParallel(
+    let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
         DataParallelPattern::defaults_with_min_node_count(8, nodes),
     ));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
@@ -139,7 +141,7 @@ fn load(label: &str, file: &[u8]) -> Duration {
 }
 
 fn job(pattern: WorkloadPattern) -> Workload {
-    let job = GeneratedJob::new(pattern).expect("the options make sense");
+    let job = CheckedWorkloadPattern::new(pattern).expect("the options make sense");
     job.build_workload().expect("a job is a workload")
 }
 
@@ -150,7 +152,7 @@ fn replay(label: &str, workload: &Workload) -> Duration {
     let prepare = || CompiledReplay::new(workload, &machine, &options).expect("it fits");
     let preparing = best(prepare);
     let prepared = prepare();
-    let time = best(|| prepared.run(Nobody).map(|(outcome, _)| outcome));
+    let time = best(|| prepared.run(NoopObserver).map(|(outcome, _)| outcome));
     let nodes = workload.node_count() as f64;
     println!(
         "{label:28}{:>9}{:>9.2}{:>12.2}",
@@ -176,7 +178,7 @@ fn memory(label: &str, pattern: WorkloadPattern) {
     reset_peak();
     let prepared =
         CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).expect("it fits");
-    let run = prepared.run(Nobody).expect("it ends");
+    let run = prepared.run(NoopObserver).expect("it ends");
     let (_, running) = held_since(before);
     black_box(run);
     let per_node = |bytes: f64| (bytes - 4.0 * edges) / nodes;

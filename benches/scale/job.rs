@@ -5,14 +5,14 @@ use chakram::ids::Rank;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
-    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, MissingRankPolicy, SlotBinding,
+    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, MissingRankPolicy, RankSlotBinding,
     Workload, WorkloadBuilder,
 };
 
 /// The size of the job. Neighbouring ranks form a tensor group. Tensor groups are ordered by stage,
 /// then by replica.
 #[derive(Clone, Copy)]
-pub struct Job {
+pub struct JobSize {
     pub tensor: u32,
     pub stages: u32,
     pub replicas: u32,
@@ -24,7 +24,7 @@ pub struct Job {
     pub sequence: bool,
 }
 
-impl Job {
+impl JobSize {
     pub fn ranks(self) -> u32 {
         self.tensor * self.stages * self.replicas
     }
@@ -71,13 +71,13 @@ impl Job {
             // gradients, and stages in the middle receive activations before they send.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
-            let binding = SlotBinding {
+            let binding = RankSlotBinding {
                 peers: before.into_iter().chain(after).collect(),
                 groups: vec![
                     Some(self.tensor_group(stage, replica)),
                     Some(self.data_group(tensor, stage)),
                 ],
-                ..SlotBinding::default()
+                ..RankSlotBinding::default()
             };
             builder
                 .add_rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)
@@ -91,7 +91,7 @@ impl Job {
     /// Builds the trace of the first rank of `stage`.
     fn stage(self, stage: u32) -> Graph {
         let rank = self.rank(0, stage, 0);
-        let mut out = Writer {
+        let mut out = ChainedNodeWriter {
             builder: GraphBuilder::new(rank, DependencyPolicy::Both, 1 << 20),
             last: 0,
             name: String::new(),
@@ -121,7 +121,7 @@ impl Job {
 
     fn forward(
         self,
-        out: &mut Writer,
+        out: &mut ChainedNodeWriter,
         batch: u32,
         rank: u32,
         (from, to): (Option<u32>, Option<u32>),
@@ -154,7 +154,7 @@ impl Job {
 
     fn backward(
         self,
-        out: &mut Writer,
+        out: &mut ChainedNodeWriter,
         batch: u32,
         rank: u32,
         (to, from): (Option<u32>, Option<u32>),
@@ -177,7 +177,7 @@ impl Job {
     }
 
     /// Adds the tensor group's collective that follows one half of a layer.
-    fn tensor(self, out: &mut Writer, group: &str, name: String) {
+    fn tensor(self, out: &mut ChainedNodeWriter, group: &str, name: String) {
         let bytes = 2048 * 12_288 * 2;
         let last = out.last;
         if !self.sequence {
@@ -192,13 +192,13 @@ impl Job {
 }
 
 /// Assigns ids to nodes; by default, each node depends on the previous node.
-struct Writer {
+struct ChainedNodeWriter {
     builder: GraphBuilder,
     last: u64,
     name: String,
 }
 
-impl Writer {
+impl ChainedNodeWriter {
     fn put(&mut self, op: Op<'_>, after: u64, recorded: Span) {
         self.last += 1;
         let node = NodeView {

@@ -12,15 +12,15 @@ mod job;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::report;
-use job::Job;
+use job::JobSize;
 use std::hint::black_box;
 use std::time::Instant;
 
-const LINES: [(&str, Job); 4] = [
+const LINES: [(&str, JobSize); 4] = [
     ("1024", GPT),
     (
         "1024 sequence",
-        Job {
+        JobSize {
             sequence: true,
             ..GPT
         },
@@ -28,7 +28,7 @@ const LINES: [(&str, Job); 4] = [
     ("16384", LLAMA),
     (
         "16384 sequence",
-        Job {
+        JobSize {
             sequence: true,
             ..LLAMA
         },
@@ -36,7 +36,7 @@ const LINES: [(&str, Job); 4] = [
 ];
 
 /// GPT-3 175B on 1,024 ranks: 96 layers in 16 stages, and a batch of 1,536 in micro-batches of 1.
-const GPT: Job = Job {
+const GPT: JobSize = JobSize {
     tensor: 8,
     stages: 16,
     replicas: 8,
@@ -46,7 +46,7 @@ const GPT: Job = Job {
 };
 
 /// Llama 3 405B on 16,384 ranks: 126 layers, padded to 128, in 16 stages.
-const LLAMA: Job = Job {
+const LLAMA: JobSize = JobSize {
     replicas: 128,
     micro_batches: 16,
     layers: 8,
@@ -65,7 +65,7 @@ fn main() {
     }
 }
 
-fn line(name: &str, job: Job) {
+fn line(name: &str, job: JobSize) {
     let text = format!("dgx-h100x{}", job.ranks() / 8);
     let machine = Machine::load_preset(&text).expect("it scales");
     let (start, mut before) = (Instant::now(), worked());

@@ -9,7 +9,7 @@ use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
@@ -101,7 +101,7 @@ fn operation_of(
     let refused = |found: &str, hint: &str| {
         let found = format!("node {} `{}` {found}", graph.id(node), graph.name(node));
         Err(TraceError::invalid_at(
-            TraceLocation::default(),
+            TraceErrorLocation::default(),
             found,
             hint,
         ))

@@ -2,7 +2,7 @@
 //! elements (thread blocks), which contain `step` elements.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
-use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};
+use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation, escape_name};
 use roxmltree::{Document, Node};
 
 /// Maximum number of chunks, GPUs, channels, thread blocks per GPU, and steps per thread block. This maximum is far
@@ -114,9 +114,9 @@ impl MscclAlgorithm {
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         // Do not remove a byte order mark, because the XML parser skips it.
         let document = Document::parse(text).map_err(|error| {
-            let place = TraceLocation {
+            let place = TraceErrorLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
-                ..TraceLocation::default()
+                ..TraceErrorLocation::default()
             };
             TraceError::invalid_at(
                 place,

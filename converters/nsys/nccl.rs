@@ -25,7 +25,7 @@ const KINDS: [(&str, &str); 9] = [
 
 /// A call of NCCL, or the creation of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NcclRange {
+pub(super) enum NcclCallOrCommInit {
     /// A collective or message.
     Call(NcclCall),
     /// A process joined a communicator.
@@ -53,7 +53,7 @@ pub(super) struct NcclCall {
     pub communicator: Option<String>,
 }
 
-impl NcclRange {
+impl NcclCallOrCommInit {
     /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is
     /// not one of NCCL's communication ranges.
     pub fn parse_range(name: &str, json: Option<&str>) -> Option<Self> {
@@ -140,7 +140,7 @@ impl NcclRangeArguments {
 
 /// An event on one thread: an NCCL call, or the launch of a communication kernel.
 #[derive(Clone, Debug)]
-pub(super) enum ThreadNcclEvent {
+pub(super) enum NcclCallOrKernelLaunch {
     /// Start of a call.
     Call(NcclCall),
     /// Launch of a kernel. The values are the index of the kernel's event, and the operation at the start of the
@@ -152,18 +152,19 @@ pub(super) enum ThreadNcclEvent {
 /// determined. `threads` contains the events of each thread, sorted by time. If one kernel executes several calls of a
 /// group, the kernel gets one call with the total bytes of these calls.
 pub(super) fn map_kernels_to_nccl_calls(
-    threads: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
+    threads: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
 ) -> BTreeMap<u32, NcclCall> {
     let mut found = BTreeMap::new();
     for mut moments in threads.into_values() {
         // If a call and a launch have the same time, the call comes first.
-        moments
-            .sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadNcclEvent::Launch(..))));
+        moments.sort_by_key(|(time, moment)| {
+            (*time, matches!(moment, NcclCallOrKernelLaunch::Launch(..)))
+        });
         let mut pending: Vec<NcclCall> = Vec::new();
         let mut launches: Vec<(u32, Option<&'static str>)> = Vec::new();
         for (_, moment) in moments {
             match moment {
-                ThreadNcclEvent::Call(call) => {
+                NcclCallOrKernelLaunch::Call(call) => {
                     if !launches.is_empty() {
                         assign_calls_to_launches(&pending, &launches, &mut found);
                         pending.clear();
@@ -171,7 +172,7 @@ pub(super) fn map_kernels_to_nccl_calls(
                     }
                     pending.push(call);
                 }
-                ThreadNcclEvent::Launch(event, kind) => launches.push((event, kind)),
+                NcclCallOrKernelLaunch::Launch(event, kind) => launches.push((event, kind)),
             }
         }
         assign_calls_to_launches(&pending, &launches, &mut found);
@@ -278,8 +279,8 @@ mod tests {
     fn ranges_say_bytes_in_payloads_and_in_names() {
         let payload = r#"{"Message size [bytes]": 4096, "Reduction operation": "Sum"}"#;
         assert_eq!(
-            NcclRange::parse_range("ncclAllReduce", Some(payload)),
-            Some(NcclRange::Call(call("allreduce", 4096)))
+            NcclCallOrCommInit::parse_range("ncclAllReduce", Some(payload)),
+            Some(NcclCallOrCommInit::Call(call("allreduce", 4096)))
         );
         let named =
             "ncclBroadcast(): commHash 0x7f, stream 0x1, data_size 512, type_size 4, root 3, pid 9";
@@ -289,13 +290,13 @@ mod tests {
             ..call("broadcast", 512)
         };
         assert_eq!(
-            NcclRange::parse_range(named, None),
-            Some(NcclRange::Call(expected))
+            NcclCallOrCommInit::parse_range(named, None),
+            Some(NcclCallOrCommInit::Call(expected))
         );
         let member = "commHash 0x7f commId 0x9 rank 2 nranks 4 pid 77";
         assert_eq!(
-            NcclRange::parse_range(member, None),
-            Some(NcclRange::Member {
+            NcclCallOrCommInit::parse_range(member, None),
+            Some(NcclCallOrCommInit::Member {
                 communicator: "0x7f".to_owned(),
                 rank: 2,
                 ranks: 4
@@ -304,8 +305,8 @@ mod tests {
         let created =
             r#"{"NCCL communicator ID": 81, "No. of ranks": 8, "Rank": 5, "CUDA device": 1}"#;
         assert_eq!(
-            NcclRange::parse_range("ncclCommInitRank", Some(created)),
-            Some(NcclRange::Member {
+            NcclCallOrCommInit::parse_range("ncclCommInitRank", Some(created)),
+            Some(NcclCallOrCommInit::Member {
                 communicator: "81".to_owned(),
                 rank: 5,
                 ranks: 8
@@ -316,23 +317,29 @@ mod tests {
             ..call("allreduce", 0)
         };
         assert_eq!(
-            NcclRange::parse_range("ncclAllReduce", None),
-            Some(NcclRange::Call(unsaid))
+            NcclCallOrCommInit::parse_range("ncclAllReduce", None),
+            Some(NcclCallOrCommInit::Call(unsaid))
         );
-        assert_eq!(NcclRange::parse_range("ncclGroupStart", None), None);
-        assert_eq!(NcclRange::parse_range("forward", Some(payload)), None);
+        assert_eq!(
+            NcclCallOrCommInit::parse_range("ncclGroupStart", None),
+            None
+        );
+        assert_eq!(
+            NcclCallOrCommInit::parse_range("forward", Some(payload)),
+            None
+        );
     }
 
     /// Two calls and one kernel: the kernel moves 100 + 28 bytes. Two calls and two kernels: each kernel gets
     /// one call. Two calls and three kernels: the calls cannot be assigned.
     #[test]
     fn kernels_have_the_calls_before_their_launches() {
-        let of = |moments: &[ThreadNcclEvent]| {
+        let of = |moments: &[NcclCallOrKernelLaunch]| {
             let moments = (0..).zip(moments.iter().cloned()).collect();
             map_kernels_to_nccl_calls(BTreeMap::from([(0, moments)]))
         };
-        let calls = [100, 28].map(|bytes| ThreadNcclEvent::Call(call("allreduce", bytes)));
-        let launch = |event| ThreadNcclEvent::Launch(event, Some("allreduce"));
+        let calls = [100, 28].map(|bytes| NcclCallOrKernelLaunch::Call(call("allreduce", bytes)));
+        let launch = |event| NcclCallOrKernelLaunch::Launch(event, Some("allreduce"));
         let one = of(&[&calls[..], &[launch(7)]].concat());
         assert_eq!(one, BTreeMap::from([(7, call("allreduce", 128))]));
         let two = of(&[&calls[..], &[launch(7), launch(8)]].concat());
@@ -341,12 +348,12 @@ mod tests {
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
         // A kernel that executes a send and a receive gets no call.
-        let both = ["send", "recv"].map(|kind| ThreadNcclEvent::Call(call(kind, 9)));
-        let both = of(&[&both[..], &[ThreadNcclEvent::Launch(7, None)]].concat());
+        let both = ["send", "recv"].map(|kind| NcclCallOrKernelLaunch::Call(call(kind, 9)));
+        let both = of(&[&both[..], &[NcclCallOrKernelLaunch::Launch(7, None)]].concat());
         assert!(both.is_empty());
         let one_way = [
-            ThreadNcclEvent::Call(call("send", 9)),
-            ThreadNcclEvent::Launch(7, None),
+            NcclCallOrKernelLaunch::Call(call("send", 9)),
+            NcclCallOrKernelLaunch::Launch(7, None),
         ];
         assert_eq!(of(&one_way), BTreeMap::from([(7, call("send", 9))]));
     }

@@ -1,14 +1,14 @@
 //! Reads the processes of an Nsight Systems export. A process's events become a [`KinetoTrace`], the
 //! form of PyTorch's device traces.
 
-use super::nccl::{NcclRange, ThreadNcclEvent};
+use super::nccl::{NcclCallOrCommInit, NcclCallOrKernelLaunch};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
-use crate::comm_kernels::{CommKernelRules, CommKernelTable, KernelNameHint};
+use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
 use crate::pytorch::kineto::{
-    EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, NONE,
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrack, NONE, SharedEventProperties,
 };
 use chakram_trace::format::{CollectiveKind, TraceError};
-use chakram_trace::graph::{Interner, NameTable};
+use chakram_trace::graph::{Interner, StringArenaInterner};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -66,8 +66,8 @@ pub(super) struct ProcessCapture {
     /// The process's communicators: name, the process's rank in the communicator, number of members.
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
-    pub moments: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
-    details: Interner<EventDetails>,
+    pub moments: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
+    details: Interner<SharedEventProperties>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
     /// Communication kernels by correlation id: the index of the event, and the operation in the
@@ -84,7 +84,7 @@ impl ProcessCapture {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
         let event = &mut self.trace.events[event as usize];
-        let details = EventDetails {
+        let details = SharedEventProperties {
             args,
             ..self.details.keys()[event.details as usize]
         };
@@ -116,7 +116,7 @@ pub(super) fn is_export(path: &Path) -> bool {
 /// Fails if the file is not an export, is damaged, or has no device work.
 pub(super) fn read_processes(
     path: &Path,
-    kernels: &CommKernelRules,
+    kernels: &UserCommKernelRules,
 ) -> Result<Vec<ProcessCapture>, TraceError> {
     let database = SqliteDatabase::open_database(path)?;
     if !WORK.iter().any(|name| database.find_table(name).is_some()) {
@@ -145,7 +145,7 @@ pub(super) fn read_processes(
 struct NsysExportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
-    texts: NameTable,
+    texts: StringArenaInterner,
     /// For each text id of the export, the index of the text in the trace.
     text_of: BTreeMap<i64, u32>,
     /// For each text, by index: the communication that the text shows if it is a kernel's name.
@@ -162,27 +162,27 @@ struct NsysExportReader<'d> {
 type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
 /// Fields of an event before it is added to a trace.
-struct KinetoEventFields<'e> {
+struct PendingKinetoEvent<'e> {
     name: &'e str,
     category: EventCategory,
     start: i64,
     duration: u64,
     track: u32,
     correlation: u64,
-    details: Option<EventDetails>,
+    details: Option<SharedEventProperties>,
 }
 
 impl<'d> NsysExportReader<'d> {
     fn new(
         database: &'d SqliteDatabase,
         path: &'d Path,
-        comm_kernels: &'d CommKernelRules,
+        comm_kernels: &'d UserCommKernelRules,
     ) -> Result<Self, TraceError> {
         let work = WORK.iter().filter_map(|name| database.find_table(name));
         let mut this = Self {
             database,
             path,
-            texts: NameTable::default(),
+            texts: StringArenaInterner::default(),
             text_of: BTreeMap::new(),
             hints: Vec::new(),
             comm_kernels: comm_kernels.lookup_table(),
@@ -285,7 +285,7 @@ impl<'d> NsysExportReader<'d> {
     fn push(
         &mut self,
         global: SqliteValue<'_>,
-        event: KinetoEventFields<'_>,
+        event: PendingKinetoEvent<'_>,
     ) -> Result<u32, TraceError> {
         let path = self.path;
         let process = self.process_of_row(global);
@@ -343,7 +343,7 @@ impl<'d> NsysExportReader<'d> {
                 },
             )
         });
-        let event = KinetoEventFields {
+        let event = PendingKinetoEvent {
             name,
             category,
             start,
@@ -468,7 +468,7 @@ impl<'d> NsysExportReader<'d> {
             let name = strip_api_version(name).to_owned();
             let correlation = row[3].to_unsigned_integer().unwrap_or(0);
             let track = this.thread_track(global);
-            let event = KinetoEventFields {
+            let event = PendingKinetoEvent {
                 name: &name,
                 category: EventCategory::Runtime,
                 start,
@@ -480,7 +480,7 @@ impl<'d> NsysExportReader<'d> {
             this.push(global, event)?;
             let process = this.process_of_row(global);
             let kernels = process.kernels.get(&correlation).into_iter().flatten();
-            let launches = kernels.map(|&(event, kind)| (start, ThreadNcclEvent::Launch(event, kind)));
+            let launches = kernels.map(|&(event, kind)| (start, NcclCallOrKernelLaunch::Launch(event, kind)));
             let moments = process.moments.entry(track).or_default();
             moments.extend(launches);
             Ok(())
@@ -511,8 +511,8 @@ impl<'d> NsysExportReader<'d> {
             let Some(name) = name else {
                 return Ok(());
             };
-            let said = NcclRange::parse_range(&name, json.as_deref());
-            if let Some(NcclRange::Member {
+            let said = NcclCallOrCommInit::parse_range(&name, json.as_deref());
+            if let Some(NcclCallOrCommInit::Member {
                 communicator,
                 rank,
                 ranks,
@@ -537,15 +537,15 @@ impl<'d> NsysExportReader<'d> {
                 return Ok(());
             };
             let track = this.thread_track(global);
-            if let Some(NcclRange::Call(call)) = said {
+            if let Some(NcclCallOrCommInit::Call(call)) = said {
                 let moments = this
                     .process_of_row(global)
                     .moments
                     .entry(track)
                     .or_default();
-                moments.push((start, ThreadNcclEvent::Call(call)));
+                moments.push((start, NcclCallOrKernelLaunch::Call(call)));
             }
-            let event = KinetoEventFields {
+            let event = PendingKinetoEvent {
                 name: &name,
                 category: EventCategory::Annotation,
                 start,
@@ -619,14 +619,14 @@ impl<'d> NsysExportReader<'d> {
             }
             let stream = row[3].to_integer().unwrap_or(-1);
             let track = this.track_of_syncs(global);
-            let event = KinetoEventFields {
+            let event = PendingKinetoEvent {
                 name,
                 category: EventCategory::Sync,
                 start,
                 duration,
                 track,
                 correlation,
-                details: Some(EventDetails {
+                details: Some(SharedEventProperties {
                     args,
                     ..device_event_details(-1, stream, 0)
                 }),
@@ -743,8 +743,8 @@ fn too_many_records_error(path: &Path) -> TraceError {
     )
 }
 
-fn device_event_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
-    EventDetails {
+fn device_event_details(device: i32, stream: i64, bytes: u64) -> SharedEventProperties {
+    SharedEventProperties {
         stream,
         device,
         bytes,

@@ -12,7 +12,7 @@
 //! and ends with an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
-use chakram_trace::format::{TraceError, TraceLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -373,10 +373,10 @@ impl SqliteDatabase {
     }
 
     fn damaged_file_error(&self, offset: u64, found: &str) -> TraceError {
-        let place = TraceLocation {
+        let place = TraceErrorLocation {
             file: Some(self.path.clone()),
             offset: usize::try_from(offset).ok(),
-            ..TraceLocation::default()
+            ..TraceErrorLocation::default()
         };
         TraceError::invalid_at(place, format!("the database is damaged: {found}"), DAMAGED)
     }
@@ -395,7 +395,7 @@ struct TableRowReader<'d> {
 }
 
 /// An inner page, and the index of its next unvisited child.
-struct BtreeInnerPage {
+struct BtreeInnerPageCursor {
     number: u32,
     bytes: Vec<u8>,
     next: usize,
@@ -406,7 +406,7 @@ impl TableRowReader<'_> {
         &mut self,
         take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
-        let mut path: Vec<BtreeInnerPage> = Vec::new();
+        let mut path: Vec<BtreeInnerPageCursor> = Vec::new();
         let mut leaf = Vec::new();
         let mut next = Some(self.table.root);
         loop {
@@ -419,7 +419,7 @@ impl TableRowReader<'_> {
             self.count_page(number)?;
             self.database.read_page(number, &mut leaf)?;
             match leaf[page_header_offset(number)] {
-                5 if path.len() < DEEPEST => path.push(BtreeInnerPage {
+                5 if path.len() < DEEPEST => path.push(BtreeInnerPageCursor {
                     number,
                     bytes: std::mem::take(&mut leaf),
                     next: 0,
@@ -439,7 +439,7 @@ impl TableRowReader<'_> {
     }
 
     /// Returns the next child of the last inner page in `path`. Removes pages that have no more children from `path`.
-    fn next_child(&self, path: &mut Vec<BtreeInnerPage>) -> Result<Option<u32>, TraceError> {
+    fn next_child(&self, path: &mut Vec<BtreeInnerPageCursor>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = page_header_offset(page.number);
             let cells = usize::from(self.read_u16(page.number, &page.bytes, head + 3)?);

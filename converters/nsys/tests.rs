@@ -3,8 +3,8 @@
 mod writer;
 
 use super::sqlite::{SqliteDatabase, SqliteValue};
-use super::{NsysSummary, RankOrder, convert_exports, report};
-use crate::pytorch::{CommKernelRules, ConvertOptions, EventCategory};
+use super::{NsysConversionSummary, RankNumberSource, convert_exports, report};
+use crate::pytorch::{ConvertOptions, EventCategory, UserCommKernelRules};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
@@ -139,7 +139,7 @@ const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlatio
 
 /// A generated export, with the results that the conversion must produce.
 #[derive(Default)]
-struct MadeExport {
+struct GeneratedExportCase {
     kernels: Vec<Vec<StoredValue>>,
     copies: Vec<Vec<StoredValue>>,
     calls: Vec<Vec<StoredValue>>,
@@ -159,7 +159,7 @@ const NAMES: [&str; 4] = [
     "cudaMemcpyAsync",
 ];
 
-impl MadeExport {
+impl GeneratedExportCase {
     fn new(seed: u64, processes: u64, events: u64) -> Self {
         let mut numbers = RandomNumbers(seed);
         let mut made = Self::default();
@@ -262,7 +262,7 @@ impl MadeExport {
     }
 }
 
-fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
+fn converted(folder: &Path, file: &[u8]) -> Result<NsysConversionSummary, TraceError> {
     let path = folder.join("report.sqlite");
     std::fs::write(&path, file).unwrap();
     let mut outputs = OutputSet::default();
@@ -279,11 +279,11 @@ fn random_exports_keep_the_time_of_their_devices() {
     let mut sized = 0;
     for (seed, page) in (1..=12).zip([512, 1024, 4096, 65536].into_iter().cycle()) {
         let processes = 1 + seed % 3;
-        let made = MadeExport::new(seed, processes, 200 + 40 * seed);
+        let made = GeneratedExportCase::new(seed, processes, 200 + 40 * seed);
         let path = folder.path().join("report.sqlite");
         let file = made.file(page);
         std::fs::write(&path, &file).unwrap();
-        let read = report::read_processes(&path, &CommKernelRules::default()).unwrap();
+        let read = report::read_processes(&path, &UserCommKernelRules::default()).unwrap();
         assert_eq!(read.len() as u64, processes);
         let mut bytes = 0;
         for process in read {
@@ -296,7 +296,7 @@ fn random_exports_keep_the_time_of_their_devices() {
         }
         assert_eq!(bytes, made.bytes, "{seed}");
         let summary = converted(folder.path(), &file).unwrap();
-        assert_eq!(summary.order, RankOrder::Devices);
+        assert_eq!(summary.order, RankNumberSource::Devices);
         let ranks = &summary.conversion.ranks;
         let sum = |of: fn(&crate::pytorch::summary::RankConversionSummary) -> u64| -> u64 {
             ranks.iter().map(of).sum()
@@ -325,7 +325,7 @@ fn random_exports_keep_the_time_of_their_devices() {
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();
-    let mut made = MadeExport::new(5, 2, 50);
+    let mut made = GeneratedExportCase::new(5, 2, 50);
     for (process, rank) in [(0_u64, 1), (1, 0)] {
         let thread = ((1_u64 << 56) | ((100 + process) << 24)).cast_signed() + 9;
         let payload = format!(
@@ -341,7 +341,7 @@ fn ranks_are_those_of_the_largest_communicator() {
         ]);
     }
     let summary = converted(folder.path(), &made.file(1024)).unwrap();
-    assert_eq!(summary.order, RankOrder::Nccl);
+    assert_eq!(summary.order, RankNumberSource::Nccl);
     let processes: Vec<u64> = summary.processes.iter().map(|(_, pid, _)| *pid).collect();
     assert_eq!(processes, [101, 100]);
     assert_eq!(summary.conversion.world, 2);
@@ -372,7 +372,7 @@ fn what_says_nothing_of_devices_is_refused() {
     writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
     assert!(said(&writer.file(1024)).contains("are empty"));
     // The reader rejects a database whose newest pages are in a separate log.
-    let made = MadeExport::new(3, 1, 20);
+    let made = GeneratedExportCase::new(3, 1, 20);
     let mut file = made.file(1024);
     (file[18], file[19]) = (2, 2);
     assert!(converted(folder.path(), &file).is_ok());

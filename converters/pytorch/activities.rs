@@ -28,7 +28,7 @@ mod in_flight;
 mod own_places;
 mod thread_chains;
 
-use host_waits::WaitSource;
+use host_waits::AwaitedCallOrDeviceEvent;
 
 /// Kind of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Activity {
 
 /// The lane on which a call runs, and the host interval that submitted it.
 #[derive(Clone, Copy, Debug)]
-pub struct CallPlacement {
+pub struct CallLaneAndSubmitter {
     /// Lane on which the call runs.
     pub lane: ActivityLane,
     /// Host interval that submitted the call.
@@ -76,7 +76,7 @@ pub struct CallPlacement {
 
 /// Number of dependencies that each rule inferred, and number of anomalies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct DependencyStats {
+pub struct InferredDependencyCounts {
     /// Number of waits for messages, inferred from the ends of the messages' recorded intervals.
     pub message_waits: u64,
     /// Number of waits by callers that block until the call ends.
@@ -111,25 +111,25 @@ pub struct Activities {
     /// For each call, the index of its activity.
     pub of_call: Vec<u32>,
     /// For each call, its lane and its host interval; arbitrary for a call without an activity.
-    pub call_places: Vec<CallPlacement>,
+    pub call_places: Vec<CallLaneAndSubmitter>,
     /// For each host interval, the index of its activity.
     pub of_item: Vec<u32>,
     /// For each call, true if the program blocked until the call ended.
     pub blocked: Vec<bool>,
     /// Numbers of inferred dependencies, by rule.
-    pub stats: DependencyStats,
+    pub stats: InferredDependencyCounts,
 }
 
 /// Extracts the activities of `rank`, and records in `calls` when each call's result became usable.
 pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     host_waits::set_done(rank, calls);
-    let mut found = DependencyStats::default();
+    let mut found = InferredDependencyCounts::default();
     let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
     let mut bounds = thread_chains::ActivityEndBounds::new(rank, calls);
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],
-        call_places: vec![CallPlacement::UNKNOWN; calls.list.len()],
+        call_places: vec![CallLaneAndSubmitter::UNKNOWN; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
         ..Activities::default()
@@ -140,14 +140,14 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
         device::create_device_activities(rank, calls, &mut activities, &mut found);
     for wait in &waits {
         let source = match wait.source {
-            WaitSource::Call(call)
+            AwaitedCallOrDeviceEvent::Call(call)
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
                 chains.last_activity_before(call.worker, call.done, &activities.list)
             }
-            WaitSource::Call(call) => activities.of_call[call as usize],
-            WaitSource::Device(device) => device_activities[device as usize],
+            AwaitedCallOrDeviceEvent::Call(call) => activities.of_call[call as usize],
+            AwaitedCallOrDeviceEvent::Device(device) => device_activities[device as usize],
         };
         let target = match wait.into {
             NONE => chains.first_activity_after(wait.thread, wait.to, &activities.list),
@@ -161,7 +161,7 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
     activities
 }
 
-impl CallPlacement {
+impl CallLaneAndSubmitter {
     const UNKNOWN: Self = Self {
         lane: ActivityLane::Flight(0),
         item: NONE,

@@ -35,12 +35,12 @@ impl KernelWork {
 
 /// Kernels with known work, from which the work of other kernels with the same name is estimated.
 #[derive(Debug, Default)]
-pub(super) struct SameNameKernels {
+pub(super) struct SameNameWorkEstimator {
     /// Kernels with known work, sorted by name and then by time.
     known: Vec<KernelWork>,
 }
 
-impl SameNameKernels {
+impl SameNameWorkEstimator {
     /// Collects a rank's kernels with known work, if other kernels with the same name have unknown
     /// work.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
@@ -99,7 +99,7 @@ mod tests {
             kernel(1, 50, 0, 70),
             kernel(2, 10, 0, 0),
         ];
-        let alike = SameNameKernels::new(kernels.into_iter());
+        let alike = SameNameWorkEstimator::new(kernels.into_iter());
         let work = |name, time| {
             let found = alike.estimate_work(name, time)?;
             assert_eq!(found.dtype, Some(Dtype::Bf16));

@@ -1,13 +1,13 @@
 //! Matches calls across ranks. The k-th calls of all members of a group belong to the same
 //! collective, and each send is paired with a receive.
 
-use super::call_windows::{self, CallOutline};
+use super::call_windows::{self, CallFingerprint};
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::{
-    CallsBySlot, CollectiveSignature, CommRef, MemberCalls, MessageHalf, find_disagreement,
+    CallsByGroupSlot, CollectiveSignature, CommRef, MemberCalls, MessageHalf, find_disagreement,
     match_messages,
 };
 
@@ -76,9 +76,9 @@ pub fn expand_pattern(
     let calls_of = calls.iter().map(|calls| {
         let all = sort_calls(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
-        CallsBySlot::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
+        CallsByGroupSlot::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
-    let calls_of: Vec<CallsBySlot> = calls_of.collect();
+    let calls_of: Vec<CallsByGroupSlot> = calls_of.collect();
     for (index, group) in (0..).zip(groups) {
         let found = group
             .ranks
@@ -179,7 +179,7 @@ impl<'a> CapturedCalls<'a> {
         mut members: Vec<MemberCalls<'c>>,
         alone: &mut Vec<(CommRef, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
-        let outlines = |member: &MemberCalls<'_>| -> Vec<CallOutline> {
+        let outlines = |member: &MemberCalls<'_>| -> Vec<CallFingerprint> {
             member.iter().map(|at| self.outline_of_call(at)).collect()
         };
         let Some((first, others)) = members.split_first() else {
@@ -215,13 +215,13 @@ impl<'a> CapturedCalls<'a> {
         members
     }
 
-    fn outline_of_call(&self, at: CommRef) -> CallOutline {
+    fn outline_of_call(&self, at: CommRef) -> CallFingerprint {
         let call = self.call_at(at);
         // The root may end before the others begin, so its times do not help to align calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.kind_of(at).has_root()
             && !self.is_dropped(at);
-        CallOutline {
+        CallFingerprint {
             signature: self.signature_of_collective(at),
             sequence: call.asked.sequence,
             span: timed.then_some((call.start, call.end)),

@@ -12,7 +12,7 @@ use chakram_trace::matching::CollectiveSignature;
 
 /// Properties of a call that distinguish it from other calls.
 #[derive(Clone, Copy, Debug)]
-pub struct CallOutline {
+pub struct CallFingerprint {
     /// Properties that are equal on all members.
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
@@ -32,8 +32,8 @@ const ALIKE: i64 = 200_000;
 /// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.
 /// Returns `None` if no shift fits. `one_clock` is true if both lists use the same clock.
 pub fn find_call_window_shift(
-    one: &[CallOutline],
-    other: &[CallOutline],
+    one: &[CallFingerprint],
+    other: &[CallFingerprint],
     one_clock: bool,
 ) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
@@ -78,14 +78,14 @@ pub fn find_call_window_shift(
 
 /// Returns the shift that makes the sequence numbers agree. Returns `None` unless every call has a sequence number and
 /// some numbers agree.
-fn find_shift_by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
-    let place = |list: &[CallOutline], of: &CallOutline| {
+fn find_shift_by_sequence(one: &[CallFingerprint], other: &[CallFingerprint]) -> Option<i64> {
+    let place = |list: &[CallFingerprint], of: &CallFingerprint| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
         i64::try_from(place).ok()
     };
     let (first, second) = (one.first()?, other.first()?);
     let shift = place(one, second).or_else(|| place(other, first).map(|place| -place))?;
-    let same = |(one, other): (&CallOutline, &CallOutline)| {
+    let same = |(one, other): (&CallFingerprint, &CallFingerprint)| {
         one.sequence.is_some() && one.sequence == other.sequence
     };
     matching_pairs(one, other, shift).all(same).then_some(shift)
@@ -99,23 +99,23 @@ fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
 
 /// Returns the pairs of calls that belong to the same collective if the lists are moved by a shift.
 fn matching_pairs<'c>(
-    one: &'c [CallOutline],
-    other: &'c [CallOutline],
+    one: &'c [CallFingerprint],
+    other: &'c [CallFingerprint],
     shift: i64,
-) -> impl Iterator<Item = (&'c CallOutline, &'c CallOutline)> {
+) -> impl Iterator<Item = (&'c CallFingerprint, &'c CallFingerprint)> {
     let skipped = |number: i64| usize::try_from(number).unwrap_or(0);
     let ones = one.iter().skip(skipped(shift));
     ones.zip(other.iter().skip(skipped(-shift)))
 }
 
-fn windows_agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool {
+fn windows_agree(one: &[CallFingerprint], other: &[CallFingerprint], shift: i64) -> bool {
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
 /// Returns the median difference between end times, and the median deviation from this median.
 fn median_end_time_difference(
-    one: &[CallOutline],
-    other: &[CallOutline],
+    one: &[CallFingerprint],
+    other: &[CallFingerprint],
     shift: i64,
 ) -> (i64, i64) {
     let ends =
@@ -127,7 +127,7 @@ fn median_end_time_difference(
 }
 
 /// Returns true if at least half of the pairs overlap in time. Both lists must use the same clock.
-fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
+fn overlap_in_time(one: &[CallFingerprint], other: &[CallFingerprint]) -> bool {
     let spans = matching_pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
     let apart = |&&(one, other): &&((i64, i64), (i64, i64))| {
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
     use chakram_trace::format::CollectiveKind;
 
-    fn call(bytes: u64, end: i64) -> CallOutline {
-        CallOutline {
+    fn call(bytes: u64, end: i64) -> CallFingerprint {
+        CallFingerprint {
             signature: CollectiveSignature {
                 kind: CollectiveKind::AllReduce,
                 bytes,
@@ -159,7 +159,7 @@ mod tests {
 
     /// Builds a job whose steps have three collectives of the given sizes, which take 2, 3 and 5
     /// ms.
-    fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallOutline> {
+    fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
         let ends = (0..steps).flat_map(|step| {
             // Each step is 80 µs longer than the previous step.
             let start = step * 10_000_000 + step * step * 40_000;
@@ -171,8 +171,12 @@ mod tests {
             .collect()
     }
 
-    fn cut(calls: &[CallOutline], range: std::ops::Range<usize>, clock: i64) -> Vec<CallOutline> {
-        let moved = calls[range].iter().map(|call| CallOutline {
+    fn cut(
+        calls: &[CallFingerprint],
+        range: std::ops::Range<usize>,
+        clock: i64,
+    ) -> Vec<CallFingerprint> {
+        let moved = calls[range].iter().map(|call| CallFingerprint {
             span: call.span.map(|(start, end)| (start + clock, end + clock)),
             ..*call
         });
@@ -216,7 +220,7 @@ mod tests {
     /// like a missing call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
-        let calls = |first: i64| -> Vec<CallOutline> {
+        let calls = |first: i64| -> Vec<CallFingerprint> {
             (first..first + 9)
                 .map(|k| call(7, k * 10_000_000))
                 .collect()
@@ -232,8 +236,8 @@ mod tests {
 
     #[test]
     fn numbers_tell_more_than_times() {
-        let numbered = |first: u64, count: u64| -> Vec<CallOutline> {
-            let calls = (0..count).map(|k| CallOutline {
+        let numbered = |first: u64, count: u64| -> Vec<CallFingerprint> {
+            let calls = (0..count).map(|k| CallFingerprint {
                 sequence: Some(first + k),
                 ..call(7, k as i64 * 10_000_000)
             });
@@ -255,11 +259,11 @@ mod tests {
 
     #[test]
     fn without_times_the_first_or_the_last_calls_are_in_common() {
-        let untimed = |range: std::ops::Range<usize>| -> Vec<CallOutline> {
+        let untimed = |range: std::ops::Range<usize>| -> Vec<CallFingerprint> {
             let all = job(8, [1, 2, 3]);
             let calls = all[range].iter();
             calls
-                .map(|call| CallOutline {
+                .map(|call| CallFingerprint {
                     span: None,
                     ..*call
                 })

@@ -13,7 +13,7 @@ mod device;
 mod host;
 mod requests;
 
-pub use crate::comm_kernels::CommKernelRules;
+pub use crate::comm_kernels::UserCommKernelRules;
 pub use args::{CallArgs, first_dtype, parse_group_of_record};
 
 /// Operation of a call.
@@ -85,7 +85,7 @@ pub struct CommCalls {
 }
 
 /// Finds the calls of `rank`; `kernels` identifies communication kernels.
-pub fn find_comm_calls(rank: &RankTimeline, kernels: &CommKernelRules) -> CommCalls {
+pub fn find_comm_calls(rank: &RankTimeline, kernels: &UserCommKernelRules) -> CommCalls {
     let mut calls = host::find_host_calls(rank);
     device::append_device_calls(rank, kernels, &mut calls);
     calls

@@ -89,14 +89,14 @@ const LEAST_GROWTH: i64 = 1_000;
 
 /// Observation of one call on two ranks.
 #[derive(Clone, Copy, Debug)]
-struct ClockObservation {
+struct TwoRankCallObservation {
     /// For each rank, the call's start and end, in ns by the rank's own clock.
     spans: [(i64, i64); 2],
-    kind: ObservationKind,
+    kind: ObservedCallKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ObservationKind {
+enum ObservedCallKind {
     Collective,
     /// Message that the first rank sent.
     Sent,
@@ -104,13 +104,13 @@ enum ObservationKind {
     Received,
 }
 
-impl ClockObservation {
+impl TwoRankCallObservation {
     /// Swaps the two ranks.
     fn reversed(self) -> Self {
         let kind = match self.kind {
-            ObservationKind::Collective => ObservationKind::Collective,
-            ObservationKind::Sent => ObservationKind::Received,
-            ObservationKind::Received => ObservationKind::Sent,
+            ObservedCallKind::Collective => ObservedCallKind::Collective,
+            ObservedCallKind::Sent => ObservedCallKind::Received,
+            ObservedCallKind::Received => ObservedCallKind::Sent,
         };
         let [one, other] = self.spans;
         Self {
@@ -181,7 +181,7 @@ impl HostRelation {
 
 /// Estimates the offset of the second of two ranks; `base` corrects the first rank's clock.
 fn estimate_offset(
-    mut seen: Vec<ClockObservation>,
+    mut seen: Vec<TwoRankCallObservation>,
     base: &ClockOffset,
     hosts: HostRelation,
 ) -> ClockOffset {
@@ -237,17 +237,17 @@ fn estimate_offset(
 
 /// Returns the bounds of the second rank's offset. Two facts determine the bounds: no member of a collective can end
 /// before another member starts, and nothing is received before it is sent.
-fn find_offset_bounds(seen: &[ClockObservation]) -> (i64, i64) {
+fn find_offset_bounds(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
-    for ClockObservation {
+    for TwoRankCallObservation {
         spans: [one, other],
         kind,
     } in seen
     {
-        if *kind != ObservationKind::Received {
+        if *kind != ObservedCallKind::Received {
             bounds.0 = bounds.0.max(one.0.saturating_sub(other.1));
         }
-        if *kind != ObservationKind::Sent {
+        if *kind != ObservedCallKind::Sent {
             bounds.1 = bounds.1.min(one.1.saturating_sub(other.0));
         }
     }
@@ -255,10 +255,10 @@ fn find_offset_bounds(seen: &[ClockObservation]) -> (i64, i64) {
 }
 
 /// Returns, for each collective, the end on the first rank's clock minus the end on the second rank's clock.
-fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
+fn differences_of_ends(seen: &[TwoRankCallObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()
-        .filter(|seen| seen.kind == ObservationKind::Collective);
+        .filter(|seen| seen.kind == ObservedCallKind::Collective);
     collectives
         .map(|seen| seen.spans[0].1.saturating_sub(seen.spans[1].1))
         .collect()
@@ -267,10 +267,10 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
 /// Returns the drift of the second rank's clock relative to the first rank's clock, and the time in ns at which the
 /// drift correction is zero. The drift is the median slope between collectives half the window apart, because the
 /// median is robust against stragglers. The drift is zero if the scatter of the differences can explain the growth.
-fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
+fn fit_drift(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
-        .filter(|seen| seen.kind == ObservationKind::Collective);
+        .filter(|seen| seen.kind == ObservedCallKind::Collective);
     let ends = collectives.map(|seen| {
         (
             seen.spans[1].1,
@@ -321,14 +321,14 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
 fn collect_observations(
     calls: &[CommCalls],
     matches: &CallMatches,
-) -> BTreeMap<(u32, u32), Vec<ClockObservation>> {
-    let mut between: BTreeMap<(u32, u32), Vec<ClockObservation>> = BTreeMap::new();
+) -> BTreeMap<(u32, u32), Vec<TwoRankCallObservation>> {
+    let mut between: BTreeMap<(u32, u32), Vec<TwoRankCallObservation>> = BTreeMap::new();
     let span = |at: (u32, u32)| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         (call.start, call.end)
     };
-    let mut note = |one: (u32, u32), other: (u32, u32), kind: ObservationKind| {
-        let seen = ClockObservation {
+    let mut note = |one: (u32, u32), other: (u32, u32), kind: ObservedCallKind| {
+        let seen = TwoRankCallObservation {
             spans: [span(one), span(other)],
             kind,
         };
@@ -351,11 +351,11 @@ fn collect_observations(
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
         for (one, other) in neighbours.chain(firsts) {
-            note(one, other, ObservationKind::Collective);
+            note(one, other, ObservedCallKind::Collective);
         }
     }
     for message in &matches.messages {
-        note(message.send, message.receive, ObservationKind::Sent);
+        note(message.send, message.receive, ObservedCallKind::Sent);
     }
     between
 }
@@ -379,25 +379,25 @@ mod tests {
 
     /// Builds collectives one second apart. On the first rank, each collective ends later by its entry in
     /// `differences`. On both ranks, each collective lasts `before` ns.
-    fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
+    fn collectives(differences: &[i64], before: i64) -> Vec<TwoRankCallObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;
-            ClockObservation {
+            TwoRankCallObservation {
                 spans: [
                     (end + difference - before, end + difference),
                     (end - before, end),
                 ],
-                kind: ObservationKind::Collective,
+                kind: ObservedCallKind::Collective,
             }
         });
         seen.collect()
     }
 
-    fn turned(seen: &[ClockObservation]) -> Vec<ClockObservation> {
+    fn turned(seen: &[TwoRankCallObservation]) -> Vec<TwoRankCallObservation> {
         seen.iter().map(|seen| seen.reversed()).collect()
     }
 
-    fn of(seen: &[ClockObservation], hosts: HostRelation) -> ClockOffset {
+    fn of(seen: &[TwoRankCallObservation], hosts: HostRelation) -> ClockOffset {
         estimate_offset(seen.to_vec(), &ClockOffset::default(), hosts)
     }
 
@@ -452,9 +452,9 @@ mod tests {
     fn messages_alone_move_no_clock_but_where_they_must() {
         // The message is sent at 0 and received before 1 ms on the receiver's clock, so the
         // receiver's clock is at most 1 ms behind.
-        let message = |sent: i64, received: i64| ClockObservation {
+        let message = |sent: i64, received: i64| TwoRankCallObservation {
             spans: [(sent, sent + 10), (received - 10, received)],
-            kind: ObservationKind::Sent,
+            kind: ObservedCallKind::Sent,
         };
         for hosts in [
             HostRelation::Same,

@@ -1,13 +1,13 @@
 //! Writes a rank's activities as nodes of a trace.
 
 use super::activities::{Activities, ActivityKind, ActivityLane};
-use super::alike_kernels::SameNameKernels;
+use super::alike_kernels::SameNameWorkEstimator;
 use super::calls::CommCalls;
 use super::group_inference::JobGroup;
 use super::op_cost::HostIntervalCosts;
 use super::profiler_cost::ProfilerTimeSubtractor;
 use super::rank_timeline::RankTimeline;
-use super::transfer_times::CallTime;
+use super::transfer_times::CallWaitAndTransfer;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NamedAttribute, NodeExtras, TraceWriter};
@@ -29,9 +29,9 @@ pub struct JobEmitContext<'a> {
     /// Groups of the job.
     pub groups: &'a [JobGroup],
     /// Waiting and transfer time of each call.
-    pub times: &'a [CallTime],
+    pub times: &'a [CallWaitAndTransfer],
     /// `comm_size`, root and partners of each call.
-    pub matches: &'a [CallMatchInfo],
+    pub matches: &'a [CallMatchResult],
     /// Start of the job, in ns by this rank's clock.
     pub start: i64,
     /// True if no node of the job ran on a device, so that host operators count as compute.
@@ -42,7 +42,7 @@ pub struct JobEmitContext<'a> {
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallMatchInfo {
+pub struct CallMatchResult {
     /// Value of `comm_size` for a collective; bytes sent for a message.
     pub bytes: u64,
     /// True if no capture contains the number of bytes.
@@ -103,11 +103,11 @@ pub fn write_nodes<W: Write>(
         job,
         ids: &ids,
         efforts: &HostIntervalCosts::new(rank, job.host_computes),
-        alike: SameNameKernels::default(),
+        alike: SameNameWorkEstimator::default(),
         dtypes: &operator_dtypes(rank),
         steps: &rank.step_windows(),
     };
-    writing.alike = SameNameKernels::new(writing.iter_computing_kernels());
+    writing.alike = SameNameWorkEstimator::new(writing.iter_computing_kernels());
     let mut first = vec![0_u32; ids.len() + 1];
     for &(_, effect) in &activities.dependencies {
         first[effect as usize + 1] += 1;
@@ -170,7 +170,7 @@ fn end_of(activities: &Activities, calls: &CommCalls, job: &JobEmitContext<'_>, 
 
 /// A process group in the form of PyTorch's `pg_config`.
 #[derive(Serialize)]
-struct GroupDeclaration<'g> {
+struct PgConfigProcessGroup<'g> {
     pg_name: &'g str,
     pg_desc: &'g str,
     ranks: &'g [u32],
@@ -181,7 +181,7 @@ struct GroupDeclaration<'g> {
 /// Returns the declaration of a rank's groups, in the format of PyTorch's `pg_config`.
 fn groups_json(number: u32, groups: &[JobGroup]) -> String {
     let own = groups.iter().filter(|group| group.ranks.contains(&number));
-    let declared = own.map(|group| GroupDeclaration {
+    let declared = own.map(|group| PgConfigProcessGroup {
         pg_name: &group.name,
         pg_desc: &group.desc,
         ranks: &group.ranks,

@@ -24,7 +24,7 @@ pub enum LinkMethod {
 
 /// Result of matching the operators of one host thread by order.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ThreadLinks {
+pub struct ThreadLinkResult {
     /// Thread number that the observer assigned.
     pub thread: u32,
     /// The Kineto track that was matched to the thread.
@@ -45,7 +45,7 @@ pub struct ThreadLinks {
     pub windows: u64,
 }
 
-impl ThreadLinks {
+impl ThreadLinkResult {
     /// Returns the fraction of nodes that are linked, multiplied by the fraction of compared pairs
     /// whose shapes are equal.
     pub fn link_confidence(&self) -> f64 {
@@ -85,22 +85,22 @@ pub struct HostNodeLinks {
     /// Method that joined the two files.
     pub method: LinkMethod,
     /// Links of each host thread; empty unless nodes and events were joined by order.
-    pub threads: Vec<ThreadLinks>,
+    pub threads: Vec<ThreadLinkResult>,
     /// Part of the Kineto trace that the host trace covers, or `None` if it covers the whole Kineto
     /// trace.
-    pub window: Option<TimeWindow>,
+    pub window: Option<KeptCaptureWindow>,
 }
 
 /// The part of a capture that is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct TimeWindow {
+pub struct KeptCaptureWindow {
     /// Start, in ns since 1970.
     pub from: i64,
     /// End, exclusive.
     pub to: i64,
 }
 
-impl TimeWindow {
+impl KeptCaptureWindow {
     /// The whole capture.
     pub const ALL: Self = Self {
         from: i64::MIN,

@@ -16,7 +16,7 @@ use held::path_for_messages;
 
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CapturePair {
+pub struct RankCaptureFiles {
     /// Rank according to the file names; the index of the pair if the names contain no rank.
     pub rank: u32,
     /// True if the file names do not identify the rank, so that the capture must state it.
@@ -44,7 +44,7 @@ fn is_pipe(path: &Path) -> bool {
 /// Name of standard input in error messages.
 const STANDARD_INPUT: &str = "standard input";
 
-impl CapturePair {
+impl RankCaptureFiles {
     /// Returns the rank's files on disk.
     pub fn files_on_disk(&self) -> impl Iterator<Item = &Path> {
         let paths = self.host.iter().chain(&self.kineto).chain(&self.steps);
@@ -78,9 +78,9 @@ impl CapturePair {
 
 /// Files of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CaptureSet {
+pub struct JobCaptureFiles {
     /// Files of each rank.
-    pub pairs: Vec<CapturePair>,
+    pub pairs: Vec<RankCaptureFiles>,
     /// Unused files from folders and archives, each with the reason: the file belongs to another
     /// capture, or is not a capture.
     pub left_aside: Vec<(PathBuf, String)>,
@@ -108,7 +108,7 @@ type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 ///
 /// Fails in three cases: a file that the user named is neither a host trace nor a Kineto trace,
 /// only some ranks have times, or a rank has two indistinguishable files of one kind.
-pub fn find_capture_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
+pub fn find_capture_pairs(paths: &[PathBuf]) -> Result<JobCaptureFiles, TraceError> {
     find_pairs_with_piped(paths, None)
 }
 
@@ -117,7 +117,7 @@ pub fn find_capture_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
 pub fn find_pairs_with_piped(
     paths: &[PathBuf],
     piped: Option<Arc<[u8]>>,
-) -> Result<CaptureSet, TraceError> {
+) -> Result<JobCaptureFiles, TraceError> {
     let mut files = Vec::new();
     for path in paths {
         if piped.is_some() && is_pipe(path) {
@@ -134,7 +134,7 @@ pub fn find_pairs_with_piped(
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
     let mut held = InMemoryFiles::new(piped);
-    let mut set = CaptureSet::default();
+    let mut set = JobCaptureFiles::default();
     let mut files = unpack_archives(files, &mut held, &mut set)?;
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let mut found = Vec::with_capacity(files.len());
@@ -187,7 +187,7 @@ pub fn find_pairs_with_piped(
     for (rank, [hosts, kinetos]) in ranks {
         let host = require_single_file(hosts, kinetos.first(), &held, &mut set.left_aside)?;
         let kineto = require_single_file(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
-        set.pairs.push(CapturePair {
+        set.pairs.push(RankCaptureFiles {
             rank: rank.unwrap_or(set.pairs.len() as u32),
             unnumbered: false,
             guessed: false,
@@ -258,7 +258,7 @@ pub fn find_pairs_with_piped(
 fn unpack_archives(
     files: Vec<(PathBuf, bool)>,
     held: &mut InMemoryFiles,
-    set: &mut CaptureSet,
+    set: &mut JobCaptureFiles,
 ) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let mut all = Vec::with_capacity(files.len());
     for (path, named) in files {
@@ -372,7 +372,7 @@ fn require_single_file(
 }
 
 /// Returns an unreadable file that is probably the missing file of the rank's pair.
-fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&'f Path> {
+fn damaged_neighbour<'f>(pair: &RankCaptureFiles, found: &'f [FoundFile]) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()
             .and_then(|n| n.to_str())

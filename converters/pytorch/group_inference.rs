@@ -277,9 +277,9 @@ fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
 
 /// Names of the attributes that describe a record's group, in this order: name (or the group's number),
 /// description, members, first member, stride, number of members.
-type GroupKeys = [&'static str; 7];
+type GroupAttributeNames = [&'static str; 7];
 
-const OF_PROFILER: GroupKeys = [
+const OF_PROFILER: GroupAttributeNames = [
     "Process Group Name",
     "Process Group ID",
     "Process Group Description",
@@ -289,7 +289,7 @@ const OF_PROFILER: GroupKeys = [
     "Group size",
 ];
 
-const OF_OBSERVER: GroupKeys = [
+const OF_OBSERVER: GroupAttributeNames = [
     "pg_name",
     "pg_id",
     "pg_desc",
@@ -301,7 +301,10 @@ const OF_OBSERVER: GroupKeys = [
 
 /// Returns the group that a record's arguments describe. The group contains either its members or
 /// only their number.
-fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
+fn group_from_arguments(
+    args: &[(String, String)],
+    keys: &GroupAttributeNames,
+) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
         let value = value.map(|(_, value)| value.trim_matches('"'));

@@ -7,7 +7,7 @@ mod tests;
 
 use super::{JsonRepairs, ProcessGroup, stream};
 use chakram_trace::format::TraceError;
-use chakram_trace::graph::NameTable;
+use chakram_trace::graph::StringArenaInterner;
 use reader::HostTraceReader;
 use std::path::Path;
 
@@ -27,11 +27,11 @@ pub struct HostTrace {
     pub nodes: Vec<HostNode>,
     /// For each node, the facts that only an observer records. The list is empty if the trace was
     /// built from Kineto's data.
-    pub records: Vec<ObserverRecord>,
+    pub records: Vec<ObserverOnlyNodeFields>,
     /// Distinct properties of operators. Operators with equal properties share an entry.
-    pub forms: Vec<HostNodeForm>,
+    pub forms: Vec<SharedOperatorProperties>,
     /// Interned texts that nodes refer to.
-    pub texts: NameTable,
+    pub texts: StringArenaInterner,
     /// Storage ids; each node refers to a range of this list.
     pub storages: Vec<u64>,
     /// Arguments of communication operators; nodes refer to them by index.
@@ -59,7 +59,7 @@ pub struct HostNode {
 
 /// Ids, links and storages of a node, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObserverRecord {
+pub struct ObserverOnlyNodeFields {
     /// Id of the node; ids ascend in order of the operators' start times.
     pub id: u64,
     /// Id of the enclosing node; the process's node states its own id.
@@ -79,7 +79,7 @@ pub struct ObserverRecord {
 /// Properties of operators. Operators with equal properties, for example in successive layers,
 /// share one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostNodeForm {
+pub struct SharedOperatorProperties {
     /// Scope of the record function: 0 is a function, 1 a backward function, 7 a user range.
     pub scope: u8,
     /// Index of the operator's schema in [`HostTrace::texts`].
@@ -119,7 +119,7 @@ pub struct CommArgs {
 
 impl HostTrace {
     /// Returns the shared properties of `node`, which must belong to this trace.
-    pub fn form_of_node(&self, node: &HostNode) -> &HostNodeForm {
+    pub fn form_of_node(&self, node: &HostNode) -> &SharedOperatorProperties {
         &self.forms[node.form as usize]
     }
 

@@ -33,7 +33,7 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLink
     link.carried = flights.len() as u64;
     link.unrequested = count_unrequested_intervals(&flights, &order, &name);
     let ends = operator_ends(host, &order);
-    let mut events = TickTraceBuilder::default();
+    let mut events = TickKinetoBuilder::default();
     for (place, &node) in order.iter().enumerate() {
         let start = TICK * (place as i64 + 1);
         let tid = host.nodes[node as usize].tid;
@@ -83,7 +83,7 @@ fn count_unrequested_intervals<'h>(
 
 /// Kineto events under construction, with ticks as times.
 #[derive(Default)]
-struct TickTraceBuilder {
+struct TickKinetoBuilder {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
     /// Track for each pair of a thread and a flag; the flag is true for the thread's separate
@@ -91,7 +91,7 @@ struct TickTraceBuilder {
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
-impl TickTraceBuilder {
+impl TickKinetoBuilder {
     /// Adds an event of the host node `node` on the track `on` (thread, and true for communication). Returns `None`
     /// if the name table is full.
     fn push(

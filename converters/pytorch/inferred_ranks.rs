@@ -315,20 +315,22 @@ impl RankModelCheck<'_> {
             let place = call.asked.peer?;
             members(call.group).get(place as usize).copied()
         };
-        let between = |calls: &[CommCall], other: u32, turned: bool| -> Vec<MessageOutline> {
-            let messages = calls
-                .iter()
-                .filter(|call| call.is_message() && peer(call) == Some(other));
-            let messages = messages.map(|call| {
-                let bytes = call.asked.bytes_in.max(call.asked.bytes_out);
-                ((call.act == CommOp::Send) != turned, call.asked.tag, bytes)
-            });
-            messages.collect()
-        };
+        let between =
+            |calls: &[CommCall], other: u32, turned: bool| -> Vec<MessageDirectionTagBytes> {
+                let messages = calls
+                    .iter()
+                    .filter(|call| call.is_message() && peer(call) == Some(other));
+                let messages = messages.map(|call| {
+                    let bytes = call.asked.bytes_in.max(call.asked.bytes_out);
+                    ((call.act == CommOp::Send) != turned, call.asked.tag, bytes)
+                });
+                messages.collect()
+            };
         for (&rank, captured) in self.numbers.iter().zip(self.calls) {
             let mut own = between(calls, rank, false);
             let mut other = between(&captured.list, self.number, true);
-            let ends = |list: &[MessageOutline]| (list.first().copied(), list.last().copied());
+            let ends =
+                |list: &[MessageDirectionTagBytes]| (list.first().copied(), list.last().copied());
             let (first, last) = (ends(&own), ends(&other));
             own.sort_unstable();
             other.sort_unstable();
@@ -338,7 +340,10 @@ impl RankModelCheck<'_> {
                     "the inferred rank would exchange {own} messages with rank {rank}, whose {other} messages with it differ"
                 ));
             }
-            let way = |(first, last): (Option<MessageOutline>, Option<MessageOutline>)| {
+            let way = |(first, last): (
+                Option<MessageDirectionTagBytes>,
+                Option<MessageDirectionTagBytes>,
+            )| {
                 (
                     first.map(|message| message.0),
                     last.map(|message| message.0),
@@ -355,4 +360,4 @@ impl RankModelCheck<'_> {
 }
 
 /// Direction (true if sent), tag and bytes of a message.
-type MessageOutline = (bool, i32, u64);
+type MessageDirectionTagBytes = (bool, i32, u64);

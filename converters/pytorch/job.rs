@@ -1,21 +1,21 @@
 //! Reads the captures of a job, joins them across ranks, and writes traces.
 
-use super::calls::CommKernelRules;
-use super::files::CapturePair;
+use super::calls::UserCommKernelRules;
+use super::files::RankCaptureFiles;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
 use super::summary::ConversionSummary;
 use chakram_base::interrupt;
-use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::CompressedWriter;
+use chakram_trace::format::file::MaybeCompressedWriter;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 mod job_capture;
 mod rank_capture;
 
-use job_capture::JobCapture;
+use job_capture::MatchedJobCapture;
 use rank_capture::RankCapture;
 
 /// Options of a conversion.
@@ -29,7 +29,7 @@ pub struct ConvertOptions {
     pub threads: usize,
     /// Names of further communication kernels, in addition to the built-in names of NCCL and similar
     /// libraries.
-    pub comm_kernels: CommKernelRules,
+    pub comm_kernels: UserCommKernelRules,
 }
 
 /// Converts the captures `pairs` of one job. Creates the trace of rank r in `files` at `path(r)`, compressed according
@@ -41,12 +41,12 @@ pub struct ConvertOptions {
 /// Fails if files cannot be read or do not belong together, if ranks disagree about their communication, or if a
 /// trace cannot be written.
 pub fn convert_pairs(
-    pairs: &[CapturePair],
+    pairs: &[RankCaptureFiles],
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputSet,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
+) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
     let captures = RankCapture::read_all(pairs, options, progress)?;
     write_job(captures, options, path, files)
 }
@@ -62,7 +62,7 @@ pub(crate) fn convert_kineto(
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputSet,
-) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
+) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
     let captures = traces
         .into_iter()
         .map(|(file, trace)| RankCapture::new(0, None, Some(trace), &file, options));
@@ -75,8 +75,8 @@ fn write_job(
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputSet,
-) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
-    let mut job = JobCapture::new(captures, options.infer_ranks)?;
+) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
+    let mut job = MatchedJobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
     for i in 0..job.models.len() {
         interrupt::check_interruption()?;
@@ -84,7 +84,7 @@ fn write_job(
         let io = |source| TraceError::from_io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());
         let file = files.create_file(&to)?.with_digest();
-        let packer = CompressedWriter::new(file, ending.unwrap_or("")).map_err(io)?;
+        let packer = MaybeCompressedWriter::new(file, ending.unwrap_or("")).map_err(io)?;
         let out = job.write_rank(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
         let file = packer.finish().map_err(io)?;
@@ -94,10 +94,10 @@ fn write_job(
 }
 
 /// A rank's number and its trace, as bytes.
-pub type RankTrace = (u32, Vec<u8>);
+pub type RankAndTraceBytes = (u32, Vec<u8>);
 
 /// A rank's number, its host trace and its Kineto trace; a missing trace is `None`.
-pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
+pub type RankHostAndKineto<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 
 /// Converts captures that are in memory.
 ///
@@ -105,15 +105,15 @@ pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 ///
 /// Fails for the same reasons as [`convert_pairs`].
 pub fn convert_in_memory_captures(
-    captures: &[RankFiles<'_>],
+    captures: &[RankHostAndKineto<'_>],
     options: &ConvertOptions,
-) -> Result<(Vec<RankTrace>, ConversionSummary), TraceError> {
+) -> Result<(Vec<RankAndTraceBytes>, ConversionSummary), TraceError> {
     let parts = captures.iter().map(|&(number, host, kineto)| {
         let host = host.map(HostTrace::from_bytes).transpose()?;
         let kineto = kineto.map(KinetoTrace::from_bytes).transpose()?;
         RankCapture::new(number, host, kineto, Path::new("capture"), options)
     });
-    let mut job = JobCapture::new(parts.collect::<Result<_, _>>()?, options.infer_ranks)?;
+    let mut job = MatchedJobCapture::new(parts.collect::<Result<_, _>>()?, options.infer_ranks)?;
     let mut traces = Vec::new();
     for i in 0..job.models.len() {
         let trace = job.write_rank(i, Vec::new(), Path::new("trace"))?;

@@ -11,7 +11,7 @@ mod tracks;
 
 use super::{JsonRepairs, ProcessGroup, stream};
 use chakram_trace::format::TraceError;
-use chakram_trace::graph::NameTable;
+use chakram_trace::graph::StringArenaInterner;
 use reader::KinetoReader;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,14 +27,14 @@ pub struct KinetoTrace {
     /// Calls of Python functions and modules, in file order.
     pub python: Vec<PythonEvent>,
     /// Distinct details of events. Events with equal details share an entry.
-    pub details: Vec<EventDetails>,
+    pub details: Vec<SharedEventProperties>,
     /// Number of arrows (flow events). Arrows are only counted, because the events that they
     /// connect also contain their ids.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
-    pub texts: NameTable,
+    pub texts: StringArenaInterner,
     /// Arguments of synchronizations, of communication events, and of kernels that describe their
     /// communication. Strings are stored unchanged, and other values as JSON.
     pub args: Vec<Vec<(String, String)>>,
@@ -117,7 +117,7 @@ pub struct PythonEvent {
 /// Properties that many events share, for example all kernels of one stream, or operators with
 /// equal inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EventDetails {
+pub struct SharedEventProperties {
     /// Stream of the device; −1 if the event has none. Device work without a recorded stream runs on the stream of
     /// its track.
     pub stream: i64,
@@ -141,7 +141,7 @@ pub struct EventDetails {
     pub bytes_in: u64,
 }
 
-impl EventDetails {
+impl SharedEventProperties {
     /// Details of events that have no arguments.
     const ABSENT: Self = Self {
         stream: -1,
@@ -263,14 +263,14 @@ impl KinetoTrace {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(&self, event: &KinetoEvent) -> &EventDetails {
+    pub fn details_of_event(&self, event: &KinetoEvent) -> &SharedEventProperties {
         self.details_at(event.details)
     }
 
     /// Returns the details at `index`, or empty details if `index` is [`NONE`].
-    pub(super) fn details_at(&self, index: u32) -> &EventDetails {
+    pub(super) fn details_at(&self, index: u32) -> &SharedEventProperties {
         let known = self.details.get(index as usize);
-        known.unwrap_or(&EventDetails::ABSENT)
+        known.unwrap_or(&SharedEventProperties::ABSENT)
     }
 
     /// Returns the arguments of an event, or `None` if the arguments were not kept.

@@ -6,10 +6,10 @@
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::{count_tensor_elements, element_bytes};
 use super::event_links::{HostNodeLinks, LinkMethod};
-use super::host::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
-use super::kineto::{EventCategory, EventDetails, KinetoTrace};
+use super::host::{CommArgs, HostNode, HostTrace, NONE, SharedOperatorProperties};
+use super::kineto::{EventCategory, KinetoTrace, SharedEventProperties};
 use super::output_shapes;
-use chakram_trace::graph::{Interner, NameTable};
+use chakram_trace::graph::{Interner, StringArenaInterner};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub(super) fn build_host_trace(
         host.nodes.push(HostNode {
             name: event.name,
             tid: event.track,
-            form: forms.intern_key(HostNodeForm {
+            form: forms.intern_key(SharedOperatorProperties {
                 scope: if event.category == EventCategory::CpuOp {
                     0
                 } else {
@@ -95,10 +95,10 @@ impl OutputShapeCache {
         &mut self,
         kineto: &KinetoTrace,
         event: u32,
-        texts: &mut NameTable,
+        texts: &mut StringArenaInterner,
     ) -> Option<(u32, u64)> {
         let event = &kineto.events[event as usize];
-        let EventDetails { shapes, types, .. } = *kineto.details_of_event(event);
+        let SharedEventProperties { shapes, types, .. } = *kineto.details_of_event(event);
         let key = (event.name, shapes, types);
         let concrete = kineto.args_of(event);
         let operator = self.operators.intern_key(key) as usize;

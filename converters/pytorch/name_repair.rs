@@ -6,7 +6,7 @@
 //! valid JSON is never changed, even if the file has other damage.
 
 /// Keys that one writer puts around the name of an element.
-pub(super) struct NameLayout {
+pub(super) struct KeysAroundName {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
     /// Keys that cannot occur inside a name. If one of these keys occurs in a supposed name, the
@@ -31,7 +31,7 @@ const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause
 /// of the error.
-pub(super) fn repair_element_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
+pub(super) fn repair_element_name(text: &[u8], layout: &KeysAroundName) -> Option<RepairedElement> {
     let start = name_offset(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())

@@ -1,7 +1,7 @@
 //! Computes the FLOPs and bytes of a rank's operators, and counts each operator's work once.
 
 use super::host::{HostNode, HostTrace};
-use super::op_work::{self, ComputeHint, OpCost, OperatorArguments};
+use super::op_work::{self, KernelNameWorkHint, OpCost, OperatorArguments};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
 use super::view_operators::moves_nothing;
@@ -24,7 +24,7 @@ pub struct HostIntervalCosts {
     launched: Vec<LaunchingInterval>,
     /// For each kernel name (sorted by text index): whether the name shows that the kernel
     /// computes.
-    hints: Vec<(u32, ComputeHint)>,
+    hints: Vec<(u32, KernelNameWorkHint)>,
 }
 
 /// Host interval that launches kernels itself.
@@ -72,7 +72,7 @@ impl HostIntervalCosts {
             same
         });
         this.launched.shrink_to_fit();
-        let mut known = LaunchCostCache::default();
+        let mut known = LaunchingOperatorCostCache::default();
         for launched in &mut this.launched {
             let host = rank.items[launched.item as usize].host;
             let node = rank.host.nodes.get(host as usize);
@@ -107,9 +107,9 @@ impl HostIntervalCosts {
         if cost.flops == 0 {
             let hint = self.hints.binary_search_by_key(&name, |&(name, _)| name);
             match hint.map(|hint| self.hints[hint].1) {
-                Ok(ComputeHint::Computes) => cost.flops_unknown = true,
-                Ok(ComputeHint::Moves) => cost.flops_unknown = false,
-                Ok(ComputeHint::Unclear) | Err(_) => {}
+                Ok(KernelNameWorkHint::Computes) => cost.flops_unknown = true,
+                Ok(KernelNameWorkHint::Moves) => cost.flops_unknown = false,
+                Ok(KernelNameWorkHint::Unclear) | Err(_) => {}
             }
         }
         cost
@@ -117,7 +117,7 @@ impl HostIntervalCosts {
 }
 
 /// Returns, for each kernel name of `rank` (sorted by text index), whether the name shows that the kernel computes.
-fn compute_hints_of_kernels(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
+fn compute_hints_of_kernels(rank: &RankTimeline) -> Vec<(u32, KernelNameWorkHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
         .map(|device| rank.events[device.event as usize].name)
@@ -127,7 +127,7 @@ fn compute_hints_of_kernels(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     let hints = names.into_iter();
     let hints = hints.map(|name| (name, op_work::kernel_hint(rank.kineto.texts.get(name))));
     hints
-        .filter(|(_, hint)| *hint != ComputeHint::Unclear)
+        .filter(|(_, hint)| *hint != KernelNameWorkHint::Unclear)
         .collect()
 }
 
@@ -206,12 +206,12 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
 
 /// Cache of the costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
-struct LaunchCostCache {
+struct LaunchingOperatorCostCache {
     operators: Interner<(u32, u32, u32)>,
     costs: Vec<OpCost>,
 }
 
-impl LaunchCostCache {
+impl LaunchingOperatorCostCache {
     /// Returns the cost of an operator; `kernel` is the event of the operator's first kernel.
     fn cost_of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;

@@ -31,14 +31,14 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     for (place, &i) in order.iter().enumerate() {
         kineto.events[i as usize].rf_id = 2 * (place as u64 + 1);
     }
-    let mut open: Vec<OpenOperator> = Vec::new();
+    let mut open: Vec<UnmatchedCommOperator> = Vec::new();
     let mut last = 0;
     for &i in &order {
         let event = &kineto.events[i as usize];
         let name = kineto.texts.get(event.name);
         if let Some(kind) = comm_kind_of_operator(name) {
             last = event.rf_id;
-            open.push(OpenOperator {
+            open.push(UnmatchedCommOperator {
                 id: event.rf_id,
                 track: event.track,
                 kind,
@@ -68,7 +68,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
 }
 
 /// A communication operator whose transfer interval has not been found yet.
-struct OpenOperator {
+struct UnmatchedCommOperator {
     id: u64,
     track: u32,
     kind: CommIntervalKind,
@@ -77,17 +77,17 @@ struct OpenOperator {
 
 /// Returns the first operator that may have produced an interval of this kind and size.
 fn find_requester(
-    open: &[OpenOperator],
+    open: &[UnmatchedCommOperator],
     kind: CommIntervalKind,
     track: u32,
     elements: u64,
 ) -> Option<usize> {
-    let fits = |operator: &OpenOperator| {
+    let fits = |operator: &UnmatchedCommOperator| {
         operator.kind.can_be_executed_by_interval(kind)
             // The interval of a message is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
-    let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;
+    let exact = |operator: &UnmatchedCommOperator| fits(operator) && operator.elements == elements;
     open.iter()
         .position(exact)
         .or_else(|| open.iter().position(fits))

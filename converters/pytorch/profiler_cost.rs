@@ -24,13 +24,13 @@ use super::event_links::LinkMethod;
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::view_operators::is_view;
 use chakram_base::statistics::median;
-use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
+use chakram_trace::format::profiler_cost::{CostBasis, ProfilerRecordCost};
 use std::collections::BTreeMap;
 
 /// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and
 /// without a profiler on one machine (a virtual CPU of 2026). Some of the fourteen jobs were used
 /// for the fit. The results for the other jobs are in docs/validation/tests.md.
-struct RecordCostEstimate {
+struct ProfilerRecordCostEstimate {
     /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,
     /// Cost per record in the fourteen jobs, in ns.
@@ -40,13 +40,13 @@ struct RecordCostEstimate {
 }
 
 /// Estimate for records that both the observer and the profiler write.
-const OBSERVED: RecordCostEstimate = RecordCostEstimate {
+const OBSERVED: ProfilerRecordCostEstimate = ProfilerRecordCostEstimate {
     over_views: 120,
     elsewhere: 12_000,
     interval: [80, 145],
 };
 /// Estimate for records that only the profiler writes.
-const PROFILED: RecordCostEstimate = RecordCostEstimate {
+const PROFILED: ProfilerRecordCostEstimate = ProfilerRecordCostEstimate {
     over_views: 240,
     elsewhere: 3_500,
     interval: [40, 350],
@@ -64,7 +64,7 @@ const MOST_VIEWS: usize = 20_000;
 pub(super) fn record_cost_by_views(
     rank: &RankTimeline,
     method: LinkMethod,
-) -> Option<ProfilerCost> {
+) -> Option<ProfilerRecordCost> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
         LinkMethod::KinetoAlone => PROFILED,
@@ -75,7 +75,7 @@ pub(super) fn record_cost_by_views(
         Some(ns) => (ns, CostBasis::Views, estimate.interval),
         None => (estimate.elsewhere, CostBasis::OtherJobs, ELSEWHERE),
     };
-    Some(ProfilerCost {
+    Some(ProfilerRecordCost {
         record_ns,
         interval_ns: interval.map(|end| percent_of(record_ns, end)),
         basis,
@@ -93,7 +93,7 @@ pub(super) fn record_cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
     unprofiled: u64,
-) -> Option<ProfilerCost> {
+) -> Option<ProfilerRecordCost> {
     let threads = ranks
         .iter()
         .flat_map(|rank| rank.threads.iter().map(move |thread| (rank, thread)));
@@ -106,7 +106,7 @@ pub(super) fn record_cost_by_steps(
     });
     let most = records.max().filter(|&most| most > 0)?;
     let record_ns = captured.saturating_sub(unprofiled) / most;
-    Some(ProfilerCost {
+    Some(ProfilerRecordCost {
         record_ns,
         interval_ns: [record_ns; 2],
         basis: CostBasis::MeasuredSteps,

@@ -3,10 +3,10 @@
 //! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for
 //! work on gloo's threads, because the observer pushes this work onto the caller's stack.
 
-use super::event_links::TimeWindow;
+use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
-use super::kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace};
-use super::timeline_events::TimelineEvent;
+use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventProperties};
+use super::timeline_events::UntimedEvent;
 use chakram_trace::format::scan::CaptureEnvironment;
 
 mod joining;
@@ -16,7 +16,7 @@ mod segments;
 
 pub use super::host::NONE;
 pub use origins::{IntervalPythonStacks, StepWindows};
-pub use segments::ThreadSegment;
+pub use segments::InnermostIntervalSegment;
 
 /// Role of an interval on a host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct HostInterval {
 
 /// An interval of communication in flight (`gloo:*`), which is not nested in any other interval.
 #[derive(Clone, Copy, Debug)]
-pub struct InFlightInterval {
+pub struct InFlightCommInterval {
     /// Index of the interval's Kineto event.
     pub event: u32,
     /// Index in [`RankTimeline::threads`].
@@ -107,7 +107,7 @@ pub struct RankTimeline {
     /// Kineto trace, without its events, which are in `events`.
     pub kineto: KinetoTrace,
     /// Kineto events; intervals contain indices into this list.
-    pub events: Vec<TimelineEvent>,
+    pub events: Vec<UntimedEvent>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
     /// True if no event has a time. Without times, starts and ends are ticks, which only define an
@@ -121,7 +121,7 @@ pub struct RankTimeline {
     /// Threads, sorted by the start of their first interval.
     pub threads: Vec<HostThread>,
     /// Communication in flight on the host, sorted by start.
-    pub flights: Vec<InFlightInterval>,
+    pub flights: Vec<InFlightCommInterval>,
     /// Device events, sorted by stream, then by start. Events of one stream do not overlap.
     pub devices: Vec<DeviceInterval>,
     /// Number of device events that were launched before the capture began.
@@ -133,14 +133,14 @@ pub struct RankTimeline {
     /// Host intervals whose launched kernels the profiler did not record.
     pub dropped: Vec<u32>,
     /// Counts of device events that were truncated because the next event on the same stream starts earlier.
-    pub overlaps: StreamOverlapCounts,
+    pub overlaps: CutOffDeviceEventCounts,
     /// Python calls around host intervals.
     pub stacks: IntervalPythonStacks,
 }
 
 /// Counts of device events that were cut off where the next event on their stream starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct StreamOverlapCounts {
+pub struct CutOffDeviceEventCounts {
     /// Number of events that were cut off.
     pub events: u64,
     /// Number of events that were cut off because a programmatic dependent launch follows.
@@ -198,12 +198,12 @@ impl RankTimeline {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(&self, event: &TimelineEvent) -> &EventDetails {
+    pub fn details_of_event(&self, event: &UntimedEvent) -> &SharedEventProperties {
         self.kineto.details_at(event.details)
     }
 
     /// Returns the arguments of an event, or `None` if the arguments were not kept.
-    pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
+    pub fn args_of(&self, event: &UntimedEvent) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }
 

@@ -2,7 +2,7 @@
 //! `capture.py` writes the times of these steps to `steps.RANK.json`.
 
 use chakram_trace::format::file::{TraceContents, decompress_bytes};
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -35,7 +35,7 @@ impl MeasuredSteps {
     fn parse(json: &[u8]) -> Result<Self, TraceError> {
         serde_json::from_slice(json).map_err(|error| {
             TraceError::invalid_at(
-                TraceLocation::default(),
+                TraceErrorLocation::default(),
                 format!("the step times cannot be read: {error}"),
                 "remove the file, or copy it again from the folder where capture.py wrote it",
             )

@@ -14,8 +14,8 @@ mod scanner;
 mod utf16;
 mod window;
 
-use super::name_repair::{NameLayout, repair_element_name};
-use super::token_repair::{RepairedTokens, repair_tokens};
+use super::name_repair::{KeysAroundName, repair_element_name};
+use super::token_repair::{RepairedJsonValue, repair_tokens};
 use super::{JsonRepair, JsonRepairKind, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -36,7 +36,7 @@ const SPLIT: &str =
 const ENOUGH: usize = 1 << 16;
 
 /// Receives the values of a text.
-pub(super) trait ElementReader {
+pub(super) trait JsonElementReceiver {
     /// Kind of file as named in error messages, such as "host trace".
     const WHAT: &'static str;
     /// Key of the large array.
@@ -44,7 +44,7 @@ pub(super) trait ElementReader {
     /// True if the text may be the array itself, without an object around it.
     const BARE: bool;
     /// Layout used to detect and repair unescaped names.
-    const LAYOUT: NameLayout;
+    const LAYOUT: KeysAroundName;
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;
 
@@ -75,7 +75,7 @@ pub(super) trait ElementReader {
 /// Reads the file at `path`. Returns the length of the decompressed text in bytes.
 pub(super) fn read_elements(
     path: &Path,
-    format: &mut impl ElementReader,
+    format: &mut impl JsonElementReceiver,
 ) -> Result<u64, TraceError> {
     let walked = TextWindow::new(DecompressedStream::open_path(path)?, path)
         .and_then(|window| JsonWalker(window).run(format));
@@ -83,7 +83,10 @@ pub(super) fn read_elements(
 }
 
 /// Reads the text in `bytes`; returns its length.
-pub(super) fn read_bytes(bytes: &[u8], format: &mut impl ElementReader) -> Result<u64, TraceError> {
+pub(super) fn read_bytes(
+    bytes: &[u8],
+    format: &mut impl JsonElementReceiver,
+) -> Result<u64, TraceError> {
     let path = Path::new("trace");
     let stream = DecompressedStream::from_bytes(bytes)
         .map_err(|source| TraceError::from_io(path, "decompress", source))?;
@@ -94,7 +97,7 @@ pub(super) fn read_bytes(bytes: &[u8], format: &mut impl ElementReader) -> Resul
 struct JsonWalker<'s>(TextWindow<'s>);
 
 impl JsonWalker<'_> {
-    fn run<F: ElementReader>(&mut self, format: &mut F) -> Result<u64, TraceError> {
+    fn run<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<u64, TraceError> {
         let (expected, what): (&[u8], _) = if F::BARE {
             (b"{[", "`{` or `[`")
         } else {
@@ -122,7 +125,7 @@ impl JsonWalker<'_> {
         Ok(self.0.byte_offset())
     }
 
-    fn walk_object<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn walk_object<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<(), TraceError> {
         let mut seen = false;
         let mut first = true;
         loop {
@@ -170,7 +173,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    fn walk_array<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn walk_array<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<(), TraceError> {
         if self.0.peek_byte()? == Some(b']') {
             self.0.advance_by(1);
             return Ok(());
@@ -197,7 +200,7 @@ impl JsonWalker<'_> {
     fn accept_bracket_after_comma(
         &mut self,
         close: u8,
-        format: &mut impl ElementReader,
+        format: &mut impl JsonElementReceiver,
     ) -> Result<bool, TraceError> {
         let ends = self.0.peek_byte()? == Some(close);
         if ends {
@@ -211,7 +214,7 @@ impl JsonWalker<'_> {
         Ok(ends)
     }
 
-    fn walk_element<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn walk_element<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<(), TraceError> {
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
@@ -295,7 +298,7 @@ impl JsonWalker<'_> {
     /// Consumes the element at the window's next byte, and returns its length. Returns `None` if the scanner
     /// cannot read the element.
     #[inline]
-    fn scan_next_element<F: ElementReader>(
+    fn scan_next_element<F: JsonElementReceiver>(
         &self,
         format: &mut F,
     ) -> Result<Option<usize>, TraceError> {
@@ -309,7 +312,7 @@ impl JsonWalker<'_> {
     }
 
     /// Parses a value outside the array.
-    fn parse_value_outside_array<F: ElementReader>(
+    fn parse_value_outside_array<F: JsonElementReceiver>(
         &mut self,
         format: &mut F,
         take: impl FnOnce(&mut F, JsonText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
@@ -345,7 +348,7 @@ impl JsonWalker<'_> {
 }
 
 /// Describes the repair of the value that begins at `offset`.
-fn describe_token_repair(mended: &RepairedTokens, offset: u64) -> JsonRepair {
+fn describe_token_repair(mended: &RepairedJsonValue, offset: u64) -> JsonRepair {
     JsonRepair {
         offset: offset + mended.first_at as u64,
         what: mended.what,

@@ -1,16 +1,18 @@
 //! Summarizes a conversion: how much of the input was read, joined, kept or skipped, and which
 //! facts were inferred.
 
-use super::activities::{Activities, DependencyStats};
+use super::activities::{Activities, InferredDependencyCounts};
 use super::call_matching::CallMatches;
 use super::calls::{CommCalls, CommOp};
 use super::clock::ClockOffset;
 use super::emit::EmittedCounts;
-use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinks};
+use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinkResult};
 use super::group_inference::{GroupInferenceCounts, JobGroup};
 use super::inferred_ranks::CapturedOrInferredRank;
-use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline, StreamOverlapCounts};
-use super::transfer_times::{CallTime, TimeAnomalyCounts};
+use super::rank_timeline::{
+    CutOffDeviceEventCounts, DeviceInterval, HostIntervalKind, RankTimeline,
+};
+use super::transfer_times::{CallWaitAndTransfer, TimeAnomalyCounts};
 use super::{JsonRepairKind, JsonRepairs};
 use chakram_trace::format::profiler_cost::UnprofiledSteps;
 use std::collections::BTreeMap;
@@ -93,7 +95,7 @@ pub struct RankConversionSummary {
     /// Method that joined the rank's two files.
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
-    pub threads: Vec<ThreadLinks>,
+    pub threads: Vec<ThreadLinkResult>,
     /// Fraction of nodes that are linked, multiplied by the fraction of compared shapes that are
     /// equal. Meaningful only if the files were joined by order.
     pub confidence: f64,
@@ -127,7 +129,7 @@ pub struct RankConversionSummary {
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
     /// Counts of kernels and copies that were cut off where the next event on their stream starts.
-    pub overlaps: StreamOverlapCounts,
+    pub overlaps: CutOffDeviceEventCounts,
     /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
     /// Number of communication kernels whose operation is unknown. These kernels keep their
@@ -147,7 +149,7 @@ pub struct RankConversionSummary {
     /// Number of host threads and number of device streams.
     pub lanes: (u64, u64),
     /// Number of inferred dependencies, by rule.
-    pub found: DependencyStats,
+    pub found: InferredDependencyCounts,
     /// Correction of the rank's clock, and the observations behind it.
     pub offset: ClockOffset,
     /// Numbers of emitted nodes and dependencies.
@@ -232,7 +234,7 @@ impl RankConversionSummary {
         offset: ClockOffset,
         written: EmittedCounts,
         captured_ns: i64,
-        times: &[CallTime],
+        times: &[CallWaitAndTransfer],
         path: &Path,
     ) -> Self {
         let mut roles = [0; 3];

@@ -6,19 +6,19 @@
 
 /// Simplified type of a value. The type only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ArgType {
+pub(super) enum TensorOrOtherType {
     /// A value without tensors.
     Other,
     /// A tensor.
     Tensor,
     /// A list or tuple that contains tensors.
-    List(Vec<ArgType>),
+    List(Vec<TensorOrOtherType>),
 }
 
 /// Maximum nesting of lists. Deeper nesting means that the text is damaged.
 const DEEPEST: usize = 32;
 
-impl ArgType {
+impl TensorOrOtherType {
     /// Parses the types of a list of values. Returns `None` if lists are nested too deeply.
     pub fn parse_list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
@@ -87,11 +87,11 @@ pub(super) type ArgError<'a> = (&'a str, &'static str);
 /// Appends the tensors in `values`, which must be valid JSON, to `into`.
 pub(super) fn append_tensors<'a>(
     values: &'a str,
-    types: &ArgType,
+    types: &TensorOrOtherType,
     into: &mut Vec<TensorArg>,
 ) -> Result<(), ArgError<'a>> {
     match types {
-        ArgType::Other => Ok(()),
+        TensorOrOtherType::Other => Ok(()),
         _ => ArgCursor {
             text: values,
             at: 0,
@@ -125,12 +125,16 @@ impl<'a> ArgCursor<'a> {
         Err((&self.text[start..], what))
     }
 
-    fn read_value(&mut self, of: &ArgType, into: &mut Vec<TensorArg>) -> Result<(), ArgError<'a>> {
+    fn read_value(
+        &mut self,
+        of: &TensorOrOtherType,
+        into: &mut Vec<TensorArg>,
+    ) -> Result<(), ArgError<'a>> {
         self.peek_byte();
         let start = self.at;
         match of {
-            ArgType::Other => self.skip_value(),
-            ArgType::Tensor => match self.read_tensor() {
+            TensorOrOtherType::Other => self.skip_value(),
+            TensorOrOtherType::Tensor => match self.read_tensor() {
                 Some(tensor) => into.push(tensor),
                 None => {
                     let what = "a value of type Tensor, expected [id, storage, offset, \
@@ -138,7 +142,7 @@ impl<'a> ArgCursor<'a> {
                     return self.argument_error(start, what);
                 }
             },
-            ArgType::List(types) => {
+            TensorOrOtherType::List(types) => {
                 let uneven = "a list whose number of values differs from its number of types";
                 if !self.take_byte(b'[') {
                     return self.argument_error(start, "a value of a list type, expected a list");
@@ -222,7 +226,7 @@ mod tests {
 
     fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
-        let types = ArgType::parse_list(types).ok_or("too deep")?;
+        let types = TensorOrOtherType::parse_list(types).ok_or("too deep")?;
         append_tensors(values, &types, &mut into)
             .map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();

@@ -11,7 +11,7 @@ use super::JsonRepairKind;
 const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf", "inf"];
 
 /// A JSON value whose invalid tokens were repaired.
-pub(super) struct RepairedTokens {
+pub(super) struct RepairedJsonValue {
     /// The value, converted to valid JSON.
     pub text: Vec<u8>,
     /// Length of the original text, in bytes.
@@ -26,7 +26,7 @@ pub(super) struct RepairedTokens {
 
 /// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if
 /// the object or list does not end.
-pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
+pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedJsonValue> {
     let mut mended = Vec::new();
     let mut first = None;
     let (mut at, mut depth) = (0, 0_usize);
@@ -76,7 +76,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
         }
     }
     let (first_at, what, token) = first?;
-    Some(RepairedTokens {
+    Some(RepairedJsonValue {
         text: mended,
         length: at,
         first_at,

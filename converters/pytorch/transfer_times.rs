@@ -41,7 +41,7 @@ use std::collections::BTreeMap;
 
 /// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallTime {
+pub struct CallWaitAndTransfer {
     /// Time that the call waited for other ranks, in ns.
     pub wait: u64,
     /// Time from the latest start of the needed members to the end of the call, in ns.
@@ -94,15 +94,15 @@ pub fn divide_axis(
     job: &JobCalls<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
-) -> (Vec<Vec<CallTime>>, TimeAnomalyCounts) {
+) -> (Vec<Vec<CallWaitAndTransfer>>, TimeAnomalyCounts) {
     let (calls, models) = (job.calls, job.models);
     let mut odd = TimeAnomalyCounts::default();
-    let mut times: Vec<Vec<CallTime>> = calls
+    let mut times: Vec<Vec<CallWaitAndTransfer>> = calls
         .iter()
         .map(|calls| {
-            let alone = |call: &super::calls::CommCall| CallTime {
+            let alone = |call: &super::calls::CommCall| CallWaitAndTransfer {
                 transfer: clamp_length(call.end - call.start),
-                ..CallTime::default()
+                ..CallWaitAndTransfer::default()
             };
             calls.list.iter().map(alone).collect()
         })
@@ -132,10 +132,10 @@ pub fn divide_axis(
                 odd.most = odd.most.max(clamp_length(needed.saturating_sub(end)));
                 // A member of a rootless collective cannot end early, so the clocks are inaccurate
                 // or a thread was scheduled late.
-                *time = CallTime {
+                *time = CallWaitAndTransfer {
                     wait: clamp_length(end.saturating_sub(start)),
                     met: true,
-                    ..CallTime::default()
+                    ..CallWaitAndTransfer::default()
                 };
             }
         }
@@ -190,7 +190,7 @@ pub fn divide_axis(
 /// transfer while its kernel waits for the partner of another message. A kernel's last message ends
 /// with the kernel.
 fn bound_message_batch_ends(
-    times: &mut [Vec<CallTime>],
+    times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCalls<'_>,
     matches: &CallMatches,
     span: &impl Fn(CommRef) -> (i64, i64),
@@ -220,20 +220,20 @@ fn bound_message_batch_ends(
     }
 }
 
-fn split_call_into_wait_and_move(start: i64, end: i64, needed: i64) -> CallTime {
+fn split_call_into_wait_and_move(start: i64, end: i64, needed: i64) -> CallWaitAndTransfer {
     if end < needed {
-        CallTime {
+        CallWaitAndTransfer {
             transfer: clamp_length(end.saturating_sub(start)),
             eager: true,
             met: true,
-            ..CallTime::default()
+            ..CallWaitAndTransfer::default()
         }
     } else {
-        CallTime {
+        CallWaitAndTransfer {
             wait: clamp_length(needed.saturating_sub(start)),
             transfer: clamp_length(end.saturating_sub(needed)),
             met: true,
-            ..CallTime::default()
+            ..CallWaitAndTransfer::default()
         }
     }
 }

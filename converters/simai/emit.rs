@@ -1,6 +1,6 @@
 //! Emits the nodes of each rank of a workload, to trace files or to graphs in memory.
 
-use super::{GroupRole, RankGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
+use super::{GroupRole, RankGroupGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use chakram_base::ids::{GraphId, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::metadata_text;
@@ -8,7 +8,7 @@ use chakram_trace::format::labels::TrainingPhase;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, GraphBuilder, SlotBinding};
+use chakram_trace::graph::{DependencyPolicy, GraphBuilder, RankSlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -32,7 +32,7 @@ impl SimaiWorkload {
     /// Fails if writing to `out` fails.
     pub fn write_rank<W: Write>(
         &self,
-        grid: &RankGrid,
+        grid: &RankGroupGrid,
         rank: u32,
         passes: u32,
         out: W,
@@ -50,7 +50,11 @@ impl SimaiWorkload {
     /// # Errors
     ///
     /// Fails if a rank has more nodes than a graph can hold.
-    pub fn build_workload(&self, grid: &RankGrid, passes: u32) -> Result<Workload, TraceError> {
+    pub fn build_workload(
+        &self,
+        grid: &RankGroupGrid,
+        passes: u32,
+    ) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(grid.all_groups());
         builder.declare_group_roles(&grid.group_roles());
@@ -74,9 +78,9 @@ impl SimaiWorkload {
                 let group = grid.group_of_rank(role, rank);
                 Some(group.number.to_string())
             });
-            let binding = SlotBinding {
+            let binding = RankSlotBinding {
                 groups: names.collect(),
-                ..SlotBinding::default()
+                ..RankSlotBinding::default()
             };
             let added = builder.add_rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");
@@ -102,7 +106,7 @@ impl SimaiWorkload {
     /// Emits the nodes of `rank` with `passes` passes to `sink`. Returns the number of nodes.
     fn emit_rank(
         &self,
-        grid: &RankGrid,
+        grid: &RankGroupGrid,
         rank: u32,
         passes: u32,
         sink: &mut impl Sink,
@@ -150,7 +154,7 @@ impl SimaiWorkload {
 /// Emits the nodes of a rank.
 struct SimaiNodeEmitter<'g, S> {
     sink: &'g mut S,
-    grid: &'g RankGrid,
+    grid: &'g RankGroupGrid,
     rank: u32,
     nodes: u64,
     /// Ids of the nodes on which the next node depends.

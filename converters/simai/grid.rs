@@ -34,7 +34,7 @@ impl GroupRole {
 /// With one stage, the groups are identical to SimAI's groups. With several stages, the groups
 /// differ from SimAI's, because SimAI's expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankGrid {
+pub struct RankGroupGrid {
     /// Number of NPUs.
     pub npus: u32,
     /// Size of a tensor-parallel group.
@@ -68,7 +68,7 @@ impl RankGroup {
     }
 }
 
-impl RankGrid {
+impl RankGroupGrid {
     /// Assigns the ranks of `workload` to `npus` NPUs.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ mod tests {
         // With T = 2, P = 1 and E = 2 on 16 NPUs, a data-parallel group has 8 members, and an
         // expert has 4 replicas. Rank 5 has t = 1, and its position in the data-parallel group is 2
         // = 0 + 2 x 1.
-        let grid = RankGrid {
+        let grid = RankGroupGrid {
             npus: 16,
             tensor: 2,
             pipeline: 1,
@@ -237,8 +237,8 @@ mod tests {
             "HYBRID_TRANSFORMER model_parallel_NPU_group: {most} ep: {most} pp: {most}\n1\nl -1 1 NONE 0 1 NONE 0 1 NONE 0 1"
         );
         let workload = SimaiWorkload::parse(&text).unwrap();
-        assert!(RankGrid::new(&workload, most).is_err());
-        assert!(RankGrid::new(&workload, 0).is_err());
+        assert!(RankGroupGrid::new(&workload, most).is_err());
+        assert!(RankGroupGrid::new(&workload, 0).is_err());
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
             [(1, 1, 1, 5), (2, 3, 4, 1), (4, 2, 1, 3), (3, 2, 2, 2)]
         {
             let npus = tensor * pipeline * expert * replicas;
-            let grid = RankGrid {
+            let grid = RankGroupGrid {
                 npus,
                 tensor,
                 pipeline,

@@ -2,7 +2,7 @@
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::encoder::{MessageEncoder, append_frame};
+use chakram_trace::format::encoder::{ProtobufMessageBuilder, append_frame};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -24,7 +24,8 @@ impl TextWorkload {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
         let mut emitter = NodeEmitter::new(out, first);
         emitter.write_metadata(&self.text)?;
-        let mut before: Vec<LayerNodes> = vec![LayerNodes::default(); self.layers.len()];
+        let mut before: Vec<LayerNodesForNextPass> =
+            vec![LayerNodesForNextPass::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
                 TextParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
@@ -58,7 +59,7 @@ impl TextWorkload {
 
     fn write_data_parallel(
         &self,
-        nodes: &mut [LayerNodes],
+        nodes: &mut [LayerNodesForNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
@@ -88,7 +89,7 @@ impl TextWorkload {
         &self,
         suffix: &str,
         hybrid: bool,
-        nodes: &mut [LayerNodes],
+        nodes: &mut [LayerNodesForNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
@@ -129,7 +130,7 @@ impl TextWorkload {
     fn write_dlrm(
         &self,
         last_bottom: usize,
-        nodes: &mut [LayerNodes],
+        nodes: &mut [LayerNodesForNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let (mut last, mut exchanged) = (None, None);
@@ -178,7 +179,7 @@ impl TextWorkload {
 
 /// Nodes of a layer on which the next pass depends.
 #[derive(Clone, Copy, Debug, Default)]
-struct LayerNodes {
+struct LayerNodesForNextPass {
     weight_comp: Option<u64>,
     weight_comm: Option<u64>,
 }
@@ -189,8 +190,8 @@ struct NodeEmitter<'o, W> {
     next: u64,
     name: String,
     data: Vec<u64>,
-    node: MessageEncoder,
-    attribute: MessageEncoder,
+    node: ProtobufMessageBuilder,
+    attribute: ProtobufMessageBuilder,
     record: Vec<u8>,
 }
 
@@ -201,8 +202,8 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
             next: first,
             name: String::new(),
             data: Vec::new(),
-            node: MessageEncoder::default(),
-            attribute: MessageEncoder::default(),
+            node: ProtobufMessageBuilder::default(),
+            attribute: ProtobufMessageBuilder::default(),
             record: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
 use super::timeline::{DeviceSlice, DeviceTimeline};
-use crate::comm_kernels::{CommKernelRules, CommKernelTable, KernelNameHint};
+use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl CollectiveCalls {
     pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
         let ranks: BTreeMap<u64, u32> = devices.iter().map(|d| d.id).zip(0..).collect();
         let mut this = Self::default();
-        let kernels = CommKernelRules::default();
+        let kernels = UserCommKernelRules::default();
         let kernels = kernels.lookup_table();
         let mut groups: BTreeMap<Vec<u32>, GroupSlices<'_>> = BTreeMap::new();
         for (rank, device) in (0..).zip(devices) {

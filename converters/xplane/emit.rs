@@ -3,7 +3,7 @@
 use super::calls::CollectiveCalls;
 use super::space::StatValue;
 use super::timeline::{DeviceSlice, DeviceTimeline};
-use super::{DeviceConversion, ns_since};
+use super::{DeviceConversionSummary, ns_since};
 use chakram_base::units::Span;
 use chakram_trace::format::groups::metadata_text;
 use chakram_trace::format::scan::{self, NodeView};
@@ -34,7 +34,7 @@ pub(super) fn metadata_attributes<'a>(
 
 /// A node of a device's trace: a host call or a slice of a stream, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum DeviceNode {
+enum LaunchOrSliceNode {
     Launch(u32),
     Piece(u32),
 }
@@ -49,9 +49,9 @@ pub(super) fn write_device_nodes<W: Write>(
     calls: &CollectiveCalls,
     base: i128,
     writer: &mut TraceWriter<W>,
-) -> Result<DeviceConversion, TraceError> {
+) -> Result<DeviceConversionSummary, TraceError> {
     let (collectives, unmatched) = calls.matched_and_unmatched_counts(rank);
-    let mut done = DeviceConversion {
+    let mut done = DeviceConversionSummary {
         rank,
         device: device.plane.name.to_string(),
         events: device.events,
@@ -59,7 +59,7 @@ pub(super) fn write_device_nodes<W: Write>(
         linked: device.linked,
         collectives,
         unmatched,
-        ..DeviceConversion::default()
+        ..DeviceConversionSummary::default()
     };
     let text = metadata_text(&calls.groups);
     writer.write_node(
@@ -71,8 +71,8 @@ pub(super) fn write_device_nodes<W: Write>(
     let emitter = DeviceEmitter::new(device, base);
     for (id, node) in (FIRST..).zip(&emitter.order) {
         match *node {
-            DeviceNode::Launch(index) => emitter.write_launch(id, index, writer)?,
-            DeviceNode::Piece(index) => {
+            LaunchOrSliceNode::Launch(index) => emitter.write_launch(id, index, writer)?,
+            LaunchOrSliceNode::Piece(index) => {
                 emitter.write_slice_node(id, index, rank, calls, &mut done, writer)?;
             }
         }
@@ -85,7 +85,7 @@ pub(super) fn write_device_nodes<W: Write>(
 struct DeviceEmitter<'d, 'a> {
     device: &'d DeviceTimeline<'a>,
     base: i128,
-    order: Vec<DeviceNode>,
+    order: Vec<LaunchOrSliceNode>,
     launch_ids: Vec<u64>,
     piece_ids: Vec<u64>,
     /// For each call, the previous call on its thread.
@@ -97,10 +97,10 @@ struct DeviceEmitter<'d, 'a> {
 impl<'d, 'a> DeviceEmitter<'d, 'a> {
     fn new(device: &'d DeviceTimeline<'a>, base: i128) -> Self {
         let launches = (0..).zip(&device.launches);
-        let launches = launches.map(|(i, launch)| (launch.start, DeviceNode::Launch(i)));
+        let launches = launches.map(|(i, launch)| (launch.start, LaunchOrSliceNode::Launch(i)));
         let pieces = (0..).zip(&device.pieces);
-        let pieces = pieces.map(|(i, piece)| (piece.start, DeviceNode::Piece(i)));
-        let mut order: Vec<(i128, DeviceNode)> = launches.chain(pieces).collect();
+        let pieces = pieces.map(|(i, piece)| (piece.start, LaunchOrSliceNode::Piece(i)));
+        let mut order: Vec<(i128, LaunchOrSliceNode)> = launches.chain(pieces).collect();
         order.sort_unstable();
         let mut this = Self {
             device,
@@ -113,8 +113,8 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         };
         for (id, node) in (FIRST..).zip(&this.order) {
             match *node {
-                DeviceNode::Launch(index) => this.launch_ids[index as usize] = id,
-                DeviceNode::Piece(index) => this.piece_ids[index as usize] = id,
+                LaunchOrSliceNode::Launch(index) => this.launch_ids[index as usize] = id,
+                LaunchOrSliceNode::Piece(index) => this.piece_ids[index as usize] = id,
             }
         }
         this
@@ -165,7 +165,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         index: u32,
         rank: u32,
         calls: &CollectiveCalls,
-        done: &mut DeviceConversion,
+        done: &mut DeviceConversionSummary,
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
         let piece = &self.device.pieces[index as usize];
@@ -187,7 +187,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             .launch
             .map(|launch| &self.device.launches[launch as usize]);
         done.early += u64::from(launch.is_some_and(|launch| launch.start > piece.start));
-        let described = EventDescription::from_device_slice(self.device, piece)?;
+        let described = KeptEventStats::from_device_slice(self.device, piece)?;
         let mut view = NodeView::new(
             id,
             self.device.plane.name_of(&piece.event),
@@ -248,13 +248,13 @@ const KEPT: [&str; 5] = [
 
 /// Stats of an event that a node keeps, by name.
 #[derive(Debug, Default)]
-struct EventDescription<'a> {
+struct KeptEventStats<'a> {
     texts: [Option<Cow<'a, str>>; KEPT.len()],
     program: Option<u64>,
     correlation: Option<u64>,
 }
 
-impl<'a> EventDescription<'a> {
+impl<'a> KeptEventStats<'a> {
     fn from_device_slice(
         device: &DeviceTimeline<'a>,
         piece: &DeviceSlice<'a>,

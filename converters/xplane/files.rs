@@ -68,12 +68,15 @@ pub fn begins_as_xplane(head: &[u8]) -> bool {
 mod tests {
     use super::*;
     use chakram_trace::format::TraceWriter;
-    use chakram_trace::format::encoder::MessageEncoder;
+    use chakram_trace::format::encoder::ProtobufMessageBuilder;
 
     #[test]
     fn profiles_begin_with_a_named_plane() {
         let plane = |id: bool, name: &str| {
-            let (mut plane, mut space) = (MessageEncoder::default(), MessageEncoder::default());
+            let (mut plane, mut space) = (
+                ProtobufMessageBuilder::default(),
+                ProtobufMessageBuilder::default(),
+            );
             if id {
                 plane.append_varint(1, 3);
             }

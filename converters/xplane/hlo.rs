@@ -187,7 +187,7 @@ fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), Trace
 
 /// An instruction that is a collective, or that wraps one.
 #[derive(Debug, Default)]
-struct HloInstruction {
+struct HloCollectiveInstruction {
     name: String,
     opcode: String,
     /// Bytes of the whole result, and bytes of its last element if the result is a tuple.
@@ -212,7 +212,7 @@ const OPCODES: [(&str, CollectiveKind); 7] = [
 /// Opcode that runs a computation asynchronously.
 const ASYNC: &str = "async-start";
 
-impl HloInstruction {
+impl HloCollectiveInstruction {
     fn collective_kind(&self) -> Option<CollectiveKind> {
         let known = OPCODES.iter().find(|(opcode, _)| *opcode == self.opcode);
         known.map(|(_, kind)| *kind)
@@ -400,8 +400,8 @@ fn read_module(proto: ProtoMessage<'_>) -> Result<HloModule, TraceError> {
     let mut assignment = DeviceAssignment::default();
     // `found` contains the collectives, each with the id of its computation. `wrappers` contains
     // the instructions that call a computation.
-    let mut found: Vec<(u64, HloInstruction)> = Vec::new();
-    let mut wrappers: Vec<HloInstruction> = Vec::new();
+    let mut found: Vec<(u64, HloCollectiveInstruction)> = Vec::new();
+    let mut wrappers: Vec<HloCollectiveInstruction> = Vec::new();
     for_each_field(proto, |number, value| {
         let (1, WireValue::Bytes(bytes, offset)) = (number, value) else {
             return Ok(());
@@ -417,7 +417,7 @@ fn read_module(proto: ProtoMessage<'_>) -> Result<HloModule, TraceError> {
                     for_each_field((computation, offset), |number, value| {
                         match (number, value) {
                             (2, WireValue::Bytes(bytes, offset)) => {
-                                let instruction = HloInstruction::parse((bytes, offset))?;
+                                let instruction = HloCollectiveInstruction::parse((bytes, offset))?;
                                 if instruction.collective_kind().is_some() {
                                     found.push((0, instruction));
                                 } else if instruction.opcode == ASYNC {
@@ -456,10 +456,10 @@ fn read_module(proto: ProtoMessage<'_>) -> Result<HloModule, TraceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chakram_trace::format::encoder::MessageEncoder;
+    use chakram_trace::format::encoder::ProtobufMessageBuilder;
 
-    fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
-        let mut message = MessageEncoder::default();
+    fn made(make: impl FnOnce(&mut ProtobufMessageBuilder)) -> Vec<u8> {
+        let mut message = ProtobufMessageBuilder::default();
         make(&mut message);
         message.as_bytes().to_vec()
     }
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn programs_tell_their_collectives() {
         let instruction =
-            |name: &str, opcode: &str, shape: &[u8], rest: &dyn Fn(&mut MessageEncoder)| {
+            |name: &str, opcode: &str, shape: &[u8], rest: &dyn Fn(&mut ProtobufMessageBuilder)| {
                 made(|m| {
                     m.append_bytes(1, name.as_bytes());
                     m.append_bytes(2, opcode.as_bytes());
@@ -537,7 +537,7 @@ mod tests {
             };
         let f32s = shape(11, &[256], &[]);
         let group = |ids: &[u64]| made(|m| m.append_packed(1, ids));
-        let grouped = |m: &mut MessageEncoder| {
+        let grouped = |m: &mut ProtobufMessageBuilder| {
             m.append_bytes(49, &group(&[0, 1]));
             m.append_bytes(49, &group(&[2, 3]));
         };

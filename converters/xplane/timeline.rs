@@ -2,7 +2,7 @@
 //! these slices.
 
 use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::collections::BTreeMap;
 
 /// Name prefixes of device planes.
@@ -172,7 +172,7 @@ pub(super) fn read_devices<'a>(
         };
         if let Some(other) = numbered.get(&u64::from(number)) {
             return Err(TraceError::invalid_at(
-                TraceLocation::default(),
+                TraceErrorLocation::default(),
                 format!(
                     "the planes {} and {} are of the same device",
                     other.name, plane.name

@@ -68,7 +68,7 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// A column whose buffers can be shared with a consumer without a copy.
 #[derive(Clone)]
-pub struct LentColumn {
+pub struct ZeroCopyColumn {
     /// Arrow's format string; for a column with a dictionary, the format of the indices.
     pub format: &'static CStr,
     /// Number of rows.
@@ -80,32 +80,32 @@ pub struct LentColumn {
     /// Owner of the buffers.
     pub owner: Owner,
     /// Values that the column's indices refer to.
-    pub dictionary: Option<Box<LentColumn>>,
+    pub dictionary: Option<Box<ZeroCopyColumn>>,
 }
 
 // SAFETY: the addresses point to read-only memory that the owner keeps alive, and threads may share the owner.
-unsafe impl Send for LentColumn {}
+unsafe impl Send for ZeroCopyColumn {}
 // SAFETY: the addresses point to read-only memory that the owner keeps alive, and threads may share the owner.
-unsafe impl Sync for LentColumn {}
+unsafe impl Sync for ZeroCopyColumn {}
 
 /// A table that can be shared with a consumer: columns of equal length.
 #[derive(Clone)]
-pub struct LentTable {
+pub struct ZeroCopyTable {
     /// Names of the columns.
     pub names: Arc<[String]>,
     /// Columns, in the order of their names.
-    pub columns: Arc<[LentColumn]>,
+    pub columns: Arc<[ZeroCopyColumn]>,
     /// Number of rows.
     pub length: usize,
 }
 
 /// Values owned by an Arrow schema, freed on release.
-struct SchemaParts {
+struct ArrowSchemaOwnedParts {
     _name: CString,
     children: Vec<*mut ArrowSchema>,
 }
 
-struct ArrayParts {
+struct ArrowArrayOwnedParts {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
     _owner: Option<Owner>,
@@ -119,7 +119,7 @@ fn schema(
     dictionary: *mut ArrowSchema,
 ) -> ArrowSchema {
     let name = CString::new(name).unwrap_or_default();
-    let mut parts = Box::new(SchemaParts {
+    let mut parts = Box::new(ArrowSchemaOwnedParts {
         _name: name,
         children,
     });
@@ -139,7 +139,7 @@ fn schema(
 unsafe extern "C" fn release_schema(this: *mut ArrowSchema) {
     // SAFETY: consumers release a structure once, and `schema` created the structure with boxed parts.
     unsafe {
-        let parts: Box<SchemaParts> = Box::from_raw((*this).private_data.cast());
+        let parts: Box<ArrowSchemaOwnedParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
         for inner in inner.chain(Some((*this).dictionary).filter(|inner| !inner.is_null())) {
             drop(Box::from_raw(inner));
@@ -161,7 +161,7 @@ unsafe extern "C" fn release_array(this: *mut ArrowArray) {
     // SAFETY: consumers release a structure once, and its parts are boxed. A consumer may have moved children out,
     // and has then marked them as released.
     unsafe {
-        let parts: Box<ArrayParts> = Box::from_raw((*this).private_data.cast());
+        let parts: Box<ArrowArrayOwnedParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
         for inner in inner.chain(Some((*this).dictionary).filter(|inner| !inner.is_null())) {
             drop(Box::from_raw(inner));
@@ -179,7 +179,7 @@ impl Drop for ArrowArray {
     }
 }
 
-impl LentColumn {
+impl ZeroCopyColumn {
     fn schema(&self, name: &str) -> ArrowSchema {
         let dictionary = self.dictionary.as_ref().map_or(ptr::null_mut(), |values| {
             Box::into_raw(Box::new(values.schema("")))
@@ -211,7 +211,7 @@ fn array(
     dictionary: *mut ArrowArray,
     owner: Option<Owner>,
 ) -> ArrowArray {
-    let mut parts = Box::new(ArrayParts {
+    let mut parts = Box::new(ArrowArrayOwnedParts {
         buffers,
         children,
         _owner: owner,
@@ -230,7 +230,7 @@ fn array(
     }
 }
 
-impl LentTable {
+impl ZeroCopyTable {
     fn schema(&self) -> ArrowSchema {
         let columns = self.names.iter().zip(self.columns.iter());
         let children = columns.map(|(name, column)| Box::into_raw(Box::new(column.schema(name))));
@@ -267,7 +267,7 @@ impl LentTable {
 
     /// Returns a capsule with a stream that has all rows in one array.
     pub fn stream_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let left = Box::new(StreamParts {
+        let left = Box::new(ArrowStreamOwnedParts {
             table: self.clone(),
             is_read: false,
         });
@@ -282,8 +282,8 @@ impl LentTable {
     }
 }
 
-struct StreamParts {
-    table: LentTable,
+struct ArrowStreamOwnedParts {
+    table: ZeroCopyTable,
     is_read: bool,
 }
 
@@ -291,7 +291,7 @@ unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowS
     // SAFETY: consumers call this function before they release the stream, with a pointer to memory for an
     // uninitialized structure.
     unsafe {
-        let parts: &StreamParts = &*(*this).private_data.cast();
+        let parts: &ArrowStreamOwnedParts = &*(*this).private_data.cast();
         ptr::write(out, parts.table.schema());
     }
     0
@@ -300,7 +300,7 @@ unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowS
 unsafe extern "C" fn stream_next(this: *mut ArrowArrayStream, out: *mut ArrowArray) -> c_int {
     // SAFETY: the pointer is to memory for an uninitialized structure. A released array marks the end of a stream.
     unsafe {
-        let parts: &mut StreamParts = &mut *(*this).private_data.cast();
+        let parts: &mut ArrowStreamOwnedParts = &mut *(*this).private_data.cast();
         if std::mem::replace(&mut parts.is_read, true) {
             ptr::write_bytes(out, 0, 1);
         } else {
@@ -317,7 +317,9 @@ unsafe extern "C" fn stream_error(_: *mut ArrowArrayStream) -> *const c_char {
 unsafe extern "C" fn release_stream(this: *mut ArrowArrayStream) {
     // SAFETY: consumers release a stream once.
     unsafe {
-        drop(Box::<StreamParts>::from_raw((*this).private_data.cast()));
+        drop(Box::<ArrowStreamOwnedParts>::from_raw(
+            (*this).private_data.cast(),
+        ));
         (*this).release = None;
     }
 }

@@ -1,6 +1,6 @@
 //! Tables from JSON documents: rows become columns that are shared with other libraries as Arrow.
 
-use crate::arrow::{LentColumn, LentTable, Owner};
+use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// names end in ``_ps`` contain whole picoseconds, and in ``_bytes`` bytes.
 #[pyclass(frozen, module = "chakram")]
 pub struct Table {
-    lent: LentTable,
+    lent: ZeroCopyTable,
 }
 
 /// Values of a column, and a bit for each row with a value.
@@ -26,7 +26,7 @@ enum ColumnValues {
     Text(Vec<i64>, String),
 }
 
-struct OwnColumn {
+struct OwnedTableColumn {
     known: Vec<u8>,
     values: ColumnValues,
 }
@@ -45,7 +45,7 @@ fn flatten<'v>(prefix: &str, row: &'v Map<String, Value>, flat: &mut Vec<(String
     }
 }
 
-impl OwnColumn {
+impl OwnedTableColumn {
     fn new(cells: &[Option<&Value>]) -> Self {
         let cells: Vec<Option<&Value>> = cells
             .iter()
@@ -87,7 +87,7 @@ impl OwnColumn {
         }
     }
 
-    fn lend(self, length: usize) -> LentColumn {
+    fn lend(self, length: usize) -> ZeroCopyColumn {
         fn address<T>(buffer: &[T]) -> *const c_void {
             buffer.as_ptr().cast()
         }
@@ -110,7 +110,7 @@ impl OwnColumn {
                 vec![validity, address(offsets), address(text.as_bytes())],
             ),
         };
-        LentColumn {
+        ZeroCopyColumn {
             format,
             length,
             unknown: length - known,
@@ -157,9 +157,9 @@ pub fn table(json: &str) -> PyResult<Table> {
     }
     let columns = cells
         .iter()
-        .map(|cells| OwnColumn::new(cells).lend(rows.len()));
+        .map(|cells| OwnedTableColumn::new(cells).lend(rows.len()));
     Ok(Table {
-        lent: LentTable {
+        lent: ZeroCopyTable {
             columns: columns.collect(),
             names: names.into(),
             length: rows.len(),

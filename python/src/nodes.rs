@@ -1,6 +1,6 @@
 //! The table of nodes, shared with other libraries as Arrow.
 
-use crate::arrow::{LentColumn, LentTable, Owner};
+use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable};
 use crate::run::io_error;
 use chakram::report::{CodedTextColumn, NodeColumn, NodeTable, OptionalNumberColumn};
 use pyo3::prelude::*;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "chakram")]
 pub struct Nodes {
     table: Arc<NodeTable>,
-    lent: LentTable,
+    lent: ZeroCopyTable,
 }
 
 /// Buffers created for text columns, kept alive while a consumer uses them.
@@ -35,9 +35,9 @@ fn advise_on_address<T>(buffer: &[T]) -> *const c_void {
     buffer.as_ptr().cast()
 }
 
-fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
+fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> ZeroCopyColumn {
     let owner: Owner = Arc::clone(table) as Owner;
-    let whole = |format, length, data| LentColumn {
+    let whole = |format, length, data| ZeroCopyColumn {
         format,
         length,
         unknown: 0,
@@ -49,8 +49,8 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
         format: &'static CStr,
         column: &OptionalNumberColumn<T>,
         owner: &Owner,
-    ) -> LentColumn {
-        LentColumn {
+    ) -> ZeroCopyColumn {
+        ZeroCopyColumn {
             format,
             length: column.values.len(),
             unknown: column.unknown,
@@ -72,7 +72,7 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
 }
 
 /// Shares a dictionary column: the indices without a copy, and each text once.
-fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> LentColumn {
+fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColumn {
     let (mut offsets, mut text) = (vec![0], String::new());
     for value in &column.values {
         text += value;
@@ -92,7 +92,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> LentColumn {
         known,
         _table: Arc::clone(table),
     });
-    let values = LentColumn {
+    let values = ZeroCopyColumn {
         format: c"U",
         length: column.values.len(),
         unknown: 0,
@@ -108,7 +108,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> LentColumn {
         0 => ptr::null(),
         _ => advise_on_address(&made.known),
     };
-    LentColumn {
+    ZeroCopyColumn {
         format: c"i",
         length: column.codes.len(),
         unknown,
@@ -123,7 +123,7 @@ impl Nodes {
     pub fn new(table: NodeTable) -> Self {
         let table = Arc::new(table);
         let columns = table.list_columns().map(|column| lend(&table, column));
-        let lent = LentTable {
+        let lent = ZeroCopyTable {
             names: NodeTable::COLUMNS
                 .iter()
                 .map(|name| (*name).to_owned())

@@ -29,17 +29,21 @@ const TICK: Duration = Duration::from_millis(20);
 const STACK: usize = 8 << 20;
 
 type CommandResult = Result<CommandOutput, Box<CommandFailure>>;
-type Answer = Result<CommandResult, Box<dyn Any + Send>>;
+type CommandResultOrPanic = Result<CommandResult, Box<dyn Any + Send>>;
 
 /// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and the table of
 /// nodes.
-type Ran<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
+type PyCommandOutput<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
 
 /// Runs the command of `arguments`, beginning with the program's name, and returns its output. If `wants_nodes`, the
 /// last member of the output is the table of nodes, if the command replayed a job.
 #[pyfunction]
 #[pyo3(signature = (arguments, wants_nodes=false))]
-pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyResult<Ran<'_>> {
+pub fn run(
+    py: Python<'_>,
+    arguments: Vec<OsString>,
+    wants_nodes: bool,
+) -> PyResult<PyCommandOutput<'_>> {
     let token = StopToken::default();
     let task = token.clone();
     let (answer, answers) = sync_channel(1);
@@ -76,7 +80,11 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
 }
 
 /// Waits for the answer without the interpreter's lock. An exception raised by a signal handler stops the command.
-fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyResult<Answer> {
+fn wait(
+    py: Python<'_>,
+    token: &StopToken,
+    mut answers: Receiver<CommandResultOrPanic>,
+) -> PyResult<CommandResultOrPanic> {
     let mut raised = None;
     loop {
         let (received, receiver) = py.detach(move || (answers.recv_timeout(TICK), answers));

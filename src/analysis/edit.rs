@@ -15,9 +15,9 @@ mod step;
 pub mod what_if;
 
 pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
-pub use audit::TraceAudit;
-pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardSizeRule};
-pub use slice::{CommunicationMatches, KeptNodesOfRank, SliceSummary, SliceTarget};
+pub use audit::TraceAuditFindings;
+pub use scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardSizeRule};
+pub use slice::{JobCommunication, KeptNodesOfRank, SliceNodeSelector, SliceSummary};
 pub use step::select_step;
 pub use what_if::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 

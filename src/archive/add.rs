@@ -1,14 +1,14 @@
 //! Adds workloads to an archive.
 
-use super::chunk::ObjectEncoder;
+use super::chunk::DeltaObjectEncoder;
 use super::document::{
-    BaselineRecord, CatalogueChange, FileRow, MeasuredStepTimes, Provenance, TraceRow,
-    WorkloadEntry, check_name,
+    BaselinePrediction, CatalogueChange, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
+    SharedTraceRow, WorkloadEntry, check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
-use super::store::{Archive, ArchiveWriter, CommitPlan};
-use super::{ArchiveError, CompressionLevel, ObjectCallback};
+use super::store::{Archive, ArchiveWriter, CommitDescription};
+use super::{ArchiveError, CompressionLevel, ObjectProgressCallback};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
@@ -32,18 +32,18 @@ pub struct WorkloadDraft {
     /// Further files of the workload: for each, its name in the archive and its path.
     pub files: Vec<(String, PathBuf)>,
     /// Step times that were measured on a real machine.
-    pub measured: Option<MeasuredStepTimes>,
+    pub measured: Option<MeasuredStepTimeDistribution>,
     /// True if the workload may replace a workload with the same name.
     pub replace: bool,
 }
 
 /// A prediction that will be recorded as a baseline.
 #[derive(Clone, Debug)]
-pub struct BaselineDraft {
+pub struct DraftBaselinePrediction {
     /// The workload.
     pub workload: String,
     /// The record. The record's hashes must equal the hashes of `report` and `machine`.
-    pub record: BaselineRecord,
+    pub record: BaselinePrediction,
     /// The report, as JSON.
     pub report: Vec<u8>,
     /// Text of the machine's file.
@@ -54,7 +54,7 @@ pub struct BaselineDraft {
 /// unfinished tail, moves the tail to a file and returns this file.
 pub fn add_baselines(
     path: &Path,
-    drafts: &[BaselineDraft],
+    drafts: &[DraftBaselinePrediction],
 ) -> Result<Option<PathBuf>, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
@@ -67,7 +67,7 @@ pub fn add_baselines(
         };
         entry.baselines.push(draft.record.clone());
     }
-    let plan = CommitPlan {
+    let plan = CommitDescription {
         operation: "baseline",
         workloads: entries.keys().cloned().collect(),
     };
@@ -105,7 +105,7 @@ pub struct AddedWorkloadSizes {
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
-    encoder: ObjectEncoder,
+    encoder: DeltaObjectEncoder,
     pub amounts: AddedWorkloadSizes,
 }
 
@@ -119,7 +119,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         Self {
             archive,
             out,
-            encoder: ObjectEncoder::new(level),
+            encoder: DeltaObjectEncoder::new(level),
             amounts: AddedWorkloadSizes::default(),
         }
     }
@@ -176,7 +176,7 @@ pub(super) fn strip_digits(name: &str) -> String {
 pub fn add_workload(
     path: &Path,
     draft: &WorkloadDraft,
-    done: ObjectCallback<'_>,
+    done: ObjectProgressCallback<'_>,
 ) -> Result<AddedWorkloadSizes, ArchiveError> {
     check_name(&draft.name)?;
     let writer = ArchiveWriter::open_for_writing(path)?;
@@ -191,7 +191,7 @@ pub fn add_workload(
             format!("another {}, or {}", SettingKey::Name, SettingKey::Replace),
         ));
     }
-    let plan = CommitPlan {
+    let plan = CommitDescription {
         operation: "add",
         workloads: vec![draft.name.clone()],
     };
@@ -242,10 +242,10 @@ fn split_trace_name(
 fn pack_workload(
     draft: &WorkloadDraft,
     packer: &mut ObjectPacker<'_, '_>,
-    done: ObjectCallback<'_>,
+    done: ObjectProgressCallback<'_>,
 ) -> Result<WorkloadEntry, ArchiveError> {
     let mut prefix: Option<String> = None;
-    let mut traces: Vec<TraceRow> = Vec::new();
+    let mut traces: Vec<SharedTraceRow> = Vec::new();
     let mut linked: Option<((u64, u64), String, u64)> = None;
     for file in &draft.found.files {
         let (own, ending) = split_trace_name(file)?;
@@ -289,7 +289,7 @@ fn pack_workload(
             {
                 last.ranks += 1;
             }
-            _ => traces.push(TraceRow {
+            _ => traces.push(SharedTraceRow {
                 rank: file.rank,
                 ranks: 1,
                 ending,
@@ -304,7 +304,7 @@ fn pack_workload(
     for (name, path) in jobs.chain(others) {
         let contents = TraceContents::open_without_decompressing(path)?;
         let bytes = contents.as_slice();
-        files.push(FileRow {
+        files.push(NonTraceFileRow {
             blake3: packer.pack_object(bytes, &strip_digits(&name), false)?,
             name,
             bytes: bytes.len() as u64,
@@ -342,7 +342,7 @@ pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,
     packer: &mut ObjectPacker<'_, '_>,
-    done: ObjectCallback<'_>,
+    done: ObjectProgressCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let traces = entry
         .traces

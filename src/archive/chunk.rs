@@ -6,7 +6,7 @@
 //! base.
 
 use super::CompressionLevel;
-use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
+use super::columns::{ChunkTemplatesAndColumns, EncodedColumns, RecordKind, TemplateInterner};
 use super::wire::{decode_minimal_varint, varint_length};
 use frame::compress_parts;
 use std::cell::RefCell;
@@ -46,7 +46,7 @@ impl ChunkCoding {
 }
 
 /// Base of a chunk: index of the object in the segment, and index of the chunk in the object.
-pub type ChunkRef = (u32, u32);
+pub type DeltaBaseChunkRef = (u32, u32);
 
 /// Compressed chunk.
 #[derive(Debug)]
@@ -62,14 +62,14 @@ pub struct EncodedChunk {
     /// Number of records in the chunk, or 0 if the object is not a trace.
     pub records: u64,
     /// Base of the chunk.
-    pub base: Option<ChunkRef>,
+    pub base: Option<DeltaBaseChunkRef>,
 }
 
 /// A chunk that can be a base.
 struct DeltaBaseChunk {
-    at: ChunkRef,
+    at: DeltaBaseChunkRef,
     decoded: DecodedChunk,
-    index: TemplateIndex,
+    index: TemplateInterner,
     records: usize,
 }
 
@@ -81,14 +81,14 @@ struct DeltaBaseObject {
 }
 
 /// Encodes the objects of a workload. Data that several objects share is stored only once.
-pub struct ObjectEncoder {
+pub struct DeltaObjectEncoder {
     level: CompressionLevel,
     bases: Vec<DeltaBaseObject>,
     /// Memory that later chunks reuse.
     buffers: RefCell<ChunkBuffers>,
 }
 
-impl ObjectEncoder {
+impl DeltaObjectEncoder {
     /// Creates an encoder without any bases.
     pub fn new(level: CompressionLevel) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl ObjectEncoder {
         part: &[u8],
         plain: bool,
         on: Option<&DeltaBaseChunk>,
-        at: ChunkRef,
+        at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
@@ -232,7 +232,7 @@ impl ObjectEncoder {
                 columns: None,
                 framed: false,
             },
-            index: TemplateIndex::default(),
+            index: TemplateInterner::default(),
             records: 0,
         };
         Ok((chunk, kept))
@@ -244,7 +244,7 @@ impl ObjectEncoder {
         records: &[&[u8]],
         first: bool,
         on: Option<&DeltaBaseChunk>,
-        at: ChunkRef,
+        at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let kind = if first {
             RecordKind::FirstNodes
@@ -265,7 +265,7 @@ impl ObjectEncoder {
         &self,
         part: &[u8],
         on: Option<&DeltaBaseChunk>,
-        at: ChunkRef,
+        at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
         self.encode_columns(&lines, RecordKind::Lines, on, at)
@@ -277,14 +277,15 @@ impl ObjectEncoder {
         bodies: &[&[u8]],
         kind: RecordKind,
         on: Option<&DeltaBaseChunk>,
-        at: ChunkRef,
+        at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
-        let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
+        let mut index = on.map_or_else(TemplateInterner::default, |on| on.index.clone());
         let mut buffers = self.buffers.borrow_mut();
         let (memory, buffers) = buffers.frame_and_column_buffers();
-        let mut columns = TraceColumns::split_records(bodies, kind, base, &mut index, buffers);
-        let ColumnWriter {
+        let mut columns =
+            ChunkTemplatesAndColumns::split_records(bodies, kind, base, &mut index, buffers);
+        let EncodedColumns {
             bytes: unpacked,
             ends,
             ..

@@ -8,17 +8,17 @@
 //! with a base shares the base's templates. Values of the chunk may be predicted from the base's record with the same
 //! index. `docs/reference/archive-format.md` describes the format.
 
-use super::wire::{WireError, WireReader, put_varint};
+use super::wire::{ByteStringReader, WireError, put_varint};
 use byte_numbers::ByteStringInterner;
-use parse::RecordOutline;
-use predict::{ColumnPredictionInputs, ColumnSlice, Predictor};
-use record_writer::{RecordWriter, TOO_LARGE};
+use parse::RecordKeyTemplate;
+use predict::{ColumnPredictionInputs, ColumnPredictionRule, RecordIndexedColumn};
+use record_writer::{PaddedBufferWriter, TOO_LARGE};
 use shape::RecordTemplateMap;
 use std::sync::Arc;
-use structural::StructuralColumns;
-use template::{TemplateLayer, TemplateTable};
+use structural::StructuralColumnValues;
+use template::{ChunkAddedTemplates, TemplateTable};
 
-pub use choose::ColumnWriter;
+pub use choose::EncodedColumns;
 
 mod byte_numbers;
 mod choose;
@@ -33,7 +33,7 @@ mod template;
 
 /// Templates and columns of a chunk, with the columns' values.
 #[derive(Debug, Default)]
-pub struct TraceColumns {
+pub struct ChunkTemplatesAndColumns {
     templates: TemplateTable,
     /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct TraceColumns {
     /// For each column: the predictor that encodes it if the column was written, and the columns that may predict it. A
     /// chunk that uses this chunk as its base probably needs the same predictors. The encoder therefore tries only
     /// these predictors and the predictors that use the base.
-    chosen: Vec<Option<Predictor>>,
+    chosen: Vec<Option<ColumnPredictionRule>>,
     relations: Vec<Vec<usize>>,
 }
 
@@ -63,23 +63,23 @@ pub enum RecordKind {
 /// Index of outlines, templates and columns by their contents, so that equal contents are stored
 /// only once.
 #[derive(Clone, Debug, Default)]
-pub struct TemplateIndex {
+pub struct TemplateInterner {
     /// Outlines, by the number of their key.
-    outlines: Vec<Arc<RecordOutline>>,
+    outlines: Vec<Arc<RecordKeyTemplate>>,
     keys: ByteStringInterner,
     /// Number of each template, by the number of its outline and the number of its variant.
     templates: ByteStringInterner,
     columns: ByteStringInterner,
-    structural: StructuralColumns,
+    structural: StructuralColumnValues,
 }
 
 /// Reusable memory of chunks that were read or written.
 #[derive(Debug, Default)]
-pub struct ColumnBuffers {
+pub struct ReusableColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
     shapes: Vec<RecordTemplateMap>,
-    layers: Vec<TemplateLayer>,
+    layers: Vec<ChunkAddedTemplates>,
 }
 
 /// Number of record bytes that are rebuilt at once. These bytes fit in the cache of a processor core.
@@ -87,15 +87,15 @@ const PIECE: usize = 1 << 18;
 /// Index of the column that contains node ids.
 const IDS: usize = 0;
 
-impl TraceColumns {
+impl ChunkTemplatesAndColumns {
     /// Splits `records` into columns; records of traces have no length prefix. New templates are added to
     /// `index`.
     pub fn split_records(
         records: &[&[u8]],
         kind: RecordKind,
         base: Option<&Self>,
-        index: &mut TemplateIndex,
-        buffers: &mut ColumnBuffers,
+        index: &mut TemplateInterner,
+        buffers: &mut ReusableColumnBuffers,
     ) -> Self {
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
         templates.begin_layer(buffers.layers.pop().unwrap_or_default());
@@ -123,7 +123,7 @@ impl TraceColumns {
         }
         let count = index.columns.len();
         if base.is_none() && kind != RecordKind::Lines {
-            index.structural = StructuralColumns::find_structural_columns(
+            index.structural = StructuralColumnValues::find_structural_columns(
                 &index.outlines,
                 count,
                 &sequence,
@@ -193,7 +193,7 @@ impl TraceColumns {
     }
 
     /// Returns the column with this index, or `None`.
-    fn column_at(&self, number: usize) -> Option<ColumnSlice<'_>> {
+    fn column_at(&self, number: usize) -> Option<RecordIndexedColumn<'_>> {
         (number < self.count).then(|| {
             let range = self.shape.value_range_of_column(number);
             (
@@ -203,7 +203,7 @@ impl TraceColumns {
         })
     }
 
-    fn all_columns(&self) -> impl Iterator<Item = ColumnSlice<'_>> {
+    fn all_columns(&self) -> impl Iterator<Item = RecordIndexedColumn<'_>> {
         (0..self.count).filter_map(|number| self.column_at(number))
     }
 
@@ -213,10 +213,10 @@ impl TraceColumns {
         &mut self,
         base: Option<&Self>,
         bytes: Vec<u8>,
-        buffers: &mut ColumnBuffers,
-    ) -> ColumnWriter {
+        buffers: &mut ReusableColumnBuffers,
+    ) -> EncodedColumns {
         let left = buffers.values.pop().unwrap_or_default();
-        let mut writer = ColumnWriter::new(bytes, left);
+        let mut writer = EncodedColumns::new(bytes, left);
         let out = &mut writer.bytes;
         let sequence = self.shape.template_sequence();
         let known = base.map_or(0, |base| base.templates.len());
@@ -258,7 +258,13 @@ impl TraceColumns {
             };
             put_varint(&mut writer.bytes, number as u64);
             let likely = known.get(number).copied().flatten();
-            let likely = likely.map(|known| [known, Predictor::Base, Predictor::BaseShifted]);
+            let likely = likely.map(|known| {
+                [
+                    known,
+                    ColumnPredictionRule::Base,
+                    ColumnPredictionRule::BaseShifted,
+                ]
+            });
             let candidates = likely.as_ref().map_or(choose::ALL, |likely| &likely[..]);
             chosen[number] = Some(choose::encode_with_best_predictor(
                 values,
@@ -277,9 +283,9 @@ impl TraceColumns {
         encoded: &[u8],
         base: Option<&Self>,
         bytes: usize,
-        buffers: &mut ColumnBuffers,
+        buffers: &mut ReusableColumnBuffers,
     ) -> Result<Self, WireError> {
-        let mut input = WireReader::new(encoded);
+        let mut input = ByteStringReader::new(encoded);
         // Every record and every slot takes at least a byte of the chunk, so these limits reject corrupt input.
         let records = input.read_count(bytes)?;
         let known = base.map_or(0, |base| base.count);
@@ -374,7 +380,7 @@ impl TraceColumns {
     }
 
     /// Returns the columns' memory to `buffers` for reuse.
-    pub fn recycle_into(self, buffers: &mut ColumnBuffers) {
+    pub fn recycle_into(self, buffers: &mut ReusableColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
         buffers.layers.extend(self.templates.into_layer());
@@ -394,7 +400,7 @@ impl TraceColumns {
             left = left.checked_sub(written.len()).ok_or(TOO_LARGE)?;
             out(written).map(|()| left)
         };
-        let mut writer = RecordWriter::new(buffer);
+        let mut writer = PaddedBufferWriter::new(buffer);
         writer.reserve_bytes(PIECE);
         let mut next = self.shape.column_starts().to_vec();
         for &number in self.shape.template_sequence() {
@@ -446,7 +452,7 @@ impl RecordTemplateMap {
         &'v self,
         number: usize,
         templates: &TemplateTable,
-        base: Option<&'v TraceColumns>,
+        base: Option<&'v ChunkTemplatesAndColumns>,
         ids: &'v [u64],
     ) -> ColumnPredictionInputs<'v> {
         ColumnPredictionInputs {
@@ -463,11 +469,11 @@ impl RecordTemplateMap {
 }
 
 /// Appends the templates of all records, predicted from the base's templates.
-fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
+fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut EncodedColumns) {
     if base == Some(sequence) {
         // If the templates are the same as the base's, in the same order, the predictor's number
         // alone describes them.
-        return out.bytes.extend([Predictor::Base as u8, 0]);
+        return out.bytes.extend([ColumnPredictionRule::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
     let numbers: Vec<u32> = (0..most as u32).collect();
@@ -480,14 +486,14 @@ fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut Co
             .map(|base| (&numbers[..base.len()], &base[..])),
         ..ColumnPredictionInputs::default()
     };
-    let predictors = &[Predictor::Zero, Predictor::Base];
+    let predictors = &[ColumnPredictionRule::Zero, ColumnPredictionRule::Base];
     choose::encode_with_best_predictor(&wide(sequence), &view, predictors, out);
 }
 
 /// Reads the template of each of `count` records into `sequence`. Returns true if these templates
 /// are exactly the base's templates.
 fn decode_template_sequence(
-    input: &mut WireReader<'_>,
+    input: &mut ByteStringReader<'_>,
     count: usize,
     base: Option<&[u32]>,
     sequence: &mut Vec<u32>,

@@ -35,7 +35,7 @@ impl Default for CatalogueChange {
 /// Plan of a segment. This document is in the `CKST` frame at the segment's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SegmentPlan {
+pub struct SegmentStartPlan {
     /// Schema of the documents.
     pub schema: String,
     /// Version of the program that writes the segment.
@@ -49,7 +49,7 @@ pub struct SegmentPlan {
 /// Index of a segment's objects. This document is in the segment's `CKIX` frame.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ObjectIndex {
+pub struct SegmentObjectIndex {
     /// Objects of the segment, in order.
     pub objects: Vec<ObjectRow>,
 }
@@ -111,16 +111,16 @@ pub struct WorkloadEntry {
     /// Prefix of the traces' names, `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
     /// Traces, sorted by rank.
-    pub traces: Vec<TraceRow>,
+    pub traces: Vec<SharedTraceRow>,
     /// Other files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<FileRow>,
+    pub files: Vec<NonTraceFileRow>,
     /// Recorded predictions, latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub baselines: Vec<BaselineRecord>,
+    pub baselines: Vec<BaselinePrediction>,
     /// Measured step times of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub measured: Option<MeasuredStepTimes>,
+    pub measured: Option<MeasuredStepTimeDistribution>,
 }
 
 /// Origin of a workload.
@@ -140,7 +140,7 @@ pub struct Provenance {
 /// A trace, and the ranks that share the trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TraceRow {
+pub struct SharedTraceRow {
     /// First rank.
     pub rank: u32,
     /// Number of consecutive ranks.
@@ -156,7 +156,7 @@ pub struct TraceRow {
 /// A file other than a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileRow {
+pub struct NonTraceFileRow {
     /// Path of the file, relative to the folder of the traces.
     pub name: String,
     /// Hash of the object.
@@ -168,7 +168,7 @@ pub struct FileRow {
 /// A recorded prediction for a workload on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BaselineRecord {
+pub struct BaselinePrediction {
     /// Machine: a preset, or a file of the workload.
     pub machine: String,
     /// Hash of the object that contains the machine file's text.
@@ -198,7 +198,7 @@ pub struct BaselineRecord {
 /// Distribution of measured step times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MeasuredStepTimes {
+pub struct MeasuredStepTimeDistribution {
     /// Number of measured steps.
     pub steps: u64,
     /// Median in picoseconds.
@@ -242,7 +242,7 @@ impl WorkloadEntry {
     }
 
     /// Returns the latest prediction for each machine, sorted by machine.
-    pub fn latest_baselines(&self) -> Vec<&BaselineRecord> {
+    pub fn latest_baselines(&self) -> Vec<&BaselinePrediction> {
         let latest = self.baselines.iter().map(|row| (&row.machine, row));
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }

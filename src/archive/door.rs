@@ -5,7 +5,7 @@ use super::ArchiveError;
 use super::store::Archive;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceStore};
 use chakram_trace::format::job::{ENDING, JobFile};
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,15 +28,15 @@ impl From<ArchiveError> for TraceError {
                 source,
             } => Self::from_io(file, doing, source),
             ArchiveError::Broken { file, at, found } => {
-                let place = TraceLocation {
+                let place = TraceErrorLocation {
                     file,
                     offset: at.and_then(|at| usize::try_from(at).ok()),
-                    ..TraceLocation::default()
+                    ..TraceErrorLocation::default()
                 };
                 Self::invalid_at(place, found, "chakram archive verify")
             }
             ArchiveError::Refused { found, hint } => {
-                Self::invalid_at(TraceLocation::default(), found, hint)
+                Self::invalid_at(TraceErrorLocation::default(), found, hint)
             }
         }
     }

@@ -1,19 +1,19 @@
 //! Extracts workloads from an archive to files.
 
-use super::document::{FileRow, TraceRow, WorkloadEntry};
+use super::document::{NonTraceFileRow, SharedTraceRow, WorkloadEntry};
 use super::store::Archive;
-use super::{ArchiveError, ObjectCallback};
+use super::{ArchiveError, ObjectProgressCallback};
 use chakram_base::bounds;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, format_thousands};
-use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// An inclusive range of rank or node numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NumberRange {
+pub struct RankOrNodeRange {
     /// First number.
     pub first: u64,
     /// Last number of the range, inclusive.
@@ -24,28 +24,28 @@ pub struct NumberRange {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtractSelection {
     /// Range of ranks to extract, or `None` for all ranks.
-    pub ranks: Option<NumberRange>,
+    pub ranks: Option<RankOrNodeRange>,
     /// Nodes of each rank to extract, as indices (from 0) into the rank's trace, or `None` for all
     /// nodes.
-    pub nodes: Option<NumberRange>,
+    pub nodes: Option<RankOrNodeRange>,
 }
 
 impl WorkloadEntry {
     /// Returns each rank of the workload with the row of its trace.
-    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &TraceRow)> {
+    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &SharedTraceRow)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
         })
     }
 
     /// Returns the file name of a rank's trace.
-    pub fn file_name(&self, rank: u32, row: &TraceRow) -> String {
+    pub fn file_name(&self, rank: u32, row: &SharedTraceRow) -> String {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
     /// Returns the minimum disk space, in bytes, that the traces of `ranks` need: the space for all names, and for one
     /// file per distinct trace. Ranks with the same trace share one file under several names.
-    fn min_extracted_bytes(&self, ranks: NumberRange) -> u64 {
+    fn min_extracted_bytes(&self, ranks: RankOrNodeRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // Between prefix and ending, a name has at least a dot and a digit.
             let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
@@ -56,14 +56,14 @@ impl WorkloadEntry {
     }
 
     /// Returns the file with this name.
-    pub fn find_file(&self, name: &str) -> Option<&FileRow> {
+    pub fn find_file(&self, name: &str) -> Option<&NonTraceFileRow> {
         self.files.iter().find(|row| row.name == name)
     }
 }
 
-impl TraceRow {
+impl SharedTraceRow {
     /// Returns how many of the row's ranks are in `wanted`.
-    fn count_ranks_within(&self, wanted: NumberRange) -> u64 {
+    fn count_ranks_within(&self, wanted: RankOrNodeRange) -> u64 {
         let first = u64::from(self.rank);
         let last = first + u64::from(self.ranks) - 1;
         let end = last.min(wanted.last).saturating_add(1);
@@ -113,9 +113,9 @@ impl Archive {
     pub(super) fn check_ranks(
         &self,
         entry: &WorkloadEntry,
-        ranks: Option<NumberRange>,
+        ranks: Option<RankOrNodeRange>,
     ) -> Result<(), ArchiveError> {
-        let ranks = ranks.unwrap_or(NumberRange {
+        let ranks = ranks.unwrap_or(RankOrNodeRange {
             first: 0,
             last: u64::MAX,
         });
@@ -140,7 +140,7 @@ impl Archive {
         entry: &WorkloadEntry,
         folder: &Path,
         part: ExtractSelection,
-        done: ObjectCallback<'_>,
+        done: ObjectProgressCallback<'_>,
     ) -> Result<Vec<PathBuf>, ArchiveError> {
         let wanted = |rank: u32| {
             let rank = u64::from(rank);
@@ -151,16 +151,18 @@ impl Archive {
         let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
         let traces =
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
-        let is_job = |row: &&FileRow| row.name.ends_with(chakram_trace::format::job::ENDING);
+        let is_job =
+            |row: &&NonTraceFileRow| row.name.ends_with(chakram_trace::format::job::ENDING);
         let whole = part == ExtractSelection::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
         // The job file refers to the traces, so write it last.
-        let mut all: Vec<(String, &String, Option<NumberRange>)> = traces.chain(files).collect();
+        let mut all: Vec<(String, &String, Option<RankOrNodeRange>)> =
+            traces.chain(files).collect();
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputSet::default();
         let mut written = Vec::new();
-        let mut before: Option<(&String, OutputHandle)> = None;
+        let mut before: Option<(&String, UncommittedOutputHandle)> = None;
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
             check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
@@ -194,7 +196,7 @@ impl Archive {
     fn copy_nodes(
         &self,
         hash: &str,
-        nodes: NumberRange,
+        nodes: RankOrNodeRange,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         let Some(all) = self.object_node_count(hash)? else {

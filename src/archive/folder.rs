@@ -3,9 +3,9 @@
 //! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the
 //! manifest by renaming a file, so a reader sees the archive either before or after the commit.
 
-use super::document::{SCHEMA, SegmentPlan};
+use super::document::{SCHEMA, SegmentStartPlan};
 use super::segment::{Segment, SegmentFile, compute_crc32, start_of};
-use super::segment_file::{SegmentBody, write_file};
+use super::segment_file::{SegmentBodyCallback, write_file};
 use super::segments::find_segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, ENDING};
@@ -24,7 +24,7 @@ const PACKS: &str = "packs";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Manifest {
+struct ArchiveFolderManifest {
     schema: String,
     /// Number of the next pack; commands never reuse a number.
     next: u64,
@@ -41,7 +41,7 @@ struct PackRow {
     digest: String,
 }
 
-impl Manifest {
+impl ArchiveFolderManifest {
     fn read_file(path: &Path) -> Result<Self, ArchiveError> {
         let path = path.join(MANIFEST);
         let io = |error| ArchiveError::io_error(&path, "read", error);
@@ -105,7 +105,7 @@ pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), 
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
-        let manifest = Manifest::read_file(path)?;
+        let manifest = ArchiveFolderManifest::read_file(path)?;
         match open_packs(path, &manifest) {
             Err(error) if error.is_missing() => last = Some(error),
             Err(error) => return Err(error),
@@ -115,7 +115,7 @@ pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), 
     Err(last.expect("one try failed"))
 }
 
-fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError> {
+fn open_packs(path: &Path, manifest: &ArchiveFolderManifest) -> Result<Vec<Segment>, ArchiveError> {
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
@@ -145,7 +145,7 @@ fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveE
 /// manifest's next number.
 fn find_uncommitted_pack(
     path: &Path,
-    manifest: &Manifest,
+    manifest: &ArchiveFolderManifest,
 ) -> Result<Option<ArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
@@ -153,7 +153,7 @@ fn find_uncommitted_pack(
     }
     let lock = File::open(path.join(LOCK)).and_then(|file| Ok(file.try_lock_shared()?));
     let is_locked = lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-    if !is_locked && Manifest::read_file(path)?.next != manifest.next {
+    if !is_locked && ArchiveFolderManifest::read_file(path)?.next != manifest.next {
         return Ok(None);
     }
     let file = SegmentFile::open_file(&pack)?;
@@ -170,7 +170,7 @@ pub fn create_empty(path: &Path) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "create", error);
     fs::create_dir_all(path.join(PACKS)).map_err(io)?;
     File::create(path.join(LOCK)).map_err(io)?;
-    let manifest = Manifest {
+    let manifest = ArchiveFolderManifest {
         schema: SCHEMA.to_owned(),
         next: 1,
         packs: Vec::new(),
@@ -181,8 +181,8 @@ pub fn create_empty(path: &Path) -> Result<(), ArchiveError> {
 fn write_pack(
     path: &Path,
     number: u64,
-    start: SegmentPlan,
-    body: &mut SegmentBody<'_>,
+    start: SegmentStartPlan,
+    body: &mut SegmentBodyCallback<'_>,
 ) -> Result<PackRow, ArchiveError> {
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
@@ -203,10 +203,10 @@ fn write_pack(
 /// Writes a pack, and returns the manifest with this pack appended.
 fn write_pack_in_manifest(
     path: &Path,
-    start: SegmentPlan,
-    body: &mut SegmentBody<'_>,
-) -> Result<Manifest, ArchiveError> {
-    let mut manifest = Manifest::read_file(path)?;
+    start: SegmentStartPlan,
+    body: &mut SegmentBodyCallback<'_>,
+) -> Result<ArchiveFolderManifest, ArchiveError> {
+    let mut manifest = ArchiveFolderManifest::read_file(path)?;
     let row = write_pack(path, manifest.next, start, body)?;
     manifest.next += 1;
     manifest.packs.push(row);
@@ -216,8 +216,8 @@ fn write_pack_in_manifest(
 /// Adds a pack. The folder must be locked.
 pub fn add_pack(
     path: &Path,
-    start: SegmentPlan,
-    body: &mut SegmentBody<'_>,
+    start: SegmentStartPlan,
+    body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     write_pack_in_manifest(path, start, body)?.write_file(path)
 }
@@ -225,8 +225,8 @@ pub fn add_pack(
 /// Replaces all packs by one pack. The folder must be locked.
 pub fn replace_packs(
     path: &Path,
-    start: SegmentPlan,
-    body: &mut SegmentBody<'_>,
+    start: SegmentStartPlan,
+    body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let mut manifest = write_pack_in_manifest(path, start, body)?;
     let number = manifest.next - 1;

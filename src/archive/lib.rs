@@ -24,22 +24,27 @@ mod tail;
 mod verify;
 mod wire;
 
-pub use add::{AddedWorkloadSizes, BaselineDraft, WorkloadDraft, add_baselines, add_workload};
+pub use add::{
+    AddedWorkloadSizes, DraftBaselinePrediction, WorkloadDraft, add_baselines, add_workload,
+};
 pub use document::{
-    BaselineRecord, FileRow, MeasuredStepTimes, Provenance, TraceRow, WorkloadEntry,
+    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, SharedTraceRow,
+    WorkloadEntry,
 };
 pub use door::{find_workload, find_workload_traces, read_archived_file};
-pub use extract::{ExtractSelection, NumberRange};
+pub use extract::{ExtractSelection, RankOrNodeRange};
 pub use listing::{ArchiveListing, WorkloadListingRow};
 pub use maintain::{
     GarbageCollectionResult, MergeResult, collect_garbage, expired_workloads, merge_archives,
 };
-pub use metadata::{Comparison, MetadataQuery, MetadataValue, QueryableWorkload, is_date};
+pub use metadata::{
+    MetadataQuery, MetadataValue, QueryComparisonOperator, QueryableWorkload, is_date,
+};
 pub use store::{Archive, create_empty};
 pub use tail::{ArchiveTail, TailState};
-pub use verify::ArchiveVerdict;
+pub use verify::ArchiveVerificationResult;
 
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_trace::format::TraceError;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -49,7 +54,7 @@ use std::path::{Path, PathBuf};
 pub const ENDING: &str = ".etz";
 
 /// Function that is called after each object of a workload, for progress displays.
-pub type ObjectCallback<'a> = &'a dyn Fn();
+pub type ObjectProgressCallback<'a> = &'a dyn Fn();
 
 /// How strongly a workload is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +68,7 @@ pub enum CompressionLevel {
     Best,
 }
 
-impl SettingChoice for CompressionLevel {
+impl EnumeratedSetting for CompressionLevel {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Plain,

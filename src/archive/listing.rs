@@ -35,7 +35,7 @@ pub struct WorkloadListingRow<'t> {
     pub name: Cow<'t, str>,
     /// Metadata by key.
     #[serde(borrow, default)]
-    pub metadata: ListedMetadata<'t>,
+    pub metadata: KeySortedMetadata<'t>,
     /// Number of the workload's ranks, and total size of their traces.
     #[serde(rename = "traces")]
     pub amounts: TraceTotals,
@@ -43,7 +43,7 @@ pub struct WorkloadListingRow<'t> {
 
 /// Metadata sorted by key.
 #[derive(Debug, Default)]
-pub struct ListedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
+pub struct KeySortedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 
 /// Sums over the traces of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,13 +73,13 @@ impl QueryableWorkload for WorkloadListingRow<'_> {
 /// escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct BorrowedText<'t>(#[serde(borrow)] Cow<'t, str>);
+struct BorrowedOrOwnedText<'t>(#[serde(borrow)] Cow<'t, str>);
 
-impl<'de: 't, 't> Deserialize<'de> for ListedMetadata<'t> {
+impl<'de: 't, 't> Deserialize<'de> for KeySortedMetadata<'t> {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = ListedMetadata<'de>;
+        struct KeySortedMetadataVisitor;
+        impl<'de> Visitor<'de> for KeySortedMetadataVisitor {
+            type Value = KeySortedMetadata<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of metadata")
@@ -87,25 +87,25 @@ impl<'de: 't, 't> Deserialize<'de> for ListedMetadata<'t> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut all = Vec::new();
-                while let Some(BorrowedText(key)) = map.next_key()? {
+                while let Some(BorrowedOrOwnedText(key)) = map.next_key()? {
                     all.push((key, map.next_value()?));
                 }
-                Ok(ListedMetadata(all))
+                Ok(KeySortedMetadata(all))
             }
         }
-        input.deserialize_map(Keys)
+        input.deserialize_map(KeySortedMetadataVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for TraceTotals {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Row {
+        struct TraceTotalsRow {
             ranks: u32,
             bytes: u64,
         }
-        struct Rows;
-        impl<'de> Visitor<'de> for Rows {
+        struct TraceTotalsVisitor;
+        impl<'de> Visitor<'de> for TraceTotalsVisitor {
             type Value = TraceTotals;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for TraceTotals {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Self::Value, A::Error> {
                 let mut all = TraceTotals::default();
-                while let Some(Row { ranks, bytes }) = rows.next_element()? {
+                while let Some(TraceTotalsRow { ranks, bytes }) = rows.next_element()? {
                     all.ranks += u64::from(ranks);
                     let bytes = bytes.saturating_mul(ranks.into());
                     all.bytes = all.bytes.saturating_add(bytes);
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for TraceTotals {
                 Ok(all)
             }
         }
-        input.deserialize_seq(Rows)
+        input.deserialize_seq(TraceTotalsVisitor)
     }
 }
 

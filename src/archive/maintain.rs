@@ -3,9 +3,9 @@
 use super::add::{ObjectPacker, repack_workload};
 use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
-use super::store::{Archive, ArchiveWriter, CommitPlan};
+use super::store::{Archive, ArchiveWriter, CommitDescription};
 use super::tail::ArchiveTail;
-use super::{ArchiveError, ObjectCallback};
+use super::{ArchiveError, ObjectProgressCallback};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub struct MergeResult {
 pub fn merge_archives(
     into: &Path,
     sources: &[Archive],
-    done: ObjectCallback<'_>,
+    done: ObjectProgressCallback<'_>,
 ) -> Result<MergeResult, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(into)?;
     let before = writer.committed_archive();
@@ -66,7 +66,7 @@ pub fn merge_archives(
     if wanted.is_empty() {
         return Ok(result);
     }
-    let plan = CommitPlan {
+    let plan = CommitDescription {
         operation: "merge",
         workloads: result.added.clone(),
     };
@@ -133,7 +133,7 @@ pub fn expired_workloads(archive: &Archive, as_of: &str) -> Result<Vec<String>, 
 pub fn collect_garbage(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
-    done: ObjectCallback<'_>,
+    done: ObjectProgressCallback<'_>,
 ) -> Result<GarbageCollectionResult, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
@@ -143,7 +143,7 @@ pub fn collect_garbage(
         .values()
         .filter(|entry| !dropped.contains(&entry.name))
         .collect();
-    let plan = CommitPlan {
+    let plan = CommitDescription {
         operation: "gc",
         workloads: Vec::new(),
     };

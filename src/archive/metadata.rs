@@ -161,7 +161,7 @@ fn version_parts(text: &str) -> Vec<(usize, &str)> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataQuery {
     /// Compares a key's value with the query's text.
-    Compare(String, Comparison, String),
+    Compare(String, QueryComparisonOperator, String),
     /// True if both queries are true.
     And(Box<Self>, Box<Self>),
     /// True if at least one of the queries is true.
@@ -172,7 +172,7 @@ pub enum MetadataQuery {
 
 /// How a value is compared with the query's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub enum QueryComparisonOperator {
     /// The value equals the text.
     Equal,
     /// The value does not equal the text, or the key is missing.
@@ -231,21 +231,21 @@ impl MetadataQuery {
                     _ => workload.metadata_value(key),
                 };
                 let Some(own) = own else {
-                    return *comparison == Comparison::NotEqual;
+                    return *comparison == QueryComparisonOperator::NotEqual;
                 };
-                if *comparison == Comparison::Contains {
+                if *comparison == QueryComparisonOperator::Contains {
                     let own = own.to_string().to_lowercase();
                     return own.contains(&text.to_lowercase());
                 }
                 let order = own.compare_with(text);
                 match comparison {
-                    Comparison::Equal => order == Some(Ordering::Equal),
-                    Comparison::NotEqual => order != Some(Ordering::Equal),
-                    Comparison::Less => order == Some(Ordering::Less),
-                    Comparison::AtMost => order.is_some_and(Ordering::is_le),
-                    Comparison::Greater => order == Some(Ordering::Greater),
-                    Comparison::AtLeast => order.is_some_and(Ordering::is_ge),
-                    Comparison::Contains => false,
+                    QueryComparisonOperator::Equal => order == Some(Ordering::Equal),
+                    QueryComparisonOperator::NotEqual => order != Some(Ordering::Equal),
+                    QueryComparisonOperator::Less => order == Some(Ordering::Less),
+                    QueryComparisonOperator::AtMost => order.is_some_and(Ordering::is_le),
+                    QueryComparisonOperator::Greater => order == Some(Ordering::Greater),
+                    QueryComparisonOperator::AtLeast => order.is_some_and(Ordering::is_ge),
+                    QueryComparisonOperator::Contains => false,
                 }
             }
         }
@@ -260,14 +260,14 @@ enum QueryToken {
     Sign(&'static str),
 }
 
-const SIGNS: [(&str, Option<Comparison>); 9] = [
-    ("!=", Some(Comparison::NotEqual)),
-    ("<=", Some(Comparison::AtMost)),
-    (">=", Some(Comparison::AtLeast)),
-    ("=", Some(Comparison::Equal)),
-    ("<", Some(Comparison::Less)),
-    (">", Some(Comparison::Greater)),
-    ("~", Some(Comparison::Contains)),
+const SIGNS: [(&str, Option<QueryComparisonOperator>); 9] = [
+    ("!=", Some(QueryComparisonOperator::NotEqual)),
+    ("<=", Some(QueryComparisonOperator::AtMost)),
+    (">=", Some(QueryComparisonOperator::AtLeast)),
+    ("=", Some(QueryComparisonOperator::Equal)),
+    ("<", Some(QueryComparisonOperator::Less)),
+    (">", Some(QueryComparisonOperator::Greater)),
+    ("~", Some(QueryComparisonOperator::Contains)),
     ("(", None),
     (")", None),
 ];

@@ -11,7 +11,7 @@
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
-use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentPlan};
+use super::document::{CatalogueChange, ChunkRow, ObjectRow, SegmentObjectIndex, SegmentStartPlan};
 use chakram_base::bounds;
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub const END: [u8; 4] = *b"CKEN";
 
 /// The end of a segment, which locates its catalogue and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentEnd {
+pub struct SegmentFooter {
     /// Size of the segment, including its end, in bytes.
     pub length: u64,
     /// Offset and length of the catalogue's zstd frame; the offset is relative to the start of the
@@ -51,7 +51,7 @@ pub struct SegmentEnd {
     pub digest: [u8; 32],
 }
 
-impl SegmentEnd {
+impl SegmentFooter {
     fn to_bytes(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&(END_BYTES as u32 - 8).to_le_bytes());
@@ -119,7 +119,7 @@ pub struct SegmentWriter<W> {
 
 impl<W: Write> SegmentWriter<W> {
     /// Starts a segment.
-    pub fn new(out: W, start: &SegmentPlan) -> io::Result<Self> {
+    pub fn new(out: W, start: &SegmentStartPlan) -> io::Result<Self> {
         let mut this = Self {
             out,
             at: 0,
@@ -217,11 +217,11 @@ impl<W: Write> SegmentWriter<W> {
     /// caller must write the end after everything else has been synced.
     pub fn finish_segment(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
-        let index = ObjectIndex {
+        let index = SegmentObjectIndex {
             objects: std::mem::take(&mut self.objects),
         };
         let index = self.write_document(INDEX, &index)?;
-        let end = SegmentEnd {
+        let end = SegmentFooter {
             length: self.at + END_BYTES,
             catalogue,
             index,
@@ -302,7 +302,7 @@ pub struct Segment {
     pub file: Arc<SegmentFile>,
     /// Offset of the segment's first byte in the file.
     pub start: u64,
-    pub end: SegmentEnd,
+    pub end: SegmentFooter,
 }
 
 impl Segment {
@@ -340,9 +340,9 @@ impl Segment {
 
     /// Reads the index of the segment's objects. Checks that the chunks follow one another within
     /// the segment.
-    pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
+    pub fn index(&self) -> Result<SegmentObjectIndex, ArchiveError> {
         let text = self.read_document(self.end.index, "index")?;
-        let index: ObjectIndex = serde_json::from_slice(&text)
+        let index: SegmentObjectIndex = serde_json::from_slice(&text)
             .map_err(|error| self.unreadable_document_error(self.end.index.0, "index", &error))?;
         let mut next = 0;
         for (number, row) in index.objects.iter().enumerate() {
@@ -402,7 +402,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Parses the plan of a segment from the segment's first bytes.
-pub fn start_of(bytes: &[u8]) -> Option<SegmentPlan> {
+pub fn start_of(bytes: &[u8]) -> Option<SegmentStartPlan> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;

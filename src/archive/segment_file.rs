@@ -1,20 +1,20 @@
 //! Writes a segment at the end of an archive, or as a separate file.
 
 use super::ArchiveError;
-use super::document::{CatalogueChange, SegmentPlan};
+use super::document::{CatalogueChange, SegmentStartPlan};
 use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Function that writes a segment's objects, and returns its catalogue changes.
-pub type SegmentBody<'b> =
+pub type SegmentBodyCallback<'b> =
     dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
 
 /// Writes a segment except for its end, and returns the end.
 pub fn write_segment(
     out: &mut dyn Write,
-    start: SegmentPlan,
-    body: &mut SegmentBody<'_>,
+    start: SegmentStartPlan,
+    body: &mut SegmentBodyCallback<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);
@@ -28,8 +28,8 @@ pub fn write_segment(
 /// complete.
 pub fn write_file(
     path: &Path,
-    start: SegmentPlan,
-    body: &mut SegmentBody<'_>,
+    start: SegmentStartPlan,
+    body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);
     let mut outputs = chakram_trace::files::OutputSet::default();

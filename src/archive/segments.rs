@@ -1,7 +1,7 @@
 //! Finds the segments of a file, starting from its end.
 
 use super::ArchiveError;
-use super::segment::{END_BYTES, MAGIC, Segment, SegmentEnd, SegmentFile, VERSION};
+use super::segment::{END_BYTES, MAGIC, Segment, SegmentFile, SegmentFooter, VERSION};
 use super::tail::ArchiveTail;
 use std::collections::BTreeSet;
 use std::fs::TryLockError;
@@ -79,7 +79,7 @@ fn follow_segment_chain(
             .filter(|_| !failed.contains(&end))
             .map(|at| file.read_exact_at(at, END_BYTES))
             .transpose()?;
-        let parsed = bytes.as_deref().and_then(SegmentEnd::parse);
+        let parsed = bytes.as_deref().and_then(SegmentFooter::parse);
         let problem = match parsed {
             Some(Ok(parsed)) if parsed.length <= end => {
                 end -= parsed.length;
@@ -118,9 +118,9 @@ fn find_last_segment_end(file: &SegmentFile, length: u64) -> Result<u64, Archive
     loop {
         let from = to.saturating_sub(window);
         let bytes = file.read_exact_at(from, to - from)?;
-        let ends = bytes
-            .windows(END_BYTES as usize)
-            .rposition(|window| window.starts_with(&MAGIC) && SegmentEnd::parse(window).is_some());
+        let ends = bytes.windows(END_BYTES as usize).rposition(|window| {
+            window.starts_with(&MAGIC) && SegmentFooter::parse(window).is_some()
+        });
         if let Some(at) = ends {
             return Ok(from + at as u64 + END_BYTES);
         }

@@ -6,7 +6,7 @@ use super::segment::{Segment, SegmentFile};
 use super::segments::find_segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, folder};
-use objects::ObjectCache;
+use objects::ObjectIndexAndChunkCache;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 mod objects;
 mod writer;
 
-pub use writer::{ArchiveWriter, CommitPlan, create_empty};
+pub use writer::{ArchiveWriter, CommitDescription, create_empty};
 
 /// An archive that is open for reading. The archive is in the state that was committed when it was
 /// opened.
@@ -26,7 +26,7 @@ pub struct Archive {
     /// Bytes after the last segment, or `None`.
     tail: Option<ArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
-    cache: ObjectCache,
+    cache: ObjectIndexAndChunkCache,
 }
 
 impl Archive {
@@ -50,7 +50,7 @@ impl Archive {
             segments,
             tail,
             workloads,
-            cache: ObjectCache::default(),
+            cache: ObjectIndexAndChunkCache::default(),
         })
     }
 

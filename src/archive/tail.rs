@@ -5,7 +5,7 @@
 //! it may contain the only copy of a workload.
 
 use super::ArchiveError;
-use super::document::SegmentPlan;
+use super::document::SegmentStartPlan;
 use super::segment::{
     CATALOGUE, END, END_BYTES, INDEX, MAGIC, OBJECT, START, SegmentFile, start_of,
 };
@@ -64,7 +64,7 @@ impl ArchiveTail {
         file: &Path,
         range: std::ops::Range<u64>,
         is_cut: bool,
-        start: Option<SegmentPlan>,
+        start: Option<SegmentStartPlan>,
     ) -> Self {
         let (operation, workloads) = start.map_or((None, Vec::new()), |start| {
             (Some(start.operation), start.workloads)
@@ -188,7 +188,7 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
         }
     }
     file.seek(SeekFrom::Start(from))?;
-    let mut frames = FrameIterator {
+    let mut frames = FrameHeaderIterator {
         file,
         left: to - from,
     };
@@ -226,13 +226,13 @@ enum TailFrame {
 }
 
 /// Iterates over frames; reads only their headers.
-struct FrameIterator {
+struct FrameHeaderIterator {
     file: BufReader<File>,
     /// Number of bytes left.
     left: u64,
 }
 
-impl FrameIterator {
+impl FrameHeaderIterator {
     /// Reads `N` bytes; returns `None` if fewer bytes are left.
     fn read_array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];

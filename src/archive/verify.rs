@@ -3,12 +3,12 @@
 
 use super::store::Archive;
 use super::tail::{ArchiveTail, TailState};
-use super::{ArchiveError, ObjectCallback, segment};
+use super::{ArchiveError, ObjectProgressCallback, segment};
 use std::collections::BTreeMap;
 
 /// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ArchiveVerdict {
+pub struct ArchiveVerificationResult {
     /// Number of segments checked.
     pub segments: u64,
     /// Number of objects read.
@@ -23,7 +23,7 @@ pub struct ArchiveVerdict {
     pub tail: Option<ArchiveTail>,
 }
 
-impl ArchiveVerdict {
+impl ArchiveVerificationResult {
     /// Returns whether all committed data is intact.
     pub fn is_sound(&self) -> bool {
         let is_damaged = self.tail.as_ref().is_some_and(ArchiveTail::is_damaged);
@@ -47,10 +47,13 @@ impl Archive {
     ///
     /// Damage to the archive's contents is described in the result. Fails only if the archive
     /// cannot be read at all.
-    pub fn verify_all(&self, done: ObjectCallback<'_>) -> Result<ArchiveVerdict, ArchiveError> {
-        let mut verdict = ArchiveVerdict {
+    pub fn verify_all(
+        &self,
+        done: ObjectProgressCallback<'_>,
+    ) -> Result<ArchiveVerificationResult, ArchiveError> {
+        let mut verdict = ArchiveVerificationResult {
             tail: self.uncommitted_tail().cloned(),
-            ..ArchiveVerdict::default()
+            ..ArchiveVerificationResult::default()
         };
         let mut whole = BTreeMap::new();
         for segment in self.segments() {

@@ -12,7 +12,7 @@ pub struct WireError(pub &'static str);
 
 /// Reads a byte string from front to back.
 #[derive(Debug)]
-pub struct WireReader<'a> {
+pub struct ByteStringReader<'a> {
     rest: &'a [u8],
 }
 
@@ -32,7 +32,7 @@ fn decode_long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     decode_varint(bytes).filter(is_shortest)
 }
 
-impl<'a> WireReader<'a> {
+impl<'a> ByteStringReader<'a> {
     /// Starts at the beginning of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }

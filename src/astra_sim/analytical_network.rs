@@ -1,6 +1,6 @@
 //! ASTRA-sim's analytical networks.
 
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use std::fmt;
 
 /// Analytical network of ASTRA-sim.
@@ -12,7 +12,7 @@ pub enum AnalyticalNetwork {
     Aware,
 }
 
-impl SettingChoice for AnalyticalNetwork {
+impl EnumeratedSetting for AnalyticalNetwork {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Unaware, "unaware", "No contention"),
         (

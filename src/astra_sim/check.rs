@@ -1,8 +1,8 @@
 //! Rejects collectives that ASTRA-sim cannot run. The check runs before the replay, and its error states the reason.
 
-use super::collectives::AstraCollectives;
+use super::collectives::AstraCollectiveBackend;
 use super::program::halving_doubling;
-use super::{AstraAlgorithm, CollectiveOptimization};
+use super::{AllReduceDecomposition, AstraAlgorithm};
 use chakram_trace::format::CollectiveKind;
 
 /// Maximum number of chunks in flight on all NPUs together.
@@ -13,9 +13,9 @@ const MOST_CHUNKS: u64 = 1 << 26;
 const MOST_ROUND: u32 = 92_681;
 
 /// Describes the problem in one sentence, with advice to the user.
-pub(super) type CollectiveRefusal = (String, &'static str);
+pub(super) type CollectiveProblemAndAdvice = (String, &'static str);
 
-impl AstraCollectives {
+impl AstraCollectiveBackend {
     /// Checks that a collective of `bytes` among `members` can run along the dimensions that a mask selects. If the
     /// collective has no named group, `members` is `None` and all NPUs take part.
     pub(super) fn check_collective(
@@ -25,7 +25,7 @@ impl AstraCollectives {
         members: Option<u32>,
         dimensions: Option<u32>,
         node: u64,
-    ) -> Result<(), CollectiveRefusal> {
+    ) -> Result<(), CollectiveProblemAndAdvice> {
         if let Some(number) = self.script_index(kind, node) {
             return self.check_custom_algorithm(number, members.unwrap_or(self.npu_count()));
         }
@@ -113,7 +113,11 @@ impl AstraCollectives {
         Ok(())
     }
 
-    fn check_custom_algorithm(&self, number: u16, members: u32) -> Result<(), CollectiveRefusal> {
+    fn check_custom_algorithm(
+        &self,
+        number: u16,
+        members: u32,
+    ) -> Result<(), CollectiveProblemAndAdvice> {
         let algorithm = self.custom_algorithm(number);
         if algorithm.position_count() < members {
             return Err((
@@ -175,7 +179,7 @@ impl AstraCollectives {
         kind: CollectiveKind,
         members: u32,
         several: bool,
-    ) -> Result<(), CollectiveRefusal> {
+    ) -> Result<(), CollectiveProblemAndAdvice> {
         let name = match algorithm {
             AstraAlgorithm::HalvingDoubling => "halvingDoubling",
             AstraAlgorithm::DoubleBinaryTree => "doubleBinaryTree",
@@ -229,7 +233,7 @@ impl AstraCollectives {
         members: u32,
         several: bool,
     ) -> bool {
-        let scatters = several && self.optimization_mode() == CollectiveOptimization::LocalBwAware;
+        let scatters = several && self.optimization_mode() == AllReduceDecomposition::LocalBwAware;
         match algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => true,
             AstraAlgorithm::HalvingDoubling => match kind {

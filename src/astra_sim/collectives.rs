@@ -43,15 +43,15 @@
 
 use super::endless_waits::{EndlessWait, IssuedChunkCounts};
 use super::quirks::{self, Quirk, QuirkSet};
-use super::shared_bus::SharedBus;
-use super::{AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization};
+use super::shared_bus::NpuSharedBuses;
+use super::{AllReduceDecomposition, AstraAlgorithm, AstraInputs, CollectiveAlgorithmEntry};
 use chakram_base::ids::Npu;
 use chakram_base::units::{BufferShare, Span};
 use chakram_hardware::collective::ScriptedAlgorithm;
-use chakram_hardware::group::{self, GroupExtent};
+use chakram_hardware::group::{self, GroupPlacement};
 use chakram_trace::format::CollectiveKind;
-use custom_scripts::CustomScripts;
-use queue_counters::NpuChunkCounters;
+use custom_scripts::CustomCollectiveAlgorithms;
+use queue_counters::AllNpuChunkCounters;
 use std::path::Path;
 
 mod backend;
@@ -60,10 +60,10 @@ mod queue_counters;
 
 /// ASTRA-sim's collective backend; the module's documentation describes it.
 #[derive(Clone, Debug)]
-pub struct AstraCollectives {
+pub struct AstraCollectiveBackend {
     splits: u64,
-    optimization: CollectiveOptimization,
-    implementations: super::CollectiveImplementations,
+    optimization: AllReduceDecomposition,
+    implementations: super::AlgorithmsPerCollectiveKind,
     quirks: QuirkSet,
     npus: u32,
     /// Number of NPUs along each dimension.
@@ -75,10 +75,10 @@ pub struct AstraCollectives {
     /// Bytes that a reduction processes per second, or `None` if reductions take no time.
     reduction: Option<f64>,
     rendezvous: bool,
-    counters: NpuChunkCounters,
+    counters: AllNpuChunkCounters,
     /// Bus of each NPU; empty if buses are not modelled.
-    buses: Vec<SharedBus>,
-    scripts: CustomScripts,
+    buses: Vec<NpuSharedBuses>,
+    scripts: CustomCollectiveAlgorithms,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
     issued: Option<IssuedChunkCounts>,
     /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced the delay to 0.
@@ -86,12 +86,12 @@ pub struct AstraCollectives {
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
-impl AstraCollectives {
+impl AstraCollectiveBackend {
     /// Creates the backend that `inputs` describe.
     pub fn new(inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let queues = inputs.queues.get();
-        let trees = |list: &Vec<CollectiveImplementation>| {
+        let trees = |list: &Vec<CollectiveAlgorithmEntry>| {
             list.iter()
                 .any(|i| i.algorithm == AstraAlgorithm::DoubleBinaryTree)
         };
@@ -112,17 +112,19 @@ impl AstraCollectives {
             // If the bandwidth of the local memory is unknown, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
-            counters: NpuChunkCounters::new(
+            counters: AllNpuChunkCounters::new(
                 (npus, dimensions),
                 queues,
                 counts,
                 !inputs.quirks.has_quirk(Quirk::OneAtATime),
             ),
             buses: match system.shared_bus {
-                Some(terms) => vec![SharedBus::new(terms, system.reduction_delay); npus as usize],
+                Some(terms) => {
+                    vec![NpuSharedBuses::new(terms, system.reduction_delay); npus as usize]
+                }
                 None => Vec::new(),
             },
-            scripts: CustomScripts::default(),
+            scripts: CustomCollectiveAlgorithms::default(),
             issued: (inputs.quirks == QuirkSet::ALL).then(|| IssuedChunkCounts::new(npus)),
             undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_to_zero())
                 .then_some(None),
@@ -163,7 +165,7 @@ impl AstraCollectives {
                 } else {
                     AstraAlgorithm::Ring
                 };
-                list.push(CollectiveImplementation {
+                list.push(CollectiveAlgorithmEntry {
                     algorithm,
                     one: false,
                 });
@@ -194,7 +196,7 @@ impl AstraCollectives {
     }
 
     /// Returns the list of implementations for a kind of collective, or an empty list if the system file has none.
-    pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
+    pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveAlgorithmEntry] {
         let lists = &self.implementations;
         match kind {
             CollectiveKind::AllReduce => &lists.all_reduce,
@@ -235,7 +237,7 @@ impl AstraCollectives {
         self.sizes[dimension]
     }
 
-    pub(super) fn optimization_mode(&self) -> CollectiveOptimization {
+    pub(super) fn optimization_mode(&self) -> AllReduceDecomposition {
         self.optimization
     }
 
@@ -277,8 +279,9 @@ impl AstraCollectives {
     /// Returns true if the extent belongs to a named group that lacks some ranks. A named group of some ranks either is
     /// a single line with an irregular extent, or spans dimensions. If the group spans dimensions, the extent's last
     /// phase contains all members, and the index of this phase is beyond the machine's dimensions.
-    fn is_named(&self, extent: &GroupExtent) -> bool {
-        let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
+    fn is_named(&self, extent: &GroupPlacement) -> bool {
+        let beyond =
+            |phase: &group::CollectiveDimensionPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
@@ -287,7 +290,7 @@ impl AstraCollectives {
     fn phases_of_collective(
         &self,
         kind: CollectiveKind,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.implementations_of(kind);
         if self.is_named(extent) && self.can_groups_span_dimensions() {
@@ -323,8 +326,8 @@ impl AstraCollectives {
     fn phases_of_group(
         &self,
         kind: CollectiveKind,
-        list: &[CollectiveImplementation],
-        extent: &GroupExtent,
+        list: &[CollectiveAlgorithmEntry],
+        extent: &GroupPlacement,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let along = extent.phases.iter().enumerate();
         let along: Vec<_> = along
@@ -334,7 +337,7 @@ impl AstraCollectives {
         for &(number, phase) in &along {
             let level = phase.dimension as u32;
             let said = list.get(phase.dimension).or(list.last());
-            let Some(&CollectiveImplementation { algorithm, one }) = said else {
+            let Some(&CollectiveAlgorithmEntry { algorithm, one }) = said else {
                 break;
             };
             // The last phase of the extent contains all members as one line.

@@ -15,7 +15,7 @@
 //! of their events.
 //!
 //! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If this quirk
-//! is corrected, messages use [`CutThroughLinks`](super::CutThroughLinks).
+//! is corrected, messages use [`LinkCutThroughNetwork`](super::LinkCutThroughNetwork).
 
 use super::congestion_unaware::uncontended_rate;
 use super::network_file::{self, AstraDimension};
@@ -25,20 +25,20 @@ use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use chakram_hardware::topology::{DimensionShape, LinePattern};
+use chakram_hardware::topology::{DimensionShape, LineSendPattern};
 
 /// Sentinel that means "no op".
 const NONE: OpIndex = OpIndex(u32::MAX);
 
 /// State of a directed link, with the ops of the messages that wait for the link.
 #[derive(Clone, Copy, Debug)]
-struct QueuedLink {
+struct LinkQueueState {
     busy: bool,
     first: OpIndex,
     last: OpIndex,
 }
 
-const FREE: QueuedLink = QueuedLink {
+const FREE: LinkQueueState = LinkQueueState {
     busy: false,
     first: NONE,
     last: NONE,
@@ -56,19 +56,19 @@ struct ForwardedMessage {
 
 /// The congestion-aware network; the module's documentation describes it.
 #[derive(Debug)]
-pub struct CongestionAware {
+pub struct CongestionAwareModel {
     shape: DimensionShape,
     npus: u32,
     latency: f64,
     bytes_per_ns: f64,
     quirks: QuirkSet,
     /// Links of each device. A device's links are allocated when it first sends a message.
-    links: Vec<Box<[QueuedLink]>>,
+    links: Vec<Box<[LinkQueueState]>>,
     /// Messages in flight, by op index.
     carried: Vec<ForwardedMessage>,
 }
 
-impl CongestionAware {
+impl CongestionAwareModel {
     /// Creates the network that `file` describes; it must have one dimension.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let AstraDimension {
@@ -186,7 +186,7 @@ impl CongestionAware {
     pub const MAX_NPUS: u32 = 65_535;
 }
 
-impl NetworkBackend for CongestionAware {
+impl NetworkBackend for CongestionAwareModel {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
@@ -195,13 +195,13 @@ impl NetworkBackend for CongestionAware {
     /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. The messages cross different links, and
     /// each link is free again after ⌊m / bandwidth⌋ ns. On a switch, NPUs may send the next message before that time,
     /// because messages reach a receiver's link in sending order, from one sender at a time.
-    fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, members: u32, pattern: LineSendPattern) -> bool {
         let all = members == self.npus;
         match pattern {
             _ if self.shape == DimensionShape::FullyConnected => true,
-            LinePattern::Neighbours | LinePattern::InStep => all,
-            LinePattern::Staggered => all && self.shape == DimensionShape::Switch,
-            LinePattern::Any => false,
+            LineSendPattern::Neighbours | LineSendPattern::InStep => all,
+            LineSendPattern::Staggered => all && self.shape == DimensionShape::Switch,
+            LineSendPattern::Any => false,
         }
     }
 

@@ -16,7 +16,7 @@ use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use chakram_hardware::topology::{DimensionShape, LinePattern};
+use chakram_hardware::topology::{DimensionShape, LineSendPattern};
 
 /// One dimension of the congestion-unaware network, with derived values.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +40,12 @@ pub(super) fn uncontended_rate(dimension: &network_file::AstraDimension, quirks:
 
 /// The congestion-unaware network; the module's documentation describes it.
 #[derive(Debug)]
-pub struct CongestionUnaware {
+pub struct CongestionUnawareModel {
     levels: Vec<CongestionUnawareDimension>,
     quirks: QuirkSet,
 }
 
-impl CongestionUnaware {
+impl CongestionUnawareModel {
     /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let levels = file
@@ -85,11 +85,11 @@ impl CongestionUnaware {
     }
 }
 
-impl NetworkBackend for CongestionUnaware {
+impl NetworkBackend for CongestionUnawareModel {
     const NAME: &'static str = "congestion_unaware";
     const SHARED: bool = false;
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         true
     }
 
@@ -127,7 +127,10 @@ impl NetworkBackend for CongestionUnaware {
 mod tests {
     use super::*;
 
-    fn network(shapes: &[(DimensionShape, u32, f64, f64)], quirks: QuirkSet) -> CongestionUnaware {
+    fn network(
+        shapes: &[(DimensionShape, u32, f64, f64)],
+        quirks: QuirkSet,
+    ) -> CongestionUnawareModel {
         let dimensions =
             shapes.iter().map(
                 |&(shape, npus, bandwidth, latency)| network_file::AstraDimension {
@@ -138,16 +141,16 @@ mod tests {
                 },
             );
         let dimensions = dimensions.collect();
-        CongestionUnaware::new(&network_file::AstraNetworkFile { dimensions }, quirks)
+        CongestionUnawareModel::new(&network_file::AstraNetworkFile { dimensions }, quirks)
     }
 
-    fn ps(network: &CongestionUnaware, a: u32, b: u32, bytes: u64) -> u64 {
+    fn ps(network: &CongestionUnawareModel, a: u32, b: u32, bytes: u64) -> u64 {
         network
             .message_duration((Npu(a), Npu(b)), BufferShare::from_bytes(bytes))
             .0
     }
 
-    fn ns(network: &CongestionUnaware, a: u32, b: u32) -> u64 {
+    fn ns(network: &CongestionUnawareModel, a: u32, b: u32) -> u64 {
         ps(network, a, b, 1 << 20) / 1000
     }
 

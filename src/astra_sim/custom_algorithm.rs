@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// Source of the durations that an algorithm's compute nodes take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScriptTiming {
+pub enum ScriptComputeDurationSource {
     /// Durations as ASTRA-sim computes them: whole microseconds, or 1 ns if no duration is recorded. Delays are
     /// ignored.
     AstraSim,
@@ -24,7 +24,7 @@ pub enum ScriptTiming {
     Recorded,
 }
 
-impl ScriptTiming {
+impl ScriptComputeDurationSource {
     /// Converts a node's duration and delay.
     fn convert_times(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
@@ -60,7 +60,7 @@ impl ScriptTiming {
 /// error includes the trace's position.
 pub fn read_custom_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
-    lasting: ScriptTiming,
+    lasting: ScriptComputeDurationSource,
 ) -> Result<ScriptedAlgorithm, (u32, TraceError)> {
     let mut labels: BTreeMap<(i32, u64), u32> = BTreeMap::new();
     let mut scripts = Vec::new();

@@ -13,7 +13,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use chakram_hardware::topology::LinePattern;
+use chakram_hardware::topology::LineSendPattern;
 
 /// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ struct MessageInTransit {
 
 /// A cut-through network; the module's documentation describes it.
 #[derive(Debug)]
-pub struct AstraCutThrough<W> {
+pub struct CutThroughNetwork<W> {
     routing: W,
     quirks: QuirkSet,
     /// Times at which each NPU's servers become free. An NPU's servers are allocated when a message first passes one of
@@ -74,7 +74,7 @@ pub struct AstraCutThrough<W> {
     carried: Vec<MessageInTransit>,
 }
 
-impl<W: ServerRouting> AstraCutThrough<W> {
+impl<W: ServerRouting> CutThroughNetwork<W> {
     /// Creates a network of `npus` NPUs in which `way` routes the messages.
     pub(super) fn from_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
         Self {
@@ -113,12 +113,12 @@ impl<W: ServerRouting> AstraCutThrough<W> {
     }
 }
 
-impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
+impl<W: ServerRouting> NetworkBackend for CutThroughNetwork<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
     // The answer `false` is always safe, because this network uses no closed form.
-    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

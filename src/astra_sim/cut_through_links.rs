@@ -8,17 +8,17 @@
 //! and the slowest link determines the rate.
 
 use super::congestion_unaware::uncontended_rate;
-use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+use super::cut_through::{CutThroughNetwork, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::QuirkSet;
 use chakram_hardware::topology::DimensionShape;
 
 /// The cut-through network whose servers are links.
-pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
+pub type LinkCutThroughNetwork = CutThroughNetwork<LinkRouting>;
 
 /// One dimension of the cut-through network, with derived values.
 #[derive(Clone, Copy, Debug)]
-struct LinkDimension {
+struct CutThroughLinkDimension {
     shape: DimensionShape,
     size: u32,
     /// Difference between the NPU numbers of neighbours in this dimension: the product of the inner dimensions' sizes.
@@ -29,7 +29,7 @@ struct LinkDimension {
     first: u32,
 }
 
-impl LinkDimension {
+impl CutThroughLinkDimension {
     fn coordinate_of(&self, npu: u32) -> u32 {
         npu / self.stride % self.size
     }
@@ -59,16 +59,16 @@ impl LinkDimension {
 /// dimension d, and its coordinate in that dimension already equals the receiver's.
 #[derive(Debug)]
 pub struct LinkRouting {
-    levels: Vec<LinkDimension>,
+    levels: Vec<CutThroughLinkDimension>,
     servers: u32,
 }
 
-impl CutThroughLinks {
+impl LinkCutThroughNetwork {
     /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let (mut stride, mut first) = (1, 0);
         let levels = file.dimensions.iter().map(|dimension| {
-            let level = LinkDimension {
+            let level = CutThroughLinkDimension {
                 shape: dimension.shape,
                 size: dimension.npus,
                 stride,
@@ -93,7 +93,7 @@ impl ServerRouting for LinkRouting {
     const NAME: &'static str = "links";
 
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
-        let leg = |level: &LinkDimension, link, npu, state| ServerHop {
+        let leg = |level: &CutThroughLinkDimension, link, npu, state| ServerHop {
             server: (at.npu, level.first + link),
             occupied_rate: level.bytes_per_ns,
             rate: level.bytes_per_ns,

@@ -2,23 +2,23 @@
 //! dimension, an NPU sends through one port and receives through another. A port passes one message at a time. This
 //! network replaces the original if [`Quirk::FreePorts`] is corrected.
 //!
-//! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`],
+//! Latencies and bandwidths are as in [`CongestionUnawareModel`](super::CongestionUnawareModel). With [`Quirk::FirstDimension`],
 //! a message goes from the sender's port directly to the receiver's port, in the lowest dimension where the two NPUs
 //! differ. If this quirk is corrected, a message crosses each dimension in which sender and receiver differ, through
 //! the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], a fully connected NPU's port passes n - 1
 //! messages in the time that a single message takes. Each single message still takes the same time.
 
-use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+use super::cut_through::{CutThroughNetwork, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::{Quirk, QuirkSet};
 use chakram_hardware::topology::DimensionShape;
 
 /// The cut-through network whose servers are ports.
-pub type CutThroughPorts = AstraCutThrough<PortRouting>;
+pub type PortCutThroughNetwork = CutThroughNetwork<PortRouting>;
 
 /// One dimension of the network of ports, with derived values.
 #[derive(Clone, Copy, Debug)]
-struct PortDimension {
+struct CutThroughPortDimension {
     shape: DimensionShape,
     size: u32,
     /// Difference between the NPU numbers of neighbours in this dimension: the product of the inner dimensions' sizes.
@@ -29,7 +29,7 @@ struct PortDimension {
     rate: f64,
 }
 
-impl PortDimension {
+impl CutThroughPortDimension {
     fn coordinate_of(&self, npu: u32) -> u32 {
         npu / self.stride % self.size
     }
@@ -39,11 +39,11 @@ impl PortDimension {
 /// dimension. In state 2d + 1, the message has not yet entered the next NPU along dimension d.
 #[derive(Debug)]
 pub struct PortRouting {
-    levels: Vec<PortDimension>,
+    levels: Vec<CutThroughPortDimension>,
     only_first: bool,
 }
 
-impl CutThroughPorts {
+impl PortCutThroughNetwork {
     /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let mut stride = 1;
@@ -51,7 +51,7 @@ impl CutThroughPorts {
             let rate = quirks.bytes_per_ns(dimension.bandwidth);
             let links = quirks.has_quirk(Quirk::FullyConnectedLinks)
                 && dimension.shape == DimensionShape::FullyConnected;
-            let level = PortDimension {
+            let level = CutThroughPortDimension {
                 shape: dimension.shape,
                 size: dimension.npus,
                 stride,
@@ -66,7 +66,7 @@ impl CutThroughPorts {
             stride *= dimension.npus;
             level
         });
-        let levels: Vec<PortDimension> = levels.collect();
+        let levels: Vec<CutThroughPortDimension> = levels.collect();
         let only_first = quirks.has_quirk(Quirk::FirstDimension);
         Self::from_routing(PortRouting { levels, only_first }, file.npu_count(), quirks)
     }
@@ -78,7 +78,8 @@ impl ServerRouting for PortRouting {
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
         let (npu, enters) = (at.npu, at.state % 2 == 1);
         let from = (at.state / 2) as usize;
-        let differ = |level: &&PortDimension| level.coordinate_of(npu) != level.coordinate_of(to);
+        let differ =
+            |level: &&CutThroughPortDimension| level.coordinate_of(npu) != level.coordinate_of(to);
         let dimension = if enters {
             from
         } else {

@@ -18,7 +18,7 @@ pub(super) struct KnownKeys {
 }
 
 /// A file that contains only known keys, each at most once.
-pub(super) struct InputDocument<'f> {
+pub(super) struct ValidatedInputDocument<'f> {
     file: &'f str,
     entries: Vec<InputEntry>,
     notes: Vec<InputNote>,
@@ -27,7 +27,7 @@ pub(super) struct InputDocument<'f> {
 /// Maximum size of a handwritten file, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
-impl<'f> InputDocument<'f> {
+impl<'f> ValidatedInputDocument<'f> {
     /// Parses JSON. If a key is repeated, the last value counts, as in ASTRA-sim.
     pub(super) fn parse_json(
         text: &str,
@@ -307,7 +307,7 @@ mod tests {
         ignored: &[("boost", "nothing reads it")],
     };
 
-    fn notes(document: InputDocument<'_>) -> Vec<String> {
+    fn notes(document: ValidatedInputDocument<'_>) -> Vec<String> {
         let notes = document.into_notes();
         notes.iter().map(InputNote::to_string).collect()
     }
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn unknown_keys_are_errors_or_notes() {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
-        let error = InputDocument::parse_json(text, "f", &KEYS, false)
+        let error = ValidatedInputDocument::parse_json(text, "f", &KEYS, false)
             .map(|_| ())
             .unwrap_err()
             .to_string();
@@ -324,7 +324,7 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("did you mean `delay`?"), "{error}");
-        let document = InputDocument::parse_json(text, "f", &KEYS, true).unwrap();
+        let document = ValidatedInputDocument::parse_json(text, "f", &KEYS, true).unwrap();
         let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
         assert_eq!(notes(document), [noted]);
     }
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn of_a_key_twice_the_last_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
-        let mut document = InputDocument::parse_json(text, "f", &KEYS, false).unwrap();
+        let mut document = ValidatedInputDocument::parse_json(text, "f", &KEYS, false).unwrap();
         assert_eq!(document.read_whole_number("size", 0, 9).unwrap(), Some(3));
         assert_eq!(
             notes(document),
@@ -343,14 +343,15 @@ mod tests {
                 "f:3: `size`: 3.5 counts as 3: the original truncates the number",
             ]
         );
-        assert!(InputDocument::parse_yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
+        assert!(ValidatedInputDocument::parse_yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
     }
 
     #[test]
     fn values_are_what_they_should_be() {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
-            let mut document = InputDocument::parse_json(&text, "f", &KEYS, false).unwrap();
+            let mut document =
+                ValidatedInputDocument::parse_json(&text, "f", &KEYS, false).unwrap();
             let error = document
                 .read_whole_number("size", 1, 9)
                 .unwrap_err()

@@ -21,13 +21,13 @@
 //! such messages is proven only if both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
-use super::program::{AstraPhase, QueueAssignment};
+use super::program::{CollectiveChunkPhase, MemberPhaseAssignment};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    LinePosition, MemberOrderChange, StageEntry, StagePassage, UncontendedCost,
+    ChunkStageEntry, MemberLinePosition, MemberOrderChange, StagePassage, UncontendedMessageCosts,
 };
-use chakram_hardware::group::{GroupExtent, GroupPhase};
+use chakram_hardware::group::{CollectiveDimensionPhase, GroupPlacement};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -38,10 +38,10 @@ const COMPARED: u32 = 64;
 /// Returns true if [`reorder_members`] is proven correct for `stage`, which must have a closed form. `sizes` are the
 /// machine's dimension sizes.
 pub(super) fn is_proved(
-    stage: &AstraPhase,
-    extent: &GroupExtent,
+    stage: &CollectiveChunkPhase,
+    extent: &GroupPlacement,
     sizes: &[u32],
-    quiet: &UncontendedCost<'_>,
+    quiet: &UncontendedMessageCosts<'_>,
 ) -> bool {
     match stage.algorithm {
         AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => true,
@@ -59,7 +59,7 @@ const MAX_DELAYS: usize = 1 << 20;
 /// An order of members, stored relative to the order in which they begin a collective. Equal orders have equal
 /// representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct MemberOrder {
+struct RelativeMemberOrder {
     /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
     /// depends on the whole order.
     whole: u32,
@@ -71,18 +71,18 @@ struct MemberOrder {
 /// The orders that preceded all-to-all exchanges. Each order gets an id, because an exchange's effect depends on the
 /// whole order.
 #[derive(Debug, Default)]
-struct ExchangeOrders {
-    whole: BTreeMap<(MemberOrder, u32), u32>,
+struct AllToAllOrderInterner {
+    whole: BTreeMap<(RelativeMemberOrder, u32), u32>,
 }
 
-impl ExchangeOrders {
+impl AllToAllOrderInterner {
     /// Returns the order after each member has received `messages` in `stage`.
     fn order_after_messages(
         &mut self,
-        mut order: MemberOrder,
-        stage: &AstraPhase,
+        mut order: RelativeMemberOrder,
+        stage: &CollectiveChunkPhase,
         messages: Range<u32>,
-    ) -> MemberOrder {
+    ) -> RelativeMemberOrder {
         let slot = stage.only_queue_assignment();
         let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
@@ -99,7 +99,7 @@ impl ExchangeOrders {
                     let next = self.whole.len() as u32 + 1;
                     let whole = *self.whole.entry((order, stage.phase)).or_insert(next);
                     let moves = BTreeMap::new();
-                    order = MemberOrder { whole, moves };
+                    order = RelativeMemberOrder { whole, moves };
                 }
                 return order;
             }
@@ -113,7 +113,7 @@ impl ExchangeOrders {
 }
 
 /// Returns the number of places by which `messages` rotate the order upward on a ring.
-fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
+fn ring_rotation(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_queue_assignment().backward {
         true => (stage.size - turn) % stage.size,
@@ -122,13 +122,13 @@ fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
 }
 
 /// Returns the number of complete all-to-all exchanges in a member's `messages`.
-fn exchange_count(stage: &AstraPhase, messages: u32) -> u32 {
+fn exchange_count(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
 /// An event of a chunk. The members handle such an event one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum AllMembersEvent {
+enum AllMembersChunkEvent {
     /// Messages of a passage arrive, which ends the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
@@ -140,7 +140,7 @@ enum AllMembersEvent {
 struct SimultaneousDelays {
     /// Pairs of passage and delay, in order of registration.
     of: Vec<(usize, usize)>,
-    order: MemberOrder,
+    order: RelativeMemberOrder,
     /// Last change of the order; `None` if the order never changed.
     change: Option<usize>,
 }
@@ -148,18 +148,18 @@ struct SimultaneousDelays {
 /// The events of all members, sorted like ASTRA-sim's event list: by time, then by insertion.
 #[derive(Debug, Default)]
 struct AllMembersEventQueue {
-    events: BinaryHeap<Reverse<(Span, u64, AllMembersEvent)>>,
+    events: BinaryHeap<Reverse<(Span, u64, AllMembersChunkEvent)>>,
     inserted: u64,
     delays: Vec<SimultaneousDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
     /// Order of members and last change of this order, for each sent message that has not arrived. The key is (passage,
     /// delay).
-    sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
+    sent: BTreeMap<(usize, usize), (RelativeMemberOrder, Option<usize>)>,
 }
 
 impl AllMembersEventQueue {
-    fn insert(&mut self, at: Span, event: AllMembersEvent) {
+    fn insert(&mut self, at: Span, event: AllMembersChunkEvent) {
         self.inserted += 1;
         self.events.push(Reverse((at, self.inserted, event)));
     }
@@ -169,7 +169,7 @@ impl AllMembersEventQueue {
         &mut self,
         at: Span,
         of: (usize, usize),
-        (order, change): (MemberOrder, Option<usize>),
+        (order, change): (RelativeMemberOrder, Option<usize>),
     ) {
         if let Some(&number) = self.due.get(&at) {
             self.delays[number].of.push(of);
@@ -182,7 +182,7 @@ impl AllMembersEventQueue {
             change,
         });
         self.due.insert(at, number);
-        self.insert(at, AllMembersEvent::Delays(number));
+        self.insert(at, AllMembersChunkEvent::Delays(number));
     }
 }
 
@@ -191,10 +191,10 @@ impl AllMembersEventQueue {
 /// delays in a stage. Each end time comes with the number of messages that have arrived by then. `endpoint_of` returns
 /// the delay after a message.
 pub(super) fn order_of_ends(
-    stages: &[AstraPhase],
+    stages: &[CollectiveChunkPhase],
     passages: &[StagePassage],
-    delays_of: impl Fn(&AstraPhase) -> Option<Vec<(Span, u32)>>,
-    endpoint_of: impl Fn(&AstraPhase) -> Span,
+    delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
+    endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
 ) -> Option<Vec<MemberOrderChange>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // Delays of a member that end at one instant form one event.
@@ -204,25 +204,28 @@ pub(super) fn order_of_ends(
     if count.sum::<usize>() > MAX_DELAYS {
         return None;
     }
-    let mut admitted: BTreeMap<Option<StageEntry>, Vec<usize>> = BTreeMap::new();
+    let mut admitted: BTreeMap<Option<ChunkStageEntry>, Vec<usize>> = BTreeMap::new();
     for (number, passage) in passages.iter().enumerate() {
         admitted
             .entry(passage.admitted_by)
             .or_default()
             .push(number);
     }
-    let (mut list, mut orders) = (AllMembersEventQueue::default(), ExchangeOrders::default());
+    let (mut list, mut orders) = (
+        AllMembersEventQueue::default(),
+        AllToAllOrderInterner::default(),
+    );
     // Changes of orders, each with the index of the change before it.
     let mut changes: Vec<(Option<usize>, MemberOrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
-        list.register_delay(at, (passage, 0), (MemberOrder::default(), None));
+        list.register_delay(at, (passage, 0), (RelativeMemberOrder::default(), None));
     }
     while let Some(Reverse((now, _, event))) = list.events.pop() {
         let number = match event {
-            AllMembersEvent::Delays(number) => number,
-            AllMembersEvent::Arrival { passage, delay } => {
+            AllMembersChunkEvent::Delays(number) => number,
+            AllMembersChunkEvent::Arrival { passage, delay } => {
                 let stage = stage_of(passage);
                 let of = &delays[stage.index()];
                 let messages = of[delay - 1].1..of[delay].1;
@@ -268,7 +271,7 @@ pub(super) fn order_of_ends(
                     }
                     let delay = delay + 1;
                     list.sent.insert((passage, delay), (order.clone(), change));
-                    list.insert(arrival, AllMembersEvent::Arrival { passage, delay });
+                    list.insert(arrival, AllMembersChunkEvent::Arrival { passage, delay });
                 }
             }
         }
@@ -286,15 +289,15 @@ pub(super) fn order_of_ends(
 /// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so the function
 /// checks only one line. Along a dimension of the machine, the function checks only one member.
 fn costs_are_equal(
-    stage: &AstraPhase,
-    extent: &GroupExtent,
+    stage: &CollectiveChunkPhase,
+    extent: &GroupPlacement,
     sizes: &[u32],
-    quiet: &UncontendedCost<'_>,
+    quiet: &UncontendedMessageCosts<'_>,
 ) -> bool {
     let phase = &extent.phases[stage.phase as usize];
     let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
     let Some(step) = stage.nth_send(
-        QueueAssignment::default(),
+        MemberPhaseAssignment::default(),
         line_position_in_stage(stage, phase, Position(0)),
         0,
     ) else {
@@ -316,19 +319,19 @@ fn costs_are_equal(
 }
 
 fn line_position_in_stage(
-    stage: &AstraPhase,
-    phase: &GroupPhase,
+    stage: &CollectiveChunkPhase,
+    phase: &CollectiveDimensionPhase,
     position: Position,
-) -> LinePosition {
+) -> MemberLinePosition {
     stage.line_position_from_index(phase.index(position), position)
 }
 
 /// Reorders `members` from the order in which they send the `messages` of `stage` to the order in which
 /// these messages arrive.
 pub(super) fn reorder_members(
-    stage: &AstraPhase,
+    stage: &CollectiveChunkPhase,
     messages: Range<u32>,
-    extent: &GroupExtent,
+    extent: &GroupPlacement,
     members: &mut Vec<Position>,
 ) {
     let phase = &extent.phases[stage.phase as usize];
@@ -363,9 +366,9 @@ pub(super) fn reorder_members(
 /// Returns the members sorted by the time at which they receive their first messages. All members send at the same
 /// time, in the order of `members`.
 fn order_of_arrivals(
-    stage: &AstraPhase,
-    slot: QueueAssignment,
-    phase: &GroupPhase,
+    stage: &CollectiveChunkPhase,
+    slot: MemberPhaseAssignment,
+    phase: &CollectiveDimensionPhase,
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());

@@ -1,6 +1,6 @@
 //! Detects ASTRA-sim's input files by their keys.
 
-use super::document::{InputDocument, KnownKeys};
+use super::document::{KnownKeys, ValidatedInputDocument};
 use super::{memory_file, network_file, system};
 
 /// Kind of an input file of ASTRA-sim.
@@ -18,10 +18,10 @@ impl AstraInputKind {
     /// Returns the kind of input file to which `text` belongs, or `None` if it belongs to none. The text must contain
     /// the keys that every file of this kind has; their values are not checked.
     pub fn classify_text(text: &str) -> Option<Self> {
-        let has = |document: InputDocument<'_>, keys: &[&str]| {
+        let has = |document: ValidatedInputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
         };
-        let json = |keys: &KnownKeys| InputDocument::parse_json(text, "", keys, true).ok();
+        let json = |keys: &KnownKeys| ValidatedInputDocument::parse_json(text, "", keys, true).ok();
         if let Some(document) = json(&memory_file::KEYS)
             && has(document, &["memory-type"])
         {
@@ -33,7 +33,8 @@ impl AstraInputKind {
             // Another tool's file may also contain one of the system file's keys, so require several.
             return (count >= 2).then_some(Self::System);
         }
-        let document = InputDocument::parse_yaml(text, "", &network_file::KEYS, true).ok()?;
+        let document =
+            ValidatedInputDocument::parse_yaml(text, "", &network_file::KEYS, true).ok()?;
         has(document, &["topology", "npus_count"]).then_some(Self::Network)
     }
 }

@@ -1,10 +1,10 @@
 //! Reads the inputs of a run and checks that they are consistent.
 
-use super::program::QueueAssignment;
+use super::program::MemberPhaseAssignment;
 use super::{
-    AnalyticalNetwork, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
-    PerNodeImplementationFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile,
-    logging,
+    AnalyticalNetwork, AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError, InputNote,
+    PerCollectiveKind, PerNodeImplementationFile, Quirk, QuirkSet, RemoteMemoryFile,
+    RemoteMemorySharing, logging,
 };
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ pub struct AstraInputs {
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
     /// Contents of the system file.
-    pub system: SystemFile,
+    pub system: AstraSystemFile,
     /// Contents of the network file.
     pub network: AstraNetworkFile,
     /// The remote memory; `None` if the machine has none.
@@ -126,7 +126,7 @@ impl AstraInputs {
         let lenient = flags.lenient;
         let (system, found) = {
             let (text, file) = text("system", &flags.system)?;
-            SystemFile::parse(&text, &file, lenient)?
+            AstraSystemFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
         if flags.injection_scale != 1.0 && system.endpoint_delay.is_none() {
@@ -263,7 +263,7 @@ impl AstraInputs {
                 return refuse(&flags.groups, &id.to_string(), why);
             }
         }
-        if let Some(ServerSharing::PerNode {
+        if let Some(RemoteMemorySharing::PerNode {
             nodes,
             npus_per_node,
         }) = self.memory.map(|memory| memory.sharing)
@@ -275,11 +275,11 @@ impl AstraInputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > QueueAssignment::QUEUES {
+        if flags.queues.get() > MemberPhaseAssignment::QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                QueueAssignment::QUEUES
+                MemberPhaseAssignment::QUEUES
             );
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);

@@ -1,7 +1,7 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names and units. An
 //! [`InputNote`] marks each value that users may misunderstand.
 //!
-//! Each input of ASTRA-sim has its own type: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
+//! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
 //! (JSON), [`CommGroupFile`] (JSON), and [`PerNodeImplementationFile`] (YAML). The logging configuration (TOML) has no
 //! type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a flag
 //! that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
@@ -54,32 +54,32 @@ mod tensors;
 mod trace;
 mod yaml;
 
-pub use algorithm::{AstraAlgorithm, CollectiveImplementation};
+pub use algorithm::{AstraAlgorithm, CollectiveAlgorithmEntry};
 pub use analytical_network::AnalyticalNetwork;
-pub use collectives::AstraCollectives;
-pub use congestion_aware::CongestionAware;
-pub use congestion_unaware::CongestionUnaware;
-pub use cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
-pub use cut_through_links::CutThroughLinks;
-pub use cut_through_ports::CutThroughPorts;
+pub use collectives::AstraCollectiveBackend;
+pub use congestion_aware::CongestionAwareModel;
+pub use congestion_unaware::CongestionUnawareModel;
+pub use cut_through::{CutThroughNetwork, RoutePosition, ServerHop, ServerRouting};
+pub use cut_through_links::LinkCutThroughNetwork;
+pub use cut_through_ports::PortCutThroughNetwork;
 pub use endless_waits::EndlessWait;
 pub use error::{InputError, InputNote};
 pub use groups_file::CommGroupFile;
 pub use input_kind::AstraInputKind;
 pub use inputs::{AstraFlags, AstraInputs};
 pub use machine::build_machine;
-pub use machine_file::{ImportedMachineFile, InputText, machine_file};
-pub use memory::{CompletedNode, TensorMemory};
-pub use memory_file::{RemoteMemoryFile, ServerSharing};
+pub use machine_file::{ImportedMachineFile, NamedInputText, machine_file};
+pub use memory::{CompletedNode, TensorLifetimesAndAccesses};
+pub use memory_file::{RemoteMemoryFile, RemoteMemorySharing};
 pub use network_file::{AstraDimension, AstraNetworkFile};
 pub use node_types::NodeTypes;
 pub use per_node::PerNodeImplementationFile;
-pub use program::AstraPhase;
+pub use program::CollectiveChunkPhase;
 pub use quirks::{Quirk, QuirkSet};
 pub use statistics::{RankWorkTotals, RooflineMeans};
 pub use system::{
-    CollectiveImplementations, CollectiveOptimization, LogGpParams, PerCollectiveKind,
-    SchedulingPolicy, SystemFile,
+    AlgorithmsPerCollectiveKind, AllReduceDecomposition, AstraSystemFile, ChunkSchedulingPolicy,
+    LogGpBusParams, PerCollectiveKind,
 };
 pub use tensors::RankTensors;
 pub use trace::{AstraRankGraph, AstraTraceReader, counts_as};

@@ -1,8 +1,8 @@
 //! Builds the machine that the input files describe.
 
-use super::{AstraInputs, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing};
+use super::{AstraInputs, Quirk, QuirkSet, RemoteMemoryFile, RemoteMemorySharing};
 use chakram_base::units::{Bandwidth, Span};
-use chakram_hardware::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use chakram_hardware::collective::{CollectiveAlgorithm, DimensionAlgorithmChoice};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
 use chakram_hardware::topology::{Topology, TopologyDimension};
@@ -39,8 +39,10 @@ pub fn build_machine(inputs: &AstraInputs, lanes: u32) -> Machine {
         host_lanes: 1,
         slowdown: 1.0,
     };
-    let algorithms =
-        vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); inputs.network.dimensions.len()];
+    let algorithms = vec![
+        DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring);
+        inputs.network.dimensions.len()
+    ];
     let remote = inputs
         .memory
         .map(|memory| build_remote_memory(memory, inputs.quirks));
@@ -52,9 +54,9 @@ pub fn build_machine(inputs: &AstraInputs, lanes: u32) -> Machine {
 fn build_remote_memory(memory: RemoteMemoryFile, quirks: QuirkSet) -> RemoteMemory {
     RemoteMemory {
         attachment: match memory.sharing {
-            ServerSharing::PerNpu => MemoryAttachment::PerNpu,
-            ServerSharing::Pool => MemoryAttachment::Pool,
-            ServerSharing::PerNode { npus_per_node, .. } => {
+            RemoteMemorySharing::PerNpu => MemoryAttachment::PerNpu,
+            RemoteMemorySharing::Pool => MemoryAttachment::Pool,
+            RemoteMemorySharing::PerNode { npus_per_node, .. } => {
                 MemoryAttachment::PerNode(npus_per_node)
             }
         },

@@ -13,11 +13,11 @@
 //! | fully connected, n NPUs | direct, n - 1 messages one after another | B | (n - 1) B |
 //! | fully connected | another, one message at a time | B | B |
 
-use super::document::{InputDocument, KnownKeys};
+use super::document::{KnownKeys, ValidatedInputDocument};
 use super::{
-    AstraAlgorithm, AstraDimension, AstraNetworkFile, CollectiveImplementation,
-    CollectiveOptimization, InputError, InputNote, Quirk, RemoteMemoryFile, ServerSharing,
-    SystemFile, memory_file, network_file, system,
+    AllReduceDecomposition, AstraAlgorithm, AstraDimension, AstraNetworkFile, AstraSystemFile,
+    CollectiveAlgorithmEntry, InputError, InputNote, Quirk, RemoteMemoryFile, RemoteMemorySharing,
+    memory_file, network_file, system,
 };
 use chakram_base::config::ConfigLiteral;
 use chakram_base::dtype::Dtype;
@@ -27,7 +27,7 @@ use chakram_hardware::topology::DimensionShape;
 
 /// An input file: its text, and its name for messages.
 #[derive(Clone, Copy, Debug)]
-pub struct InputText<'a> {
+pub struct NamedInputText<'a> {
     /// Name of the file for messages.
     pub file: &'a str,
     /// Contents of the file.
@@ -55,9 +55,9 @@ const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-
 /// Fails if a parser rejects a file, or if a number in a file exceeds the limits of machine files.
 pub fn machine_file(
     name: &str,
-    network: InputText<'_>,
-    system: Option<InputText<'_>>,
-    memory: Option<InputText<'_>>,
+    network: NamedInputText<'_>,
+    system: Option<NamedInputText<'_>>,
+    memory: Option<NamedInputText<'_>>,
 ) -> Result<ImportedMachineFile, InputError> {
     let (dimensions, mut notes) = AstraNetworkFile::parse(network.text, network.file, false)?;
     let dimensions = dimensions.dimensions;
@@ -66,7 +66,7 @@ pub fn machine_file(
     let mut collectives = String::new();
     let mut algorithms = vec![None; dimensions.len()];
     if let Some(system) = system {
-        let (file, found) = SystemFile::parse(system.text, system.file, false)?;
+        let (file, found) = AstraSystemFile::parse(system.text, system.file, false)?;
         notes.extend(found.into_iter().filter(|note| note.line.is_some()));
         algorithms = dimension_algorithms(&file, &dimensions, &mut unsaid);
         parts += &npu_table(&file, &mut unsaid);
@@ -140,13 +140,13 @@ impl InexpressibleKeys {
     /// Converts the keys to notes about `input`, with their lines.
     fn take_notes_about_input(
         &mut self,
-        input: InputText<'_>,
+        input: NamedInputText<'_>,
         keys: &KnownKeys,
         yaml: bool,
     ) -> Result<Vec<InputNote>, InputError> {
         let mut document = match yaml {
-            true => InputDocument::parse_yaml(input.text, input.file, keys, true)?,
-            false => InputDocument::parse_json(input.text, input.file, keys, true)?,
+            true => ValidatedInputDocument::parse_yaml(input.text, input.file, keys, true)?,
+            false => ValidatedInputDocument::parse_json(input.text, input.file, keys, true)?,
         };
         let unsaid = std::mem::take(&mut self.0);
         let count = unsaid.len();
@@ -162,7 +162,7 @@ impl InexpressibleKeys {
 /// Returns each dimension's algorithm, which comes from the first kind of collective that has an algorithm for the
 /// dimension.
 fn dimension_algorithms(
-    system: &SystemFile,
+    system: &AstraSystemFile,
     dimensions: &[AstraDimension],
     unsaid: &mut InexpressibleKeys,
 ) -> Vec<Option<AstraAlgorithm>> {
@@ -173,7 +173,7 @@ fn dimension_algorithms(
         &kinds.reduce_scatter,
         &kinds.all_to_all,
     ];
-    let along = |list: &[CollectiveImplementation]| -> Vec<Option<AstraAlgorithm>> {
+    let along = |list: &[CollectiveAlgorithmEntry]| -> Vec<Option<AstraAlgorithm>> {
         let at = |index| list.get(index).or(list.last());
         (0..dimensions.len())
             .map(|index| Some(at(index)?.algorithm))
@@ -211,7 +211,7 @@ fn dimension_algorithms(
                 _ => false,
             });
         let tree =
-            |one: &CollectiveImplementation| one.algorithm == AstraAlgorithm::DoubleBinaryTree;
+            |one: &CollectiveAlgorithmEntry| one.algorithm == AstraAlgorithm::DoubleBinaryTree;
         if list.iter().any(tree) {
             unsaid.add_key(
                 &key,
@@ -248,7 +248,7 @@ fn dimension_algorithms(
 }
 
 /// Returns the table for the NPU class, or an empty string if the system file does not state the NPU's rates.
-fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
+fn npu_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
     let (Some(bandwidth), Some(peak)) = (bandwidth, peak) else {
@@ -278,7 +278,7 @@ fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
 }
 
 /// Returns the table for collectives, which states the number of chunks.
-fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
+fn collectives_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let most = ChunkingSettings::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
@@ -297,7 +297,7 @@ fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> Str
 
 /// Adds notes about the system file's remaining keys.
 fn add_system_notes(
-    system: &SystemFile,
+    system: &AstraSystemFile,
     dimensions: &[AstraDimension],
     unsaid: &mut InexpressibleKeys,
 ) {
@@ -316,7 +316,7 @@ fn add_system_notes(
     if system.local_memory_bandwidth.is_some() {
         unsaid.add_key("local-mem-bw", "all-reduce and reduce-scatter read and write what they reduce at this rate, three times the bytes of a message");
     }
-    if system.optimization == CollectiveOptimization::Baseline && dimensions.len() > 1 {
+    if system.optimization == AllReduceDecomposition::Baseline && dimensions.len() > 1 {
         unsaid.add_key("collective-optimization", "an all-reduce of the whole buffer in every dimension; here outer dimensions carry what inner ones scattered");
     }
     unsaid.add_key(
@@ -356,7 +356,7 @@ fn add_system_notes(
 
 /// Returns the note about quirks that may change the results but that the machine does not reproduce.
 fn quirk_note(
-    system: &SystemFile,
+    system: &AstraSystemFile,
     dimensions: &[AstraDimension],
     algorithms: &[Option<AstraAlgorithm>],
 ) -> InputNote {
@@ -455,9 +455,9 @@ fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut InexpressibleKeys
         return String::new();
     };
     let attachment = match memory.sharing {
-        ServerSharing::PerNpu => "per_npu",
-        ServerSharing::Pool => "pool",
-        ServerSharing::PerNode { npus_per_node, .. } => {
+        RemoteMemorySharing::PerNpu => "per_npu",
+        RemoteMemorySharing::Pool => "pool",
+        RemoteMemorySharing::PerNode { npus_per_node, .. } => {
             let why = format!(
                 "memory that {npus_per_node} NPUs share is none of a machine's kinds, so this one has none"
             );

@@ -43,7 +43,7 @@ struct TensorLifetime {
 
 /// Lifetimes of a rank's tensors, and the accesses to them.
 #[derive(Clone, Debug)]
-pub struct TensorMemory<'a> {
+pub struct TensorLifetimesAndAccesses<'a> {
     names: &'a [String],
     /// Lifetimes, in the order in which the tensors are first used.
     lives: Vec<TensorLifetime>,
@@ -55,7 +55,7 @@ pub struct TensorMemory<'a> {
     early: Vec<u32>,
 }
 
-impl<'a> TensorMemory<'a> {
+impl<'a> TensorLifetimesAndAccesses<'a> {
     /// Computes the lifetimes of `tensors` in a run, given the rank's nodes in the order in which they completed.
     pub fn compute_lifetimes(
         tensors: &'a RankTensors,

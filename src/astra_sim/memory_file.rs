@@ -1,11 +1,11 @@
 //! The remote memory file.
 
-use super::document::{InputDocument, KnownKeys};
+use super::document::{KnownKeys, ValidatedInputDocument};
 use super::error::{InputError, InputNote};
 
 /// How NPUs share the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerSharing {
+pub enum RemoteMemorySharing {
     /// Each NPU has its own memory servers.
     PerNpu,
     /// Each node (a set of NPUs with consecutive numbers) shares its servers.
@@ -23,7 +23,7 @@ pub enum ServerSharing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemoryFile {
     /// How NPUs share memory servers.
-    pub sharing: ServerSharing,
+    pub sharing: RemoteMemorySharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,
     /// Bandwidth of a server, in GB/s of 10^9 bytes, at least 1.
@@ -63,7 +63,7 @@ impl RemoteMemoryFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
-        let mut document = InputDocument::parse_json(text, file, &KEYS, lenient)?;
+        let mut document = ValidatedInputDocument::parse_json(text, file, &KEYS, lenient)?;
         let types = [
             (RemoteMemoryKind::None, "NO_MEMORY_EXPANSION"),
             (RemoteMemoryKind::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
@@ -97,12 +97,14 @@ impl RemoteMemoryFile {
             RemoteMemoryKind::None => None,
             _ => Some(Self {
                 sharing: match chosen {
-                    RemoteMemoryKind::PerNode => ServerSharing::PerNode {
+                    RemoteMemoryKind::PerNode => RemoteMemorySharing::PerNode {
                         nodes: read_count(&mut document, NODES)?,
                         npus_per_node: read_count(&mut document, NPUS_PER_NODE)?,
                     },
-                    RemoteMemoryKind::Pool => ServerSharing::Pool,
-                    RemoteMemoryKind::PerNpu | RemoteMemoryKind::None => ServerSharing::PerNpu,
+                    RemoteMemoryKind::Pool => RemoteMemorySharing::Pool,
+                    RemoteMemoryKind::PerNpu | RemoteMemoryKind::None => {
+                        RemoteMemorySharing::PerNpu
+                    }
                 },
                 latency: document.read_whole_number(LATENCY, 0, MOST)?.unwrap_or(0),
                 bandwidth: document.read_whole_number(BANDWIDTH, 1, MOST)?.unwrap_or(1),
@@ -112,7 +114,7 @@ impl RemoteMemoryFile {
     }
 }
 
-fn read_count(document: &mut InputDocument<'_>, key: &str) -> Result<u32, InputError> {
+fn read_count(document: &mut ValidatedInputDocument<'_>, key: &str) -> Result<u32, InputError> {
     let most = i32::MAX as u64;
     let count = document.read_whole_number(key, 1, most)?.unwrap_or(1);
     Ok(u32::try_from(count).expect("it is at most 2^31"))
@@ -135,7 +137,7 @@ mod tests {
             "{\"memory-type\": \"PER_NODE_MEMORY_EXPANSION\", \"remote-mem-latency\": 0,
             \"remote-mem-bw\": 128, \"num-nodes\": 8, \"num-npus-per-node\": 4}",
         );
-        let sharing = ServerSharing::PerNode {
+        let sharing = RemoteMemorySharing::PerNode {
             nodes: 8,
             npus_per_node: 4,
         };
@@ -150,7 +152,7 @@ mod tests {
              \"remote-mem-bw\": 25.9,\n\"num-nodes\": 2}",
         );
         let expected = RemoteMemoryFile {
-            sharing: ServerSharing::Pool,
+            sharing: RemoteMemorySharing::Pool,
             latency: 500,
             bandwidth: 25,
         };

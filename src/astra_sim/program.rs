@@ -21,7 +21,7 @@ use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::{
-    BusTransfer, CompletionToken, LinePosition, ReceiveSource, SendStep, TransferCause,
+    BusTransfer, BusTransferCause, CompletionToken, MemberLinePosition, PostedReceive, SendStep,
 };
 
 mod direct;
@@ -40,7 +40,7 @@ pub(super) enum PhaseOperation {
 
 /// One phase of a chunk of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AstraPhase {
+pub struct CollectiveChunkPhase {
     /// Index of the phase in the extent.
     pub(super) phase: u32,
     pub(super) algorithm: AstraAlgorithm,
@@ -80,7 +80,7 @@ pub(super) enum QueueRotation {
 
 /// A member's queue, direction and tree in a phase; packed into 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct QueueAssignment {
+pub(super) struct MemberPhaseAssignment {
     /// Index of the queue in its level.
     pub queue: u16,
     /// True if the member sends towards lower indices.
@@ -89,7 +89,7 @@ pub(super) struct QueueAssignment {
     pub mirrored: bool,
 }
 
-impl QueueAssignment {
+impl MemberPhaseAssignment {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
     /// Maximum number of queues in a level.
@@ -160,7 +160,7 @@ fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
 
 /// Returns the distance along the line from `other` to the member at `position`. If `backward` is true, measures in the
 /// opposite direction.
-fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
+fn distance_between(other: u32, position: MemberLinePosition, backward: bool) -> u32 {
     let (from, to) = if backward {
         (position.index, other)
     } else {
@@ -173,18 +173,22 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
     }
 }
 
-impl AstraPhase {
+impl CollectiveChunkPhase {
     /// Returns the phase's only assignment (queue and direction). The machine must have one queue per level.
-    pub(super) fn only_queue_assignment(&self) -> QueueAssignment {
-        QueueAssignment {
+    pub(super) fn only_queue_assignment(&self) -> MemberPhaseAssignment {
+        MemberPhaseAssignment {
             backward: self.rotation == QueueRotation::Second,
-            ..QueueAssignment::default()
+            ..MemberPhaseAssignment::default()
         }
     }
 
     /// Returns the line position of the member that has `index` in its line and `position` in the group.
-    pub(super) fn line_position_from_index(&self, index: u32, position: Position) -> LinePosition {
-        LinePosition {
+    pub(super) fn line_position_from_index(
+        &self,
+        index: u32,
+        position: Position,
+    ) -> MemberLinePosition {
+        MemberLinePosition {
             size: self.size,
             index,
             root: 0,
@@ -233,7 +237,11 @@ impl AstraPhase {
     }
 
     #[inline]
-    pub(super) fn initial_credits(&self, slot: QueueAssignment, position: LinePosition) -> u32 {
+    pub(super) fn initial_credits(
+        &self,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
+    ) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
             AstraAlgorithm::Direct { window } => direct::window_size(window, position),
@@ -244,7 +252,11 @@ impl AstraPhase {
     }
 
     #[inline]
-    pub(super) fn receive_count(&self, slot: QueueAssignment, position: LinePosition) -> u32 {
+    pub(super) fn receive_count(
+        &self,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
+    ) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring => ring::message_count(self, position),
             AstraAlgorithm::Direct { .. } => direct::message_count(self, position),
@@ -258,8 +270,8 @@ impl AstraPhase {
     #[inline]
     pub(super) fn nth_send(
         &self,
-        slot: QueueAssignment,
-        position: LinePosition,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
         i: u32,
     ) -> Option<SendStep> {
         let after = i + 1;
@@ -316,11 +328,11 @@ impl AstraPhase {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub(super) fn receive_source(
         &self,
-        slot: QueueAssignment,
-        position: LinePosition,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<ReceiveSource> {
+    ) -> Option<PostedReceive> {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             return tree::TreeRole::role_of_member(slot, position)
                 .receive_source(slot, position, taken, k);
@@ -338,19 +350,19 @@ impl AstraPhase {
             }
             _ => index_along(position.index, position.size, 1, !slot.backward),
         };
-        Some(ReceiveSource { from, step })
+        Some(PostedReceive { from, step })
     }
 
     /// Returns true if members of `other` exchange the same messages along the same lines, that is, equally many
     /// messages of equal sizes with the same partners.
     pub(super) fn has_same_exchanges(&self, other: &Self) -> bool {
-        let position = LinePosition {
+        let position = MemberLinePosition {
             size: self.size,
             index: 0,
             root: 0,
             position: 0,
         };
-        let slot = QueueAssignment::default();
+        let slot = MemberPhaseAssignment::default();
         let backward = |of: &Self| of.rotation == QueueRotation::Second;
         let count = self.receive_count(slot, position);
         if self.script.is_some()
@@ -378,8 +390,8 @@ impl AstraPhase {
     /// receive only from neighbours in their own tree.
     pub(super) fn steps_before_receive(
         &self,
-        slot: QueueAssignment,
-        position: LinePosition,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
         from: u32,
         heard: u32,
     ) -> Option<u32> {
@@ -409,8 +421,8 @@ impl AstraPhase {
     /// Implements `CollectiveBackend::requested_step`.
     pub(super) fn requested_step(
         &self,
-        slot: QueueAssignment,
-        position: LinePosition,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
         to: u32,
         step: u32,
     ) -> Option<u32> {
@@ -433,7 +445,7 @@ impl AstraPhase {
 
     /// Returns the numbers of `idle` and `busy` packets in each of the member's rounds.
     #[inline]
-    fn packet_rounds(&self, position: LinePosition) -> PacketRound {
+    fn packet_rounds(&self, position: MemberLinePosition) -> PacketRound {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
                 let idle = direct::window_size(window, position);
@@ -461,9 +473,9 @@ impl AstraPhase {
     /// round.
     pub(super) fn bus_transfer(
         &self,
-        slot: QueueAssignment,
-        position: LinePosition,
-        of: TransferCause,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
+        of: BusTransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
         let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
@@ -477,8 +489,8 @@ impl AstraPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             let role = tree::TreeRole::role_of_member(slot, position);
             return match of {
-                TransferCause::Start => load(self.amount, true, false, false),
-                TransferCause::Reception(r) => {
+                BusTransferCause::Start => load(self.amount, true, false, false),
+                BusTransferCause::Reception(r) => {
                     // A member with two children sends the result back over the bus only once, after the second child's
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
@@ -495,11 +507,11 @@ impl AstraPhase {
         let rounds = self.packet_rounds(position);
         // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
-            TransferCause::Start => 0,
-            TransferCause::Reception(r) => rounds.idle + r,
+            BusTransferCause::Start => 0,
+            BusTransferCause::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {
-            (AstraAlgorithm::HalvingDoubling, TransferCause::Reception(r)) => {
+            (AstraAlgorithm::HalvingDoubling, BusTransferCause::Reception(r)) => {
                 self.halving_reception_size(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {
@@ -520,7 +532,7 @@ impl AstraPhase {
     /// [`Quirk::HalvingDoublingReductions`], halving-doubling uses the next message's size, which is half of the
     /// received size in a reduce-scatter.
     #[inline]
-    fn halving_reception_size(&self, position: LinePosition, r: u32) -> BufferShare {
+    fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
@@ -536,8 +548,8 @@ impl AstraPhase {
     #[inline]
     pub(super) fn reduced_amount(
         &self,
-        slot: QueueAssignment,
-        position: LinePosition,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
         r: u32,
     ) -> Option<BufferShare> {
         let rounds = self.packet_rounds(position);

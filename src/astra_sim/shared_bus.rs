@@ -11,7 +11,7 @@
 //! reduction, a round-trip transfer crosses the bus in the other direction. Every transfer that begins or ends at the
 //! NPU side of the outer bus also crosses the inner bus.
 
-use super::LogGpParams;
+use super::LogGpBusParams;
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::{BusEventScheduler, BusTransfer, CompletionToken};
 use std::collections::VecDeque;
@@ -80,8 +80,8 @@ struct BusSideQueues {
 
 /// The two buses of one NPU.
 #[derive(Clone, Debug)]
-pub(super) struct SharedBus {
-    terms: LogGpParams,
+pub(super) struct NpuSharedBuses {
+    terms: LogGpBusParams,
     /// Duration of a reduction, in ns per hundred bytes.
     reduction: u64,
     sides: [BusSideQueues; 4],
@@ -92,8 +92,8 @@ fn other_side(side: usize) -> usize {
     side ^ 1
 }
 
-impl SharedBus {
-    pub fn new(terms: LogGpParams, reduction: u64) -> Self {
+impl NpuSharedBuses {
+    pub fn new(terms: LogGpBusParams, reduction: u64) -> Self {
         Self {
             terms,
             reduction,
@@ -231,7 +231,7 @@ impl SharedBus {
     }
 
     fn send_next(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
-        let LogGpParams {
+        let LogGpBusParams {
             latency,
             overhead,
             gap,

@@ -2,7 +2,7 @@
 //! and the system file.
 
 use super::trace::counts_as;
-use super::{AstraInputs, SystemFile};
+use super::{AstraInputs, AstraSystemFile};
 use chakram_base::units::Span;
 use chakram_trace::graph::{Graph, NodeKind};
 
@@ -95,7 +95,7 @@ struct RooflineSums {
 }
 
 impl RooflineSums {
-    fn add_kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &SystemFile) {
+    fn add_kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &AstraSystemFile) {
         let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
         let peak = system.peak * 1e12;
         if bytes == 0 {

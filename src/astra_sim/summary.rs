@@ -1,6 +1,6 @@
 //! Summary of the parsed inputs, one line per section.
 
-use super::{AstraInputs, CollectiveImplementation, Quirk, ServerSharing};
+use super::{AstraInputs, CollectiveAlgorithmEntry, Quirk, RemoteMemorySharing};
 use std::path::PathBuf;
 
 impl AstraInputs {
@@ -20,12 +20,12 @@ impl AstraInputs {
             None => "no remote memory".to_owned(),
             Some(remote) => {
                 let sharing = match remote.sharing {
-                    ServerSharing::PerNpu => "per NPU".to_owned(),
-                    ServerSharing::PerNode {
+                    RemoteMemorySharing::PerNpu => "per NPU".to_owned(),
+                    RemoteMemorySharing::PerNode {
                         nodes,
                         npus_per_node,
                     } => format!("for each of {nodes} nodes of {npus_per_node} NPUs"),
-                    ServerSharing::Pool => "for all NPUs".to_owned(),
+                    RemoteMemorySharing::Pool => "for all NPUs".to_owned(),
                 };
                 let (bandwidth, latency) = (remote.bandwidth, remote.latency);
                 format!("remote {bandwidth} GB/s after {latency} ns {sharing}")
@@ -71,10 +71,10 @@ impl AstraInputs {
     fn collectives_line(&self) -> String {
         let lists = &self.system.implementations;
         let custom = &self.system.custom;
-        let line = |name: &str, list: &[CollectiveImplementation], custom: &Option<PathBuf>| {
+        let line = |name: &str, list: &[CollectiveAlgorithmEntry], custom: &Option<PathBuf>| {
             let names: Vec<_> = list
                 .iter()
-                .map(CollectiveImplementation::to_string)
+                .map(CollectiveAlgorithmEntry::to_string)
                 .collect();
             match (custom, &names[..]) {
                 (Some(prefix), _) => Some(format!("{name} as in {}", prefix.display())),

@@ -8,11 +8,11 @@
 //! has the same wait.
 
 use super::AstraAlgorithm;
-use super::program::{AstraPhase, PhaseOperation, QueueAssignment};
+use super::program::{CollectiveChunkPhase, MemberPhaseAssignment, PhaseOperation};
 use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, Span};
-use chakram_hardware::collective::{LinePosition, UncontendedCost};
-use chakram_hardware::group::GroupExtent;
+use chakram_hardware::collective::{MemberLinePosition, UncontendedMessageCosts};
+use chakram_hardware::group::GroupPlacement;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -21,13 +21,13 @@ const COMPARED: u32 = 256;
 
 /// A line of members that communicate in a phase. If the line is symmetric, one member represents
 /// all others.
-pub(super) struct SymmetricLine<'a> {
-    pub stage: &'a AstraPhase,
-    pub slot: QueueAssignment,
-    pub extent: &'a GroupExtent,
+pub(super) struct PhaseMemberLine<'a> {
+    pub stage: &'a CollectiveChunkPhase,
+    pub slot: MemberPhaseAssignment,
+    pub extent: &'a GroupPlacement,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
-    pub quiet: &'a UncontendedCost<'a>,
+    pub quiet: &'a UncontendedMessageCosts<'a>,
 }
 
 /// Event at a member. At the same instant, events are handled in the order of the variants.
@@ -38,7 +38,7 @@ enum MemberEvent {
     Attended(u32),
 }
 
-impl SymmetricLine<'_> {
+impl PhaseMemberLine<'_> {
     /// Returns the duration of the phase, or `None` if the duration is not proven equal for all members.
     pub fn phase_duration(
         &self,
@@ -100,7 +100,7 @@ impl SymmetricLine<'_> {
         amount.map_or(Span::ZERO, reduction)
     }
 
-    fn position_of(&self, index: u32) -> LinePosition {
+    fn position_of(&self, index: u32) -> MemberLinePosition {
         self.stage.line_position_from_index(index, Position(index))
     }
 

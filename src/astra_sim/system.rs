@@ -1,7 +1,7 @@
 //! The system file: an NPU's compute rates, and the chunks and algorithms of collectives.
 
-use super::algorithm::{AstraAlgorithm, CollectiveImplementation, NAMES};
-use super::document::{InputDocument, KnownKeys};
+use super::algorithm::{AstraAlgorithm, CollectiveAlgorithmEntry, NAMES};
+use super::document::{KnownKeys, ValidatedInputDocument};
 use super::error::{InputError, InputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Order in which waiting chunks of different collectives start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SchedulingPolicy {
+pub enum ChunkSchedulingPolicy {
     /// The latest collective comes first.
     Lifo,
     /// The earliest collective comes first.
@@ -20,7 +20,7 @@ pub enum SchedulingPolicy {
 
 /// Decomposition of an all-reduce over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectiveOptimization {
+pub enum AllReduceDecomposition {
     /// The dimensions run an all-reduce of the whole chunk, one after another.
     Baseline,
     /// Reduce-scatters from the innermost dimension outward and all-gathers back inward, so that
@@ -43,11 +43,11 @@ pub struct PerCollectiveKind<T> {
 
 /// Implementations of each kind of collective: one per dimension, innermost first. An empty list means that the file
 /// states no implementation, so such a collective cannot run.
-pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
+pub type AlgorithmsPerCollectiveKind = PerCollectiveKind<Vec<CollectiveAlgorithmEntry>>;
 
 /// A LogGP bus between an NPU and its memory agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LogGpParams {
+pub struct LogGpBusParams {
     /// Latency `L`, in ns.
     pub latency: u64,
     /// Overhead `o`, in ns.
@@ -60,20 +60,20 @@ pub struct LogGpParams {
 
 /// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SystemFile {
+pub struct AstraSystemFile {
     /// Order in which chunks of several collectives start; last in, first out if absent.
-    pub scheduling: SchedulingPolicy,
+    pub scheduling: ChunkSchedulingPolicy,
     /// Decomposition of an all-reduce; the baseline if absent.
-    pub optimization: CollectiveOptimization,
+    pub optimization: AllReduceDecomposition,
     /// `endpoint-delay`: delay before each message and after each reception, in ns. `None` if absent; see
-    /// [`SystemFile::endpoint_delay`].
+    /// [`AstraSystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
     /// `active-chunks-per-dimension`: maximum number of chunks in flight in each dimension, at least 1.
     pub active_chunks: u32,
     /// `preferred-dataset-splits`: number of chunks per collective, at least 1.
     pub splits: u32,
     /// Algorithms for each kind of collective.
-    pub implementations: CollectiveImplementations,
+    pub implementations: AlgorithmsPerCollectiveKind,
     /// Prefix of a custom algorithm's trace files, for each kind of collective.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
     /// File that assigns custom algorithms to single nodes (see [`super::PerNodeImplementationFile`]).
@@ -95,10 +95,10 @@ pub struct SystemFile {
     /// `local-reduction-delay`, in ns; only the shared bus uses it.
     pub reduction_delay: u64,
     /// Bus that replaces the endpoint delay; `None` if the file enables no bus.
-    pub shared_bus: Option<LogGpParams>,
+    pub shared_bus: Option<LogGpBusParams>,
 }
 
-impl SystemFile {
+impl AstraSystemFile {
     /// Default endpoint delay before each message and after each reception, in ns.
     pub const ENDPOINT_DELAY: u64 = 10;
 
@@ -122,7 +122,7 @@ impl SystemFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
-        let mut document = InputDocument::parse_json(text, file, &KEYS, lenient)?;
+        let mut document = ValidatedInputDocument::parse_json(text, file, &KEYS, lenient)?;
         let system = parse_system(&mut document)?;
         Ok((system, document.into_notes()))
     }
@@ -195,13 +195,13 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
     ],
 };
 
-fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
+fn parse_system(document: &mut ValidatedInputDocument<'_>) -> Result<AstraSystemFile, InputError> {
     let scheduling = document.read_choice(
         "scheduling-policy",
         &[
-            (SchedulingPolicy::Lifo, "LIFO"),
-            (SchedulingPolicy::Fifo, "FIFO"),
-            (SchedulingPolicy::Explicit, "EXPLICIT"),
+            (ChunkSchedulingPolicy::Lifo, "LIFO"),
+            (ChunkSchedulingPolicy::Fifo, "FIFO"),
+            (ChunkSchedulingPolicy::Explicit, "EXPLICIT"),
         ],
     )?;
     if scheduling.is_none() {
@@ -211,8 +211,8 @@ fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputErr
     let optimization = document.read_choice(
         "collective-optimization",
         &[
-            (CollectiveOptimization::Baseline, "baseline"),
-            (CollectiveOptimization::LocalBwAware, "localBWAware"),
+            (AllReduceDecomposition::Baseline, "baseline"),
+            (AllReduceDecomposition::LocalBwAware, "localBWAware"),
         ],
     )?;
     if optimization.is_none() {
@@ -236,13 +236,13 @@ fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputErr
     let memory_trace = memory_trace.unwrap_or("local_mem_trace").to_owned();
     let per_node_custom = document.read_text("per-node-custom-implementation")?;
     let per_node_custom = per_node_custom.map(PathBuf::from);
-    Ok(SystemFile {
-        scheduling: scheduling.unwrap_or(SchedulingPolicy::Lifo),
-        optimization: optimization.unwrap_or(CollectiveOptimization::Baseline),
+    Ok(AstraSystemFile {
+        scheduling: scheduling.unwrap_or(ChunkSchedulingPolicy::Lifo),
+        optimization: optimization.unwrap_or(AllReduceDecomposition::Baseline),
         endpoint_delay: document.read_whole_number("endpoint-delay", 0, MOST)?,
         active_chunks: read_count(document, "active-chunks-per-dimension")?.unwrap_or(1),
         splits: read_dataset_splits(document)?,
-        implementations: CollectiveImplementations {
+        implementations: AlgorithmsPerCollectiveKind {
             all_reduce: read_implementations(document, KINDS[0].0)?,
             all_gather: read_implementations(document, KINDS[1].0)?,
             reduce_scatter: read_implementations(document, KINDS[2].0)?,
@@ -269,12 +269,15 @@ fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputErr
     })
 }
 
-fn read_count(document: &mut InputDocument<'_>, key: &str) -> Result<Option<u32>, InputError> {
+fn read_count(
+    document: &mut ValidatedInputDocument<'_>,
+    key: &str,
+) -> Result<Option<u32>, InputError> {
     let count = document.read_whole_number(key, 1, MOST)?;
     Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
 }
 
-fn read_dataset_splits(document: &mut InputDocument<'_>) -> Result<u32, InputError> {
+fn read_dataset_splits(document: &mut ValidatedInputDocument<'_>) -> Result<u32, InputError> {
     const KEY: &str = "preferred-dataset-splits";
     let found = match document.get(KEY) {
         None => "nothing",
@@ -287,15 +290,15 @@ fn read_dataset_splits(document: &mut InputDocument<'_>) -> Result<u32, InputErr
 }
 
 fn read_implementations(
-    document: &mut InputDocument<'_>,
+    document: &mut ValidatedInputDocument<'_>,
     key: &str,
-) -> Result<Vec<CollectiveImplementation>, InputError> {
+) -> Result<Vec<CollectiveAlgorithmEntry>, InputError> {
     let Some(list) = document.read_list(key)? else {
         return Ok(Vec::new());
     };
     let mut all = Vec::new();
     for item in list {
-        let Some(implementation) = item.as_text().and_then(CollectiveImplementation::parse) else {
+        let Some(implementation) = item.as_text().and_then(CollectiveAlgorithmEntry::parse) else {
             let hint = item.as_text().map(|text| did_you_mean(text, NAMES));
             let expected = format!(
                 "a list of names, one per dimension, of {}{}",
@@ -318,7 +321,7 @@ fn read_implementations(
             format!("names after `{first}` have no effect, because it stands for all dimensions");
         document.add_note(key, why);
     }
-    let tree = |i: &CollectiveImplementation| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
+    let tree = |i: &CollectiveAlgorithmEntry| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
     if key != KINDS[0].0 && all.iter().any(tree) {
         let why = "doubleBinaryTree supports only all-reduce: other collectives will be rejected";
         document.add_note(key, why);
@@ -327,7 +330,7 @@ fn read_implementations(
 }
 
 fn read_custom_prefix(
-    document: &InputDocument<'_>,
+    document: &ValidatedInputDocument<'_>,
     (_, key): (&str, &str),
 ) -> Result<Option<PathBuf>, InputError> {
     match document.read_list(key)? {
@@ -344,8 +347,10 @@ fn read_custom_prefix(
     }
 }
 
-fn shared_bus(document: &mut InputDocument<'_>) -> Result<Option<LogGpParams>, InputError> {
-    let bus = LogGpParams {
+fn shared_bus(
+    document: &mut ValidatedInputDocument<'_>,
+) -> Result<Option<LogGpBusParams>, InputError> {
+    let bus = LogGpBusParams {
         latency: document.read_whole_number(BUS[0], 0, MOST)?.unwrap_or(0),
         overhead: document.read_whole_number(BUS[1], 0, MOST)?.unwrap_or(0),
         gap: document.read_whole_number(BUS[2], 0, MOST)?.unwrap_or(0),

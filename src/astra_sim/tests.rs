@@ -1,7 +1,7 @@
 //! Provides inputs and graphs for the unit tests.
 
 use super::{
-    AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader, QuirkSet,
+    AnalyticalNetwork, AstraCollectiveBackend, AstraFlags, AstraInputs, AstraTraceReader, QuirkSet,
 };
 use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
@@ -49,7 +49,7 @@ pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
         node.recorded = chakram_base::units::Span::from_ns(micros * 1000);
         writer.receive_node(&node, &[]).expect("memory takes all");
     }
-    let collectives = AstraCollectives::new(inputs);
+    let collectives = AstraCollectiveBackend::new(inputs);
     let reader = AstraTraceReader::new(inputs, &collectives, false);
     let read = reader.read_graph(&writer.into_inner(), 0, "wl.0.et");
     read.expect("the nodes make sense").graph

@@ -11,14 +11,14 @@
 //! If [`Quirk::OneAtATime`] is corrected, loads and stores run one at a time, and each collective and send has its own
 //! lane. If [`Quirk::WholeNs`] is corrected, kernel durations are rounded to picoseconds.
 
-use super::collectives::AstraCollectives;
+use super::collectives::AstraCollectiveBackend;
 use super::lenient;
 use super::{AstraInputs, InputNote, Quirk, QuirkSet};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
+use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, RankSlotBinding};
 
 /// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
 /// separate. Lanes for single nodes have higher numbers. Receives of a pure replay, and communication that waits for no
@@ -45,7 +45,7 @@ pub struct AstraRankGraph {
     /// The rank's nodes, as ASTRA-sim interprets them.
     pub graph: Graph,
     /// Binds the graph's slots (placeholders) to this rank's peers and groups.
-    pub binding: SlotBinding,
+    pub binding: RankSlotBinding,
     /// Number of NPU lanes that the graph needs.
     pub lanes: u32,
     /// Notes about the trace.
@@ -70,14 +70,18 @@ pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
 #[derive(Clone, Copy, Debug)]
 pub struct AstraTraceReader<'a> {
     inputs: &'a AstraInputs,
-    collectives: &'a AstraCollectives,
+    collectives: &'a AstraCollectiveBackend,
     lenient: bool,
 }
 
 impl<'a> AstraTraceReader<'a> {
     /// Creates a reader for `inputs`. If `lenient` is true, the reader omits truncated records, duplicate records and
     /// records that never run, and adds a note.
-    pub fn new(inputs: &'a AstraInputs, collectives: &'a AstraCollectives, lenient: bool) -> Self {
+    pub fn new(
+        inputs: &'a AstraInputs,
+        collectives: &'a AstraCollectiveBackend,
+        lenient: bool,
+    ) -> Self {
         Self {
             inputs,
             collectives,

@@ -62,13 +62,13 @@ pub fn current_token() -> Option<StopToken> {
 /// Runs `work` with `token` as the current token.
 pub fn run_with_token<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
     /// Restores the previous token, even if `work` panics.
-    struct Restored(Option<StopToken>);
-    impl Drop for Restored {
+    struct StopTokenRestoreGuard(Option<StopToken>);
+    impl Drop for StopTokenRestoreGuard {
         fn drop(&mut self) {
             CURRENT.set(self.0.take());
         }
     }
-    let _before = Restored(CURRENT.replace(token));
+    let _before = StopTokenRestoreGuard(CURRENT.replace(token));
     work()
 }
 

@@ -13,7 +13,7 @@ use std::str::FromStr;
 /// Class of a kernel that is limited by memory traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum MemoryBoundKernel {
+pub enum MemoryBoundKernelClass {
     /// Independent operations on elements: activations, residual sums, dropout.
     ElementWise,
     /// Normalization of rows to mean 0 and variance 1, or to length 1.
@@ -32,7 +32,7 @@ pub enum MemoryBoundKernel {
     HostCopy,
 }
 
-impl MemoryBoundKernel {
+impl MemoryBoundKernelClass {
     /// All classes of kernels with their names in files.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::ElementWise, "element-wise"),
@@ -86,7 +86,7 @@ pub enum KernelShape {
         backward: bool,
     },
     /// A kernel limited by memory traffic. The node states the number of bytes.
-    Moving(MemoryBoundKernel),
+    Moving(MemoryBoundKernelClass),
 }
 
 impl KernelShape {
@@ -192,7 +192,7 @@ impl FromStr for KernelShape {
                 })
             }
             _ => {
-                let found = MemoryBoundKernel::ALL
+                let found = MemoryBoundKernelClass::ALL
                     .iter()
                     .find(|(_, name)| *name == class);
                 match (found, words.next()) {
@@ -226,7 +226,7 @@ mod tests {
             causal,
             backward,
         };
-        let moving = MemoryBoundKernel::ALL.map(|(class, _)| KernelShape::Moving(class));
+        let moving = MemoryBoundKernelClass::ALL.map(|(class, _)| KernelShape::Moving(class));
         let flags = [(false, false), (true, false), (false, true), (true, true)];
         let attentions = flags.map(|(causal, backward)| attention(causal, backward));
         for shape in [gemm].into_iter().chain(attentions).chain(moving) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Statistics of prediction errors. The error of a run is predicted / measured - 1, as a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct ScoreSummary {
+pub struct PredictionErrorSummary {
     /// Number of scored runs.
     pub runs: usize,
     /// Mean absolute error (MAPE).
@@ -35,7 +35,7 @@ pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
     values[low] + (values[high] - values[low]) * (place - low as f64)
 }
 
-impl ScoreSummary {
+impl PredictionErrorSummary {
     /// Compares `predicted` with the measured values in `runs`, which pairs each value with the index of its group.
     /// `runs` and `predicted` must have the same length, at least 1.
     pub fn of_times(runs: impl Iterator<Item = (usize, f64)> + Clone, predicted: &[f64]) -> Self {
@@ -73,7 +73,7 @@ impl ScoreSummary {
 
 /// Coverage and width of 90 % intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct IntervalSummary {
+pub struct PredictionIntervalSummary {
     /// Fraction of runs whose measured time is inside the interval.
     pub coverage: f64,
     /// Mean half-width of the intervals on a logarithmic scale, divided by the 90th percentile of the absolute
@@ -81,7 +81,7 @@ pub struct IntervalSummary {
     pub width: f64,
 }
 
-impl IntervalSummary {
+impl PredictionIntervalSummary {
     /// Compares `predicted` and `intervals` with `measured` values. `measured`, `predicted` and `intervals` must have
     /// the same length, at least 1.
     pub fn of_times(measured: &[f64], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {

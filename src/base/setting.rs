@@ -190,7 +190,7 @@ impl SettingKey {
 }
 
 /// A setting with a few possible values. Each value has a name in files.
-pub trait SettingChoice: Copy + PartialEq + 'static {
+pub trait EnumeratedSetting: Copy + PartialEq + 'static {
     /// The values, each with its name in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 

@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::traces::{self, InputTraceArgs, SummaryFormatArg};
-use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAudit};
+use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAuditFindings};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::format::escape_name;
@@ -75,8 +75,8 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;
-        let audit =
-            TraceAudit::search_trace(opened.as_slice()).map_err(|e| opened.locate_error(e))?;
+        let audit = TraceAuditFindings::search_trace(opened.as_slice())
+            .map_err(|e| opened.locate_error(e))?;
         texts += audit.texts;
         let found = audit.into_findings().into_iter();
         all.extend(found.map(|finding| (file.path.as_path(), finding)));

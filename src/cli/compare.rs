@@ -5,7 +5,7 @@ use chakram_base::interrupt::wrap_with_current_token;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, note_settings_without_effect};
-use chakram_report::{self as report, MachineColumn, MachineComparison, PictureRecorder};
+use chakram_report::{self as report, ComparedMachineResult, MachineComparison, PictureRecorder};
 use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::fmt;
@@ -60,7 +60,7 @@ pub fn compare_machines<'a>(
         title,
         options,
         columns: columns
-            .map(|((machine, name), result)| MachineColumn {
+            .map(|((machine, name), result)| ComparedMachineResult {
                 name,
                 machine,
                 result,

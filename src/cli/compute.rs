@@ -1,9 +1,9 @@
 //! Parses the options of the compute model, which times kernels, and describes them in reports.
 
 use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs};
-use chakram_base::setting::{SettingChoice, SettingKey};
-use chakram_engine::{LaunchMode, ReplayOptions};
-use chakram_hardware::compute::{ComputeModel, HostTiming};
+use chakram_base::setting::{EnumeratedSetting, SettingKey};
+use chakram_engine::{HostLaunchMode, ReplayOptions};
+use chakram_hardware::compute::{HostDurationSource, KernelDurationSource};
 use chakram_jobs::ReplaySettingsError;
 use chakram_report::summary::{KernelBasis, format_thousands};
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ impl ComputeArgs {
 
 impl<G> ReplayOptionGroupArgs<G> {
     /// Returns the requested compute model, without the efficiency.
-    pub fn compute_model(&self) -> ComputeModel {
+    pub fn compute_model(&self) -> KernelDurationSource {
         self.parsed_settings()
             .replay_options_without_files()
             .compute
@@ -47,13 +47,13 @@ impl<G> ReplayOptionGroupArgs<G> {
     /// Describes the sources of durations for `kernels`.
     pub fn describe_durations(&self, kernels: &KernelBasis) -> String {
         let times = match self.compute_model() {
-            ComputeModel::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
+            KernelDurationSource::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
             _ => String::new(),
         };
         let recorded_on = &self.parsed_settings().recorded_on;
         let roofline = match self.parsed_settings().efficiency {
             _ if recorded_on.is_some() => "by the ratio of rooflines".to_owned(),
-            _ if matches!(self.compute_model(), ComputeModel::LoopNest(_)) => {
+            _ if matches!(self.compute_model(), KernelDurationSource::LoopNest(_)) => {
                 format!("by {}", self.describe_compute_basis())
             }
             None => "by roofline".to_owned(),
@@ -87,7 +87,7 @@ impl<G> ReplayOptionGroupArgs<G> {
                 text
             }
         };
-        if let HostTiming::Scaled(factor) =
+        if let HostDurationSource::Scaled(factor) =
             self.parsed_settings().replay_options_without_files().host
         {
             text += &format!(", host time times {}", format_factor(factor));
@@ -99,24 +99,25 @@ impl<G> ReplayOptionGroupArgs<G> {
     pub fn add_duration_sources_to_json(&self, options: &mut Map<String, Value>) {
         let efficiency = self.parsed_settings().efficiency;
         let replay = self.parsed_settings().replay_options_without_files();
-        let launch = Some(replay.launch).filter(|launch| *launch != LaunchMode::Auto);
+        let launch = Some(replay.launch).filter(|launch| *launch != HostLaunchMode::Auto);
         options.insert("compute".to_owned(), self.describe_compute_basis().into());
-        if matches!(self.compute_model(), ComputeModel::Roofline(_)) || efficiency.is_some() {
+        if matches!(self.compute_model(), KernelDurationSource::Roofline(_)) || efficiency.is_some()
+        {
             let fraction = efficiency.unwrap_or_default().as_fraction();
             options.insert("efficiency".to_owned(), fraction.into());
         }
         for (key, given) in [
-            ("launch", launch.map(SettingChoice::choice_name)),
+            ("launch", launch.map(EnumeratedSetting::choice_name)),
             (
                 "collectives",
-                replay.collectives.map(SettingChoice::choice_name),
+                replay.collectives.map(EnumeratedSetting::choice_name),
             ),
         ] {
             if let Some(word) = given {
                 options.insert(key.to_owned(), word.into());
             }
         }
-        if let HostTiming::Scaled(factor) =
+        if let HostDurationSource::Scaled(factor) =
             self.parsed_settings().replay_options_without_files().host
         {
             options.insert("host".to_owned(), format!("scaled:{factor}").into());

@@ -3,10 +3,10 @@
 use super::progress::Progress;
 use super::traces::{self, CompressArg, SummaryFormatArg};
 use chakram_converters::pytorch::{
-    self as converter, CommKernelRules, ConvertOptions, files, summary::ConversionSummary,
+    self as converter, ConvertOptions, UserCommKernelRules, files, summary::ConversionSummary,
 };
 use chakram_converters::sources::TraceSource;
-use chakram_jobs::{JobError, JobOutputs};
+use chakram_jobs::{JobBeingWritten, JobError};
 use chakram_report::document::VersionedDocument;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
@@ -144,8 +144,8 @@ impl ConvertArgs {
 
 impl ConvertOutputArgs {
     /// Starts to write the traces of a job, which must not replace `inputs`.
-    fn start_outputs(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
-        JobOutputs::new(
+    fn start_outputs(&self, inputs: OutputSet) -> Result<JobBeingWritten, JobError> {
+        JobBeingWritten::new(
             &self.output,
             traces::compressed_suffix(self.compress),
             inputs,
@@ -187,8 +187,8 @@ fn read_standard_input() -> Result<Arc<[u8]>, TraceError> {
 }
 
 /// Returns the known communication kernels, and the kernels that the user added (`added`).
-fn comm_kernels(added: &[String]) -> Result<CommKernelRules, String> {
-    let mut kernels = CommKernelRules::default();
+fn comm_kernels(added: &[String]) -> Result<UserCommKernelRules, String> {
+    let mut kernels = UserCommKernelRules::default();
     for text in added {
         let added = kernels.add_rules(text);
         added.map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
@@ -221,7 +221,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     {
         outputs.register_input(file);
     }
-    let mut job = JobOutputs::new(
+    let mut job = JobBeingWritten::new(
         &args.output,
         traces::compressed_suffix(args.compress),
         OutputSet::default(),

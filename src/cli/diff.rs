@@ -1,7 +1,7 @@
 //! `chakram diff`: compares two jobs or two reports, and prints the differences.
 
 use super::compare::parallel_map;
-use super::load::{ProfiledStepArg, VerifyArg};
+use super::load::{JobFileVerifyArg, ProfiledStepArg};
 use super::output::{ReportDestination, ReportFormatArg};
 use super::terminal;
 use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 mod sides;
 
-use sides::{DiffSide, UnreadableTraces};
+use sides::{DiffedRankTrace, UnreadableTraces};
 
 /// Compare two jobs, or two reports
 #[derive(Debug, Args)]
@@ -69,7 +69,7 @@ pub struct DiffArgs {
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
-    verify: VerifyArg,
+    verify: JobFileVerifyArg,
     #[command(flatten)]
     step: ProfiledStepArg,
     /// Also write the differences of reports as a self-contained page with charts
@@ -381,7 +381,7 @@ fn compare_rank_files(
     args: &DiffArgs,
 ) -> Result<DiffTally, UnreadableTraces> {
     let sides = UnreadableTraces::values_or_unreadable_error(
-        files.map(|file| DiffSide::open_file(file, args.salvage)),
+        files.map(|file| DiffedRankTrace::open_file(file, args.salvage)),
     )?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].losses_of_rank(rank, second));

@@ -23,7 +23,7 @@ mod description;
 mod failure;
 
 pub use description::describe_commands;
-pub use failure::{CommandFailure, FailureKind, NodeIdentity, WaitingNodeIdentity};
+pub use failure::{CommandFailure, DeadlockedNodeIdentity, FailureKind, NodeIdentity};
 
 use crate::flags::write_setting_as_flag;
 use crate::output::NodeTableSink;
@@ -69,12 +69,12 @@ fn write_setting_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) ->
 }
 
 /// Limits that the process had before a command; dropping this value restores them.
-struct PreviousLimits {
+struct LimitsRestoreGuard {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
-impl PreviousLimits {
+impl LimitsRestoreGuard {
     /// Sets the limits from the command line, and remembers the old limits.
     fn apply_given_limits(given: &LimitArgs) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl PreviousLimits {
     }
 }
 
-impl Drop for PreviousLimits {
+impl Drop for LimitsRestoreGuard {
     fn drop(&mut self) {
         if let Some(memory) = self.memory {
             bounds::set_memory_limit(memory);
@@ -121,7 +121,7 @@ pub fn execute_command(
     if wants_nodes {
         cli.keep_nodes(&NodeTableSink::into(Arc::clone(&table)));
     }
-    let _before = PreviousLimits::apply_given_limits(&cli.bounds);
+    let _before = LimitsRestoreGuard::apply_given_limits(&cli.bounds);
     let mut text = Vec::new();
     let (result, notes) = terminal::capture_stderr(|| dispatch_command(&cli.command, &mut text));
     let code = result.map_err(|error| Box::new(describe_failure(&*error, &words, &cli.command)))?;

@@ -1,6 +1,6 @@
 //! Command-line flags for the settings that the library's messages name, and parsers for their values.
 
-use chakram_base::setting::{SettingChoice, SettingKey};
+use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_report::settings::option_of_key;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
@@ -13,14 +13,14 @@ pub fn write_setting_as_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) ->
         SettingKey::Edits => f.write_str("--edit"),
         SettingKey::MissingRanks => f.write_str("--absent"),
         SettingKey::Output => f.write_str("-o"),
-        _ => write!(HyphenWriter(f), "--{}", setting.display_key()),
+        _ => write!(UnderscoreToHyphenWriter(f), "--{}", setting.display_key()),
     }
 }
 
 /// Writes text with its underscores replaced by hyphens, without an allocation.
-struct HyphenWriter<'f, 'a>(&'f mut fmt::Formatter<'a>);
+struct UnderscoreToHyphenWriter<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
-impl Write for HyphenWriter<'_, '_> {
+impl Write for UnderscoreToHyphenWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let hyphened = |c| if c == '_' { '-' } else { c };
         text.chars()
@@ -30,15 +30,15 @@ impl Write for HyphenWriter<'_, '_> {
 
 /// Returns the flag of a setting, including its dashes.
 pub fn flag_of(setting: SettingKey) -> String {
-    struct Flag(SettingKey);
+    struct SettingFlagDisplay(SettingKey);
 
-    impl fmt::Display for Flag {
+    impl fmt::Display for SettingFlagDisplay {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write_setting_as_flag(self.0, f)
         }
     }
 
-    Flag(setting).to_string()
+    SettingFlagDisplay(setting).to_string()
 }
 
 /// Returns the flag for a key that the library uses. If the key is not a setting, the flag has the same name as the
@@ -72,7 +72,7 @@ pub fn replace_keys_by_flags(text: &str) -> String {
 }
 
 /// Returns a parser for the words of a choice. On the command line, hyphens replace the underscores in these words.
-pub fn parser_of_choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+pub fn parser_of_choices<T: EnumeratedSetting + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
         // clap keeps these words until the program ends, so leaking them does no harm.

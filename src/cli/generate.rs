@@ -8,12 +8,12 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{JobToReplay, ReplayRunArgs, ReportDestination};
+use super::output::{JobToReplay, ReplayAndReportArgs, ReportDestination};
 use super::progress::Progress;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
-use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use clap::Args;
 use edited::EditedGeneratedJob;
 use patterns::PatternArgs;
@@ -43,7 +43,7 @@ pub struct GenerateArgs {
 
 impl GenerateArgs {
     /// Returns the replay arguments, which are part of the pattern's or the model's arguments.
-    pub(super) fn run_args_mut(&mut self) -> &mut ReplayRunArgs {
+    pub(super) fn run_args_mut(&mut self) -> &mut ReplayAndReportArgs {
         match &mut self.pattern {
             Some(pattern) => &mut pattern.trace_destination_mut().run,
             None => &mut self.training.run,
@@ -69,7 +69,7 @@ struct TraceDestinationArgs {
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     #[command(flatten)]
-    run: ReplayRunArgs,
+    run: ReplayAndReportArgs,
 }
 
 /// Generates the job, then writes or replays it.
@@ -126,7 +126,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.requested_pattern()?;
-            (GeneratedJob::new(pattern)?, name)
+            (CheckedWorkloadPattern::new(pattern)?, name)
         }
         None => {
             let machine = machine.as_ref().map(|loaded| &loaded.machine);
@@ -155,7 +155,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                     let step = ShortenedStep::new(asked.training, simulated)?;
                     shortened.insert(step).job_with_fewer_turns(0)
                 }
-                None => GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training))),
+                None => {
+                    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(asked.training)))
+                }
             };
             (
                 job.map_err(|error| asked.origin.with_source(error))?,

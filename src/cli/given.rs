@@ -3,7 +3,7 @@
 
 use super::flags::{flag_of, replace_keys_by_flags};
 use chakram_base::setting::SettingKey;
-use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings};
+use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax, ReplaySettings};
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -51,7 +51,7 @@ impl<G> ReplayOptionGroupArgs<G> {
 }
 
 impl<G: ReplayOptionGroup> ReplayOptionGroupArgs<G> {
-    fn all_options() -> impl Iterator<Item = &'static ReplayOption> {
+    fn all_options() -> impl Iterator<Item = &'static ReplayOptionDefinition> {
         REPLAY_OPTIONS
             .iter()
             .filter(|option| G::has_option(option.key))
@@ -63,7 +63,7 @@ fn clap_id(key: SettingKey) -> String {
     flag_of(key).trim_start_matches('-').replace('-', "_")
 }
 
-fn option_arg(option: &'static ReplayOption) -> Arg {
+fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {

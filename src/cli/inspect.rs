@@ -1,18 +1,18 @@
 //! `chakram inspect`: shows the contents of a trace or a job.
 
 use super::flags::parser_of_choices;
-use super::load::{ProfiledStepArg, VerifyArg};
+use super::load::{JobFileVerifyArg, ProfiledStepArg};
 use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
 use chakram_analysis::inspect::render::{
-    self, InspectTable, NodeListFormat, PathRenderInput, RenderHints,
+    self, NodeListFormat, OmissionHints, PathRenderInput, SummaryTableKind,
 };
 use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, RankPathInput,
     RankSet, critical_path, for_each_in_order,
 };
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
 use chakram_report::summary::format_count;
@@ -32,7 +32,7 @@ const FILTERS: &str = "Filters";
 mod list;
 
 /// Options that the text recommends to show omitted details.
-const HINTS: RenderHints = RenderHints {
+const HINTS: OmissionHints = OmissionHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
     table: |table| format!("--format csv --table {}", table.choice_name()),
@@ -109,13 +109,13 @@ pub struct InspectArgs {
     #[arg(long, value_enum, default_value_t = InspectFormatArg::Text, value_name = "FORMAT")]
     format: InspectFormatArg,
     /// Table for --format csv; types by default
-    #[arg(long, value_parser = parser_of_choices::<InspectTable>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
-    table: Option<InspectTable>,
+    #[arg(long, value_parser = parser_of_choices::<SummaryTableKind>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
+    table: Option<SummaryTableKind>,
     /// Print long names whole; by default they are cut to the terminal's width or 120 columns
     #[arg(long)]
     details: bool,
     #[command(flatten)]
-    verify: VerifyArg,
+    verify: JobFileVerifyArg,
     #[command(flatten)]
     step: ProfiledStepArg,
     /// Ranks read at the same time; one per core by default
@@ -193,7 +193,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     warn_of_faults(job.fault_count())?;
     let text = match args.format {
         InspectFormatArg::Json => render::json(&job, args.filter_options()).to_json_text(),
-        InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(InspectTable::Types)),
+        InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(SummaryTableKind::Types)),
         _ => render::text(
             &job,
             &title,
@@ -410,7 +410,7 @@ impl InspectArgs {
         out: &mut dyn Write,
         mut outputs: OutputSet,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let list = list::NodeListing {
+        let list = list::NodeListingSettings {
             filter: self.node_filter(),
             list: match self.format {
                 InspectFormatArg::Json => NodeListFormat::Json,

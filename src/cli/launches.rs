@@ -1,13 +1,13 @@
 //! `--repeat`, `--starts` and `--with`: launches a job several times, or several jobs on one machine.
 
 use super::load;
-use super::output::{RankMapArg, ReplayRunArgs, ReportDestination, parse_placement};
+use super::output::{RankToNpuMapArg, ReplayAndReportArgs, ReportDestination, parse_placement};
 use super::progress::Progress;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
-use chakram_engine::{CompiledReplay, LaunchFeed, RepeatedLaunch, ReplayError, ReplayOptions};
+use chakram_engine::{CompiledReplay, LaunchFeed, RepeatedLaunchFeed, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, GivenSetting, Job, JobOptions};
+use chakram_jobs::{self as job, GivenSetting, Job, JobLoadOptions};
 use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
 use chakram_trace::files::OutputSet;
@@ -28,7 +28,7 @@ const MOST: usize = 1_000_000;
 
 /// Options for several launches of a job, and for several jobs.
 #[derive(Debug, Args)]
-pub struct JobLaunchArgs {
+pub struct MultipleLaunchArgs {
     /// Replay the traces N times in a row; each rank begins a step when its previous step ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
@@ -41,7 +41,7 @@ pub struct JobLaunchArgs {
     with: Vec<PathBuf>,
     /// NPUs of ranks 0, 1, … of the --with job, such as 4-7; once per --with
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "NPUS", requires = "with", value_parser = parse_placement)]
-    on: Vec<RankMapArg>,
+    on: Vec<RankToNpuMapArg>,
 }
 
 /// JSON object of a job that `--with` adds.
@@ -51,7 +51,7 @@ struct ConcurrentJobDocument<'a> {
     npus: Vec<u32>,
 }
 
-impl JobLaunchArgs {
+impl MultipleLaunchArgs {
     /// Returns true if the options can cause more than one launch.
     pub fn has_multiple_launch_options(&self) -> bool {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
@@ -130,14 +130,14 @@ impl JobLaunchArgs {
     pub fn load_concurrent_jobs(
         &self,
         found: &[FoundTraces],
-        options: &JobOptions,
+        options: &JobLoadOptions,
         inputs: &mut Vec<HashedInput>,
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
             // Options for reading traces apply to all jobs, but options for ranks and groups apply only to the main
             // job.
-            let loading = JobOptions {
+            let loading = JobLoadOptions {
                 groups: None,
                 ranks: None,
                 step: None,
@@ -162,7 +162,7 @@ impl JobLaunchArgs {
     )]
     pub fn replay_launches(
         &self,
-        run: &ReplayRunArgs,
+        run: &ReplayAndReportArgs,
         (job, others): (&Job, &[Job]),
         machine: &Machine,
         options: &ReplayOptions,
@@ -194,9 +194,9 @@ impl JobLaunchArgs {
         let nodes: Vec<u64> = nodes.collect();
         let all = nodes[0].saturating_mul(count) + nodes[1..].iter().sum::<u64>();
         let mut feeds: Vec<Box<dyn LaunchFeed>> =
-            vec![Box::new(RepeatedLaunch::at_times(0, starts))];
+            vec![Box::new(RepeatedLaunchFeed::at_times(0, starts))];
         for program in 1..programs.len() as u32 {
-            feeds.push(Box::new(RepeatedLaunch::new(program, 1)));
+            feeds.push(Box::new(RepeatedLaunchFeed::new(program, 1)));
         }
         let progress = Progress::start_counting("replaying", "nodes", all);
         let mut observer = progress.node_observer();

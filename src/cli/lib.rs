@@ -13,7 +13,7 @@
 use chakram_base::units::Bytes;
 use chakram_base::{bounds, setting};
 use chakram_jobs::JobError;
-use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::error::TraceErrorKind;
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
@@ -338,7 +338,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
             _ => None,
         });
         io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
-            TraceFault::Io { source, .. } => Some(source.kind()),
+            TraceErrorKind::Io { source, .. } => Some(source.kind()),
             _ => None,
         })
         .or_else(|| json?.io_error_kind())
@@ -400,12 +400,12 @@ fn suggest_next_step(error: &(dyn Error + 'static)) -> Option<String> {
     };
     let trace = of_job.or_else(|| error.downcast_ref::<TraceError>());
     let io = match trace.map(TraceError::fault) {
-        Some(TraceFault::Malformed { .. }) => {
+        Some(TraceErrorKind::Malformed { .. }) => {
             let hint =
                 "write or copy the file again; `chakram validate` shows which part is intact";
             return Some(hint.to_owned());
         }
-        Some(TraceFault::Io { source, .. }) => Some(source),
+        Some(TraceErrorKind::Io { source, .. }) => Some(source),
         _ => error.downcast_ref::<io::Error>(),
     };
     let Some(io) = io else {

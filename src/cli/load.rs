@@ -4,7 +4,7 @@ use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs, TRACES};
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
-use chakram_jobs::{self as job, Job, JobError, JobOptions};
+use chakram_jobs::{self as job, Job, JobError, JobLoadOptions};
 use chakram_report::summary::format_count;
 use chakram_trace::format::file::{FoundTraces, VerifyLevel};
 use chakram_trace::workload::MissingRankPolicy;
@@ -13,13 +13,13 @@ use std::time::Instant;
 
 /// Strictness of checking traces against the job file.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct VerifyArg {
+pub struct JobFileVerifyArg {
     /// Accept traces that differ from their job's file, PREFIX.job.json
     #[arg(long, help_heading = TRACES, hide_short_help = true)]
     pub no_verify: bool,
 }
 
-impl VerifyArg {
+impl JobFileVerifyArg {
     /// Returns the level of checks before a replay: file lengths and, for small jobs, hashes.
     pub fn verify_level_for_replay(self) -> VerifyLevel {
         if self.no_verify {
@@ -58,9 +58,9 @@ impl ReplayOptionGroup for TraceReadingOptions {
 }
 
 /// The options for a job's traces on the command line.
-pub type JobArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
+pub type JobTraceArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
 
-impl JobArgs {
+impl JobTraceArgs {
     /// Returns the number of ranks in a mirrored job (one trace for all ranks). Without `--ranks`, this is the number
     /// of NPUs of each machine. Fails if the machines have different numbers of NPUs.
     pub fn mirrored_job_rank_count(
@@ -82,7 +82,11 @@ impl JobArgs {
 }
 
 /// Loads the job in `found`. On a terminal, shows the progress.
-pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
+pub fn load_job(
+    found: &FoundTraces,
+    name: String,
+    options: &JobLoadOptions,
+) -> Result<Job, JobError> {
     let start = Instant::now();
     let job =
         run_with_load_progress(|progress| job::load_found_traces(found, name, options, progress))?;
@@ -92,7 +96,7 @@ pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Resu
 }
 
 /// Runs `work`. On a terminal, shows the number of files read so far.
-pub fn run_with_load_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
+pub fn run_with_load_progress<T>(work: impl FnOnce(&mut job::LoadProgressFn<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {
         let progress = progress

@@ -203,7 +203,7 @@ fn write_text(
 
 /// JSON document with the result of a search.
 #[derive(Serialize)]
-struct MappingDocument {
+struct MappingSearchDocument {
     accelerator: String,
     cycles: u64,
     compute_cycles: u64,
@@ -212,7 +212,7 @@ struct MappingDocument {
     energy_pj: f64,
     multiplications: u64,
     mappings: MappingSearchCounts,
-    array: Vec<LoopBound>,
+    array: Vec<LoopDimensionIterations>,
     levels: Vec<MappingLevelRow>,
 }
 
@@ -231,13 +231,13 @@ struct MappingSearchCounts {
 }
 
 /// Dimension of a loop, and number of iterations.
-type LoopBound = (&'static str, u64);
+type LoopDimensionIterations = (&'static str, u64);
 
 #[derive(Serialize)]
 struct MappingLevelRow {
     name: String,
     /// Loops of the mapping, from the outermost to the innermost.
-    loops: Vec<LoopBound>,
+    loops: Vec<LoopDimensionIterations>,
     bytes: u64,
     /// Number of words moved, by tensor.
     words: BTreeMap<&'static str, LevelWordCounts>,
@@ -255,7 +255,7 @@ fn mapping_document(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
     found: &BestMapping,
-) -> MappingDocument {
+) -> MappingSearchDocument {
     let cost = &found.cost;
     let loops = |loops: &[(LoopDimension, u64)]| {
         let loops = loops.iter();
@@ -281,7 +281,7 @@ fn mapping_document(
         }
     };
     let [multiplications, memory] = lower_bounds(model, accelerator, layer);
-    MappingDocument {
+    MappingSearchDocument {
         accelerator: model.to_string(),
         cycles: cost.cycles,
         compute_cycles: cost.compute_cycles,

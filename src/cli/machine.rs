@@ -2,7 +2,7 @@
 
 use crate::recognition::{ReadableInputs, describe_recognized};
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
-use chakram_hardware::network::NetworkKind;
+use chakram_hardware::network::NetworkModelKind;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left_aligned_column};
@@ -243,7 +243,7 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
 /// Formats the network properties that differ from their defaults: `, network ports, cut-through by 4096 B`.
 fn format_network(machine: &Machine) -> String {
     let mut text = String::new();
-    if machine.network() != NetworkKind::default() {
+    if machine.network() != NetworkModelKind::default() {
         text += &format!(", network {}", machine.network());
     }
     if let Some(tiles) = machine.topology().tile_grid() {
@@ -260,13 +260,13 @@ mod tests {
     use serde_json::Value;
 
     #[derive(Parser)]
-    struct Line {
+    struct MachineCommandLine {
         #[command(flatten)]
         args: MachineArgs,
     }
 
     fn output(words: &[&str]) -> Result<(String, ExitCode), Box<dyn Error>> {
-        let line = Line::try_parse_from([&["machine"], words].concat())?;
+        let line = MachineCommandLine::try_parse_from([&["machine"], words].concat())?;
         let mut out = Vec::new();
         let code = run(&line.args, &mut out)?;
         Ok((String::from_utf8(out)?, code))

@@ -10,7 +10,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, parse_token_count};
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, GivenSetting, MachineText, ReplaySettingsError};
+use chakram_jobs::{self as job, GivenSetting, NamedMachineText, ReplaySettingsError};
 use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::sensitivity::{SensitivityInputs, SensitivityReport};
@@ -38,30 +38,30 @@ mod timeline_file;
 pub use args::{MemoryOverflowAction, NodeTableSink, ReportFormatArg, ReportTableArg};
 pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
-pub use timeline_file::{TimelineArgs, TimelineFile};
+pub use timeline_file::{TimelineArgs, TimelineFileCreator};
 
 /// Help heading for options about the report.
 pub(super) const REPORT: &str = "Report";
 
 /// The options that change the times of a replay.
 #[derive(Clone, Debug)]
-pub struct TimingOptions;
+pub struct ReplayTimingOptions;
 
-impl ReplayOptionGroup for TimingOptions {
+impl ReplayOptionGroup for ReplayTimingOptions {
     fn has_option(key: SettingKey) -> bool {
         !key.is_of_traces()
     }
 }
 
-/// The options of [`TimingOptions`] as arguments. Every command that replays has all these arguments.
-pub type TimingArgs = ReplayOptionGroupArgs<TimingOptions>;
+/// The options of [`ReplayTimingOptions`] as arguments. Every command that replays has all these arguments.
+pub type ReplayTimingArgs = ReplayOptionGroupArgs<ReplayTimingOptions>;
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
-pub struct ReplayRunArgs {
+pub struct ReplayAndReportArgs {
     /// Options that change the times of the replay.
     #[command(flatten)]
-    pub timing: TimingArgs,
+    pub timing: ReplayTimingArgs,
     #[command(flatten)]
     timeline: TimelineArgs,
     /// Also write the report as a self-contained page with charts
@@ -132,9 +132,9 @@ pub fn parse_npu_hour_price(text: &str) -> Result<f64, String> {
 /// The parsed value of `--map`. The map has its own type, because clap treats a `Vec` as a repeated
 /// option.
 #[derive(Clone, Debug)]
-pub struct RankMapArg(Vec<Npu>);
+pub struct RankToNpuMapArg(Vec<Npu>);
 
-impl RankMapArg {
+impl RankToNpuMapArg {
     /// Returns the NPU of each rank.
     pub fn npus_of_ranks(&self) -> &[Npu] {
         &self.0
@@ -142,11 +142,11 @@ impl RankMapArg {
 }
 
 /// Parses the list of NPUs on which the ranks are placed.
-pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
-    job::parse_npus(text).map(RankMapArg)
+pub fn parse_placement(text: &str) -> Result<RankToNpuMapArg, String> {
+    job::parse_npus(text).map(RankToNpuMapArg)
 }
 
-impl ReplayRunArgs {
+impl ReplayAndReportArgs {
     /// Returns true if the report contains hashes of its inputs.
     pub fn wants_input_hashes(&self) -> bool {
         self.format == ReportFormatArg::Json
@@ -356,7 +356,7 @@ impl ReplayRunArgs {
             CompiledReplay::new(workload, machine, options)
         });
         let prepared = prepared.map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start_timeline(&self.timeline, &prepared, to)?;
+        let timeline = TimelineFileCreator::start_timeline(&self.timeline, &prepared, to)?;
         let page = self.create_html_page(to)?;
         let map = self.tile_map.as_ref();
         let map = map
@@ -399,7 +399,7 @@ impl ReplayRunArgs {
             .map(|shorter| shorter.extrapolate_steps(makespan));
         self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
-        TimelineFile::finish_timeline(timeline, self.timeline.file_path())?;
+        TimelineFileCreator::finish_timeline(timeline, self.timeline.file_path())?;
         if let Some(mut file) = map {
             let svg = tile_map::render_tile_map(&report, &prepared)?;
             file.write_all(svg.as_bytes())?;
@@ -461,7 +461,7 @@ impl ReplayRunArgs {
         };
         let (text, file) = (&*loaded.text, &*loaded.file);
         (self.sensitivities || self.table == Some(ReportTableArg::Sensitivities))
-            .then(|| job::find_sensitivities(&run, MachineText { text, file }))
+            .then(|| job::find_sensitivities(&run, NamedMachineText { text, file }))
             .transpose()
     }
 

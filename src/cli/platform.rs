@@ -44,12 +44,12 @@ enum PlatformCommand {
 Examples:
   chakram platform import perf_analyzer.csv --name t4 --model vgg-16 -o t4.toml
   chakram platform import latencies.csv --name p4    columns model, batch, compute_us, total_us")]
-    Import(ImportArgs),
+    Import(PlatformTableImportArgs),
 }
 
 /// A table to import, and the values that the table lacks.
 #[derive(Debug, Args)]
-struct ImportArgs {
+struct PlatformTableImportArgs {
     /// The table, with a line of headings
     #[arg(value_name = "FILE.csv")]
     table: PathBuf,
@@ -116,7 +116,7 @@ fn list_platforms() -> Result<String, Box<dyn Error>> {
     Ok(table.to_text(plain_style()))
 }
 
-fn import_platform(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
+fn import_platform(args: &PlatformTableImportArgs) -> Result<String, Box<dyn Error>> {
     let options = MeasurementImportDefaults {
         platform: args.name.clone(),
         model: args.model.clone(),

@@ -224,9 +224,9 @@ impl Observer for NodeCounter<'_> {
 }
 
 /// Sink that counts nodes and forwards them to another sink.
-pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
+pub struct NodeCountingSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
-impl<S: Sink> Sink for CountedSink<'_, S> {
+impl<S: Sink> Sink for NodeCountingSink<'_, S> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.0.count_one();
         self.1.receive_node(node, data)

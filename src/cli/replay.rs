@@ -1,17 +1,19 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
 use super::compare::{ComparedJob, FailedReplays, compare_machines};
-use super::launches::JobLaunchArgs;
-use super::load::{self, JobArgs};
-use super::output::{JobToReplay, LoadedMachine, ReplayRunArgs, ReportDestination, is_parquet};
+use super::launches::MultipleLaunchArgs;
+use super::load::{self, JobTraceArgs};
+use super::output::{
+    JobToReplay, LoadedMachine, ReplayAndReportArgs, ReportDestination, is_parquet,
+};
 use chakram_analysis::edit::AbsentRankModelRule;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{
-    self as job, CASE_MACHINE, GivenSetting, Job, JobOptions, ReplaySettings, ReplaySettingsError,
-    RunWithoutSetting,
+    self as job, CASE_MACHINE, GivenSetting, Job, JobLoadOptions, ReplaySettings,
+    ReplaySettingsError, RunWithoutSetting,
 };
 use chakram_report::edits::{CompletedInterval, EditReport};
 use chakram_trace::files::OutputSet;
@@ -55,11 +57,11 @@ pub struct ReplayArgs {
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
-    job: JobArgs,
+    job: JobTraceArgs,
     #[command(flatten)]
-    launches: JobLaunchArgs,
+    launches: MultipleLaunchArgs,
     #[command(flatten)]
-    pub(super) run: ReplayRunArgs,
+    pub(super) run: ReplayAndReportArgs,
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -136,7 +138,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
     let npus = args.job.mirrored_job_rank_count(npus)?;
     let title = job::name_of(&args.traces, &found.files);
-    let loading = JobOptions {
+    let loading = JobLoadOptions {
         hash,
         ..settings.job_options(npus)
     };
@@ -259,7 +261,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
-    loading: &'a JobOptions,
+    loading: &'a JobLoadOptions,
     workload: &'a Workload,
 ) -> Vec<GivenSetting<'a>> {
     let settings = args
@@ -272,7 +274,7 @@ fn job_settings<'a>(
             option: Some(*key),
             without: Box::new(move || {
                 let other = args.settings_without(Some(*key)).ok()?;
-                let other = JobOptions {
+                let other = JobLoadOptions {
                     hash: loading.hash,
                     ..other.job_options(loading.mirrored)
                 };
@@ -287,7 +289,7 @@ fn job_settings<'a>(
                         ..RunWithoutSetting::default()
                     });
                 }
-                let other = JobOptions {
+                let other = JobLoadOptions {
                     hash: false,
                     ..other
                 };
@@ -331,7 +333,7 @@ fn describe_job_edits(
 fn makespan_range_with_added_ranks(
     found: &FoundTraces,
     job: &Job,
-    loading: &JobOptions,
+    loading: &JobLoadOptions,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<Option<CompletedInterval>, Box<dyn Error>> {
@@ -340,7 +342,7 @@ fn makespan_range_with_added_ranks(
     }
     let mut makespans = vec![predict_makespan(job.workload(), machine, options)?];
     for role_model in [AbsentRankModelRule::Fastest, AbsentRankModelRule::Slowest] {
-        let loading = JobOptions {
+        let loading = JobLoadOptions {
             role_model,
             hash: false,
             ..loading.clone()
@@ -358,12 +360,12 @@ fn makespan_range_with_added_ranks(
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,
-    loading: &JobOptions,
+    loading: &JobLoadOptions,
 ) -> Result<Option<Job>, job::JobError> {
     if job.edits().is_empty() || found.stream.is_some() {
         return Ok(None);
     }
-    let loading = JobOptions {
+    let loading = JobLoadOptions {
         edits: Vec::new(),
         hash: false,
         ..loading.clone()

@@ -3,13 +3,15 @@
 use super::flags::parser_of_choices;
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceTarget};
-use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardSizeRule};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceOutputTarget};
+use chakram_analysis::edit::scale::{
+    JobScaler, RankGridDimensions, ScaledDimension, ShardSizeRule,
+};
 use chakram_hardware::machine::machine_name_for_ranks;
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::files::OutputHandle;
+use chakram_trace::files::UncommittedOutputHandle;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
 use serde::Serialize;
@@ -58,7 +60,7 @@ pub struct ScaleArgs {
 
 /// JSON summary of a scaled job.
 #[derive(Serialize)]
-struct ScaleDocument {
+struct ScaledJobDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
@@ -90,8 +92,10 @@ fn machine_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
 ///
 /// Fails if traces cannot be read or do not fit the grid, or if output cannot be written.
 pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let grid = RankGrid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
-    let to = RankGrid::parse_dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
+    let grid =
+        RankGridDimensions::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
+    let to = RankGridDimensions::parse_dimension(&args.to)
+        .map_err(|e| format!("--to {}: {e}", args.to))?;
     let along =
         ScaledDimension::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
     let sharded = args.sharded;
@@ -113,8 +117,9 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .into());
     }
     let new_ranks = along.scaled_rank_count();
-    let mut outputs = TraceTarget::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
-    let mut scaling = JobScaling::new(
+    let mut outputs =
+        TraceOutputTarget::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
+    let mut scaling = JobScaler::new(
         along,
         sharded,
         groups_of(args.groups.as_deref(), &traces.found, None)?,
@@ -142,8 +147,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     // Written files, by the hash of their contents. If all copies of an original rank have
     // identical traces, `of_old` maps this rank to the file of the first copy.
-    let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
-    let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
+    let mut written: BTreeMap<[u8; 32], Option<UncommittedOutputHandle>> = BTreeMap::new();
+    let mut of_old: BTreeMap<u32, Option<UncommittedOutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
@@ -201,7 +206,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
         SummaryFormatArg::Json => {
-            let body = ScaleDocument {
+            let body = ScaledJobDocument {
                 ranks_before: old,
                 ranks: new_ranks,
                 different_traces: files,

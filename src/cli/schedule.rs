@@ -10,10 +10,10 @@ mod work;
 use super::{terminal, traces};
 use chakram_base::config;
 use chakram_base::units::format_count;
-use chakram_jobs::JobOutputs;
+use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
-use chakram_studies::schedule::{CycleTable, PartitionRule, ScheduledJob, write_schedule};
+use chakram_studies::schedule::{CycleTable, PartitionRule, ScheduleWithCosts, write_schedule};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use chakram_trace::format::write::TraceWriter;
@@ -23,7 +23,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
 use tables::CutMatrixProducts;
-use work::{LayerCosts, TopologyRow};
+use work::{LayerCostCache, TopologyScheduleResult};
 
 pub use args::{ScheduleArgs, ScheduleFormat};
 
@@ -39,7 +39,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
         CycleTable::parse(&text, &name).map_err(|error| error.to_string())
     });
-    let mut prices = LayerCosts {
+    let mut prices = LayerCostCache {
         model: args.accelerator,
         table: table.transpose()?,
         known: BTreeMap::new(),
@@ -140,12 +140,12 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 
 /// Writes one trace per chip.
 fn write_traces(
-    row: &TopologyRow,
+    row: &TopologyScheduleResult,
     prefix: &std::path::Path,
     args: &ScheduleArgs,
 ) -> Result<String, Box<dyn Error>> {
-    let mut outputs = JobOutputs::new(prefix, "", OutputSet::default())?;
-    let job = ScheduledJob {
+    let mut outputs = JobBeingWritten::new(prefix, "", OutputSet::default())?;
+    let job = ScheduleWithCosts {
         graph: &row.work.graph,
         schedule: &row.schedule,
         costs: &row.work.costs,

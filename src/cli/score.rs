@@ -15,10 +15,11 @@ use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column
 use chakram_report::text::TextStyle;
 use chakram_serving::llm::score::{MeasuredServingTable, format_metric_csv_rows, render_scores};
 use chakram_studies::score::{
-    CorrectedRuns, FittedConstant, MeasuredRun, PredictedRun, RunColumnRules, RunTable, ScoreError,
-    ScoreRowWriter, ScoreSetting, ScoredRunTable, WhatIfPairScores, WhatIfPairTable, assign_folds,
-    correct_by_other_runs, correct_by_steps, count_option_orders, cross_validate_runs,
-    predict_with_one_rate, score_runs, settings_without_effect,
+    CorrectedRunPredictions, FittedConstant, MeasuredRun, PredictedRunTime, RunColumnRules,
+    RunScoreCsvWriter, RunTable, ScoreError, ScoredRunTable, SettingAndRunsWithoutIt,
+    WhatIfPairScores, WhatIfPairTable, assign_folds, correct_by_other_runs, correct_by_steps,
+    count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
+    settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -124,12 +125,12 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 }
 
 /// Name and contents of a file: a table of runs, or a file of columns.
-struct ScoreFile {
+struct ScoreInputFile {
     name: String,
     text: String,
 }
 
-impl ScoreFile {
+impl ScoreInputFile {
     fn read_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let text =
@@ -139,9 +140,9 @@ impl ScoreFile {
 }
 
 /// Tables of runs, each with its file of columns.
-struct ScoreFiles(Vec<[ScoreFile; 2]>);
+struct RunTableFilePairs(Vec<[ScoreInputFile; 2]>);
 
-impl ScoreFiles {
+impl RunTableFilePairs {
     fn read_files(args: &ScoreArgs) -> Result<Self, String> {
         let [tables, columns] = [args.runs.len(), args.columns.len()];
         if tables != columns {
@@ -152,7 +153,10 @@ impl ScoreFiles {
         }
         let pairs = args.runs.iter().zip(&args.columns);
         let pairs = pairs.map(|(runs, columns)| {
-            Ok([ScoreFile::read_file(runs)?, ScoreFile::read_file(columns)?])
+            Ok([
+                ScoreInputFile::read_file(runs)?,
+                ScoreInputFile::read_file(columns)?,
+            ])
         });
         pairs.collect::<Result<_, _>>().map(Self)
     }
@@ -163,7 +167,7 @@ impl ScoreFiles {
         let [[_, file], ..] = &self.0[..] else {
             return Err("there is no table".into());
         };
-        let steps = ScoreFile::read_file(path)?;
+        let steps = ScoreInputFile::read_file(path)?;
         parse_runs_of_table(args, &steps, file)
     }
 
@@ -182,9 +186,9 @@ impl ScoreFiles {
 
     /// Returns the settings of `args`, each with the runs that result without it. Omits a setting without which no run
     /// is possible, because it clearly has an effect.
-    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
+    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<SettingAndRunsWithoutIt> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
-            Some(ScoreSetting {
+            Some(SettingAndRunsWithoutIt {
                 key: key.to_owned(),
                 value: value.to_owned(),
                 table: Some(self.parse_tables(&without).ok()?),
@@ -217,7 +221,7 @@ impl ScoreFiles {
         let given = args.compute.given_options();
         let options = given.iter().map(|(key, words)| {
             let settings = settings_without(given, *key)?;
-            Some(ScoreSetting {
+            Some(SettingAndRunsWithoutIt {
                 key: key.display_key().to_string(),
                 value: words.join(" "),
                 table: None,
@@ -235,8 +239,8 @@ impl ScoreFiles {
 /// Parses the `runs` of a table with the columns in `file` and the settings of `args`.
 fn parse_runs_of_table(
     args: &ScoreArgs,
-    runs: &ScoreFile,
-    file: &ScoreFile,
+    runs: &ScoreInputFile,
+    file: &ScoreInputFile,
 ) -> Result<RunTable, Box<dyn Error>> {
     let mut columns = RunColumnRules::parse(&file.text, &file.name)?;
     for (key, value) in &args.set {
@@ -270,7 +274,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if let Some(path) = &args.scenarios {
         return score_serving(args, path, out);
     }
-    let files = ScoreFiles::read_files(args)?;
+    let files = RunTableFilePairs::read_files(args)?;
     let mut table = files.parse_tables(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
     if let Some(key) = by
@@ -299,7 +303,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
-        let (mut rows, mut answers) = (ScoreRowWriter::new(&table), Vec::new());
+        let (mut rows, mut answers) = (RunScoreCsvWriter::new(&table), Vec::new());
         to.write_streamed_output(|out| {
             answers = score_runs(&table, &options, threads, |run, answer| match answer {
                 Ok(answer) => {
@@ -387,18 +391,18 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 /// Corrects the predictions of `table` by measured steps, if `args` requests it.
 fn correct_by_measured_steps(
     args: &ScoreArgs,
-    files: &ScoreFiles,
+    files: &RunTableFilePairs,
     table: &RunTable,
-    predicted: &[PredictedRun],
+    predicted: &[PredictedRunTime],
     options: &ReplayOptions,
-) -> Result<Option<CorrectedRuns>, Box<dyn Error>> {
+) -> Result<Option<CorrectedRunPredictions>, Box<dyn Error>> {
     if let Some(key) = &args.leave_out {
         let key = key.replace('-', "_");
         let is_stated = |run: &MeasuredRun| run.options.contains_key(&key);
         if key != "model" && !table.runs.iter().any(is_stated) {
             return Err(format!("--leave-out {key}: no run states this option").into());
         }
-        return Ok(Some(CorrectedRuns {
+        return Ok(Some(CorrectedRunPredictions {
             steps: format!("runs of another {}", key.replace('_', "-")),
             runs: correct_by_other_runs(&table.runs, predicted, &key),
         }));
@@ -413,7 +417,7 @@ fn correct_by_measured_steps(
     if let Some(refused) = steps.refused.first() {
         return Err(refused.to_string().into());
     }
-    Ok(Some(CorrectedRuns {
+    Ok(Some(CorrectedRunPredictions {
         steps: format!("{} steps of {}", seconds.len(), steps.file),
         runs: correct_by_steps(&table.runs, predicted, &steps.runs, &seconds),
     }))
@@ -428,7 +432,7 @@ fn score_what_if_pairs(
     if let Some((key, _)) = args.compute.given_options().first() {
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
-    let file = ScoreFile::read_file(path)?;
+    let file = ScoreInputFile::read_file(path)?;
     let table = WhatIfPairTable::parse(&file.text, path)?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);
@@ -484,7 +488,7 @@ fn score_serving(
         )
         .into());
     };
-    let file = ScoreFile::read_file(path)?;
+    let file = ScoreInputFile::read_file(path)?;
     let table = MeasuredServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);

@@ -21,7 +21,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use llm::{LlmArgs, LlmInput, SloOption};
+use llm::{LlmArgs, LlmModelOrScenario, SloOption};
 
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
@@ -301,7 +301,7 @@ fn without_effect(option: &str, why: &str) -> String {
 /// Fails if the scenario or a platform is invalid, or if output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
-    if let Some(input) = LlmInput::detect_llm_input(&args.scenario) {
+    if let Some(input) = LlmModelOrScenario::detect_llm_input(&args.scenario) {
         return llm::run(args, &input, out);
     }
     args.llm.reject_all_llm_options()?;

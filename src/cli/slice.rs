@@ -1,9 +1,9 @@
 //! `chakram slice`: writes a part of a job as a separate job.
 
 use super::progress::Progress;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceTarget};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceOutputTarget};
 use chakram_analysis::edit::slice::{
-    CommunicationMatches, KeptNodesOfRank, SliceSummary, SliceTarget,
+    JobCommunication, KeptNodesOfRank, SliceNodeSelector, SliceSummary,
 };
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
@@ -57,12 +57,12 @@ pub struct SliceArgs {
 struct SliceDocument {
     sliced_from_ps: u64,
     unmatched_removed: u64,
-    ranks: Vec<RankDocument>,
+    ranks: Vec<SlicedRankDocument>,
 }
 
 /// JSON summary of one rank of a slice.
 #[derive(Serialize)]
-struct RankDocument {
+struct SlicedRankDocument {
     rank: u32,
     nodes_before: u64,
     nodes: u64,
@@ -92,22 +92,22 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let ids = args.from.is_some() || args.to.is_some();
     let (cut, traces) = match (&args.annotation, args.input.step.step) {
         (None, Some(step)) if !ids => (
-            SliceTarget::Step(step),
+            SliceNodeSelector::Step(step),
             traces::find_input_job(&args.input)?,
         ),
         (Some(name), _) => (
-            SliceTarget::Annotation(name.clone()),
+            SliceNodeSelector::Annotation(name.clone()),
             traces::find_traces(&args.input)?,
         ),
         _ => (
-            SliceTarget::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
+            SliceNodeSelector::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
             traces::find_traces(&args.input)?,
         ),
     };
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.rank_files().len();
-    let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
-    let mut matches = CommunicationMatches::default();
+    let mut outputs = TraceOutputTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
+    let mut matches = JobCommunication::default();
     let mut parts = Vec::new();
     let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
     for file in traces.rank_files() {
@@ -158,7 +158,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         _ if piped => {}
         SummaryFormatArg::Text => write_text(&slices, unmatched.count, &names, out)?,
         SummaryFormatArg::Json => {
-            let ranks = slices.iter().map(|(rank, sliced)| RankDocument {
+            let ranks = slices.iter().map(|(rank, sliced)| SlicedRankDocument {
                 rank: *rank,
                 nodes_before: sliced.of,
                 nodes: sliced.kept,

@@ -1,10 +1,10 @@
 //! Inputs and outputs of commands that transform traces.
 
-use super::load::{ProfiledStepArg, VerifyArg};
+use super::load::{JobFileVerifyArg, ProfiledStepArg};
 use super::terminal;
-use chakram_jobs::{self as job, JobOutputs, JobTraces, SavedJob};
-use chakram_trace::files::{OutputHandle, OutputSet};
-use chakram_trace::format::file::CompressedWriter;
+use chakram_jobs::{self as job, JobBeingWritten, JobTraces, SavedJob};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
+use chakram_trace::format::file::MaybeCompressedWriter;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::{ENDING, JobFile};
 use clap::{Args, ValueEnum};
@@ -19,7 +19,7 @@ pub struct InputTraceArgs {
     #[arg(required = true, value_name = "TRACES")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
-    pub(super) verify: VerifyArg,
+    pub(super) verify: JobFileVerifyArg,
     #[command(flatten)]
     pub(super) step: ProfiledStepArg,
 }
@@ -90,14 +90,14 @@ pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
 }
 
 /// Output of a command: the files of a job, or a pipe with one trace.
-pub enum TraceTarget<'o> {
+pub enum TraceOutputTarget<'o> {
     /// Standard output.
     Pipe(&'o OutputTraceArgs),
     /// The files of a job.
-    Files(Box<JobOutputs>),
+    Files(Box<JobBeingWritten>),
 }
 
-impl<'o> TraceTarget<'o> {
+impl<'o> TraceOutputTarget<'o> {
     /// Creates the output for the traces of `ranks` ranks. No output may replace one of the inputs
     /// `traces` and `beside`.
     pub fn new(
@@ -123,7 +123,7 @@ impl<'o> TraceTarget<'o> {
             .copied()
             .flatten()
             .for_each(|path| files.register_input(path));
-        let outputs = JobOutputs::new(&args.output, compressed_suffix(args.compress), files)?;
+        let outputs = JobBeingWritten::new(&args.output, compressed_suffix(args.compress), files)?;
         Ok(Self::Files(Box::new(outputs)))
     }
 
@@ -137,12 +137,12 @@ impl<'o> TraceTarget<'o> {
         &mut self,
         rank: u32,
         trace: &[u8],
-    ) -> Result<Option<OutputHandle>, Box<dyn Error>> {
+    ) -> Result<Option<UncommittedOutputHandle>, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => Ok(Some(outputs.write_trace(rank, trace)?)),
             Self::Pipe(args) => {
                 let ending = compressed_suffix(args.compress).trim_start_matches('.');
-                let mut packer = CompressedWriter::new(terminal::standard_output(), ending)?;
+                let mut packer = MaybeCompressedWriter::new(terminal::standard_output(), ending)?;
                 packer.write_all(trace)?;
                 packer.finish()?.flush()?;
                 Ok(None)
@@ -155,7 +155,7 @@ impl<'o> TraceTarget<'o> {
     pub fn share_trace(
         &mut self,
         rank: u32,
-        written: Option<OutputHandle>,
+        written: Option<UncommittedOutputHandle>,
         link: bool,
     ) -> Result<bool, Box<dyn Error>> {
         match (self, written) {

@@ -2,14 +2,14 @@
 
 use super::compare::parallel_map;
 use super::flags::parser_of_choices;
-use super::load::{ProfiledStepArg, VerifyArg};
+use super::load::{JobFileVerifyArg, ProfiledStepArg};
 use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
     DefectCounts, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_jobs as job;
 use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;
@@ -69,7 +69,7 @@ pub struct ValidateArgs {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
-    verify: VerifyArg,
+    verify: JobFileVerifyArg,
     #[command(flatten)]
     step: ProfiledStepArg,
     /// Traces read at the same time; one per core by default

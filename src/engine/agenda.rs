@@ -9,7 +9,7 @@
 //! instant as one batch, in order of scheduling, at the position of the delay that was scheduled first. ASTRA-sim
 //! delivers delays in the same order.
 
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::ids::InstanceIndex;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -23,12 +23,12 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Agenda {
     /// Bucket 0 contains the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b -
     /// 1 but in no higher bit.
-    buckets: [Vec<(Time, Event)>; 65],
+    buckets: [Vec<(Time, PackedEvent)>; 65],
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,
     last: Time,
     /// Scratch space for [`Self::refill_lowest_bucket`], kept so that its allocation is reused.
-    spill: Vec<(Time, Event)>,
+    spill: Vec<(Time, PackedEvent)>,
     /// For each NPU, the pending batches of delays, as (instant at which the delays end, batch).
     pending: Vec<VecDeque<(Time, u32)>>,
     gatherings: Vec<DelayBatch>,
@@ -47,7 +47,7 @@ struct DelayBatch {
 /// A delay in a batch, linked to the next delay of the batch.
 #[derive(Clone, Copy, Debug)]
 struct BatchedDelay {
-    event: Event,
+    event: PackedEvent,
     /// Value that the caller stores with the event and gets back when the delay ends.
     detail: u32,
     next: u32,
@@ -72,7 +72,7 @@ impl Default for Agenda {
 impl Agenda {
     /// Adds an event at `at`, which must not be earlier than the last instant taken.
     #[inline]
-    pub fn push(&mut self, at: Time, event: Event) {
+    pub fn push(&mut self, at: Time, event: PackedEvent) {
         debug_assert!(at >= self.last, "time runs forward");
         // The bucket is the highest differing bit, or 0 if the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
@@ -86,7 +86,7 @@ impl Agenda {
     /// delivered, the event joins the batch. Otherwise the event starts a new batch, whose delivery is scheduled as an
     /// [`EventClass::Alarm`] event.
     #[inline]
-    pub fn add_delay_end(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
+    pub fn add_delay_end(&mut self, npu: Npu, at: Time, event: PackedEvent, detail: u32) {
         let delay = BatchedDelay {
             event,
             detail,
@@ -143,13 +143,13 @@ impl Agenda {
         } else {
             pending.insert(place, (at, gathering));
         }
-        self.push(at, Event::new(EventClass::Alarm, npu.0, gathering));
+        self.push(at, PackedEvent::new(EventClass::Alarm, npu.0, gathering));
     }
 
     /// Returns the next delay of a due batch, with the value that the caller stored for it. The call after the last
     /// delay closes the batch, so a later delay for this instant starts a new batch.
     #[inline]
-    pub fn take_batched_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
+    pub fn take_batched_delay(&mut self, npu: Npu, gathering: u32) -> Option<(PackedEvent, u32)> {
         let number = self.gatherings[gathering as usize].first;
         if number == NONE {
             let first = self.pending[npu.index()].pop_front();
@@ -231,7 +231,7 @@ impl Agenda {
         &mut self,
         from: InstanceIndex,
         to: &[InstanceIndex],
-        is_copied: impl Fn(Event) -> bool,
+        is_copied: impl Fn(PackedEvent) -> bool,
     ) {
         for bucket in &mut self.buckets {
             for place in 0..bucket.len() {
@@ -243,7 +243,11 @@ impl Agenda {
                     let copy = |&to: &InstanceIndex| {
                         (
                             at,
-                            Event::of_node(event.event_class(), to, event.instance_node().node),
+                            PackedEvent::of_node(
+                                event.event_class(),
+                                to,
+                                event.instance_node().node,
+                            ),
                         )
                     };
                     bucket.extend(to.iter().map(copy));
@@ -254,7 +258,7 @@ impl Agenda {
 
     /// Moves the events due at [`Self::advance_to_next_time`] into `batch`, in the order of scheduling.
     #[inline]
-    pub fn take_due_events(&mut self, batch: &mut Vec<Event>) {
+    pub fn take_due_events(&mut self, batch: &mut Vec<PackedEvent>) {
         batch.clear();
         batch.extend(self.buckets[0].drain(..).map(|(_, event)| event));
     }
@@ -269,7 +273,7 @@ mod tests {
     #[test]
     fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
         let mut agenda = Agenda::default();
-        let event = |payload| Event::new(EventClass::Node, 0, payload);
+        let event = |payload| PackedEvent::new(EventClass::Node, 0, payload);
         // At instant 5, the order is NPU 1's batch, a message, and NPU 0's batch. NPU 1's later delays join NPU 1's
         // batch.
         agenda.add_delay_end(Npu(1), Time(5), event(10), 7);
@@ -296,7 +300,7 @@ mod tests {
                         agenda.add_delay_end(
                             Npu(1),
                             Time(5),
-                            Event::new(EventClass::Node, 0, 12),
+                            PackedEvent::new(EventClass::Node, 0, 12),
                             0,
                         );
                     }
@@ -323,14 +327,14 @@ mod tests {
             steps in prop::collection::vec((0_u32..4, prop::collection::vec(0_u64..2000, 0..5)), 1..200)
         ) {
             let mut agenda = Agenda::default();
-            let mut oracle: BTreeMap<u64, Vec<Event>> = BTreeMap::new();
+            let mut oracle: BTreeMap<u64, Vec<PackedEvent>> = BTreeMap::new();
             let mut now = 0;
             let mut number = 0;
             let mut batch = Vec::new();
             for (scale, delays) in steps {
                 for delay in delays {
                     let at = now + (delay << (8 * scale));
-                    let event = Event::new(EventClass::Node, 0, number);
+                    let event = PackedEvent::new(EventClass::Node, 0, number);
                     number += 1;
                     agenda.push(Time(at), event);
                     oracle.entry(at).or_default().push(event);

@@ -4,12 +4,12 @@
 //! handles the collective's agenda events and the network's notices about the collective's messages. The module writes
 //! the ends of members' nodes and the notifications for observers to [`Effects`].
 
-use super::dataflow::RunningInstance;
-use super::discipline::{Discipline, EngineCollectiveBackend};
+use super::dataflow::RunningRankInstance;
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use super::effects::Effects;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
-use super::ids::{GroupIndex, GroupSlot, InstanceIndex, InstanceNode, RunIndex};
+use super::ids::{GroupIndex, InstanceIndex, InstanceNode, LaunchGroupMember, RunIndex};
 use super::{ReplayOutcome, RunSettings};
 use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
@@ -60,12 +60,12 @@ pub(super) struct Collectives<'a, M: EngineCollectiveBackend> {
 
 /// A member's collective node that has taken its lane.
 #[derive(Clone, Copy)]
-pub(super) struct MemberCall<'x, 'a> {
-    pub running: &'x RunningInstance<'a>,
+pub(super) struct MemberCollectiveCall<'x, 'a> {
+    pub running: &'x RunningRankInstance<'a>,
     pub instance: InstanceIndex,
     pub node: NodeIndex,
     /// The group, and the calling member's place in it.
-    pub slot: GroupSlot,
+    pub slot: LaunchGroupMember,
     pub sequence: u32,
     /// True if the member's trace names the group.
     pub named: bool,
@@ -121,7 +121,7 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        call: MemberCall<'_, 'a>,
+        call: MemberCollectiveCall<'_, 'a>,
     ) {
         let (slot, mut sequence) = (call.slot, call.sequence);
         let launch_order = &mut self.chunks.groups[slot.group].order;
@@ -159,7 +159,7 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
         // Only the first member that arrives at an instant needs to schedule the event that starts all newly arrived
         // members.
         if M::Order::AT_ONCE {
-            let event = Event::of_run(EventClass::Settle, run, 0);
+            let event = PackedEvent::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
         } else {
             effects.arrivals.push(run);
@@ -167,7 +167,12 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
     }
 
     /// Creates the state of a collective in flight (its run) when the first member arrives.
-    fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
+    fn add_run(
+        &mut self,
+        call: MemberCollectiveCall<'_, 'a>,
+        slot: LaunchGroupMember,
+        sequence: u32,
+    ) -> RunIndex {
         let run = self.chunks.runs.take_free_run();
         let (request, root) = self.build_request(call, slot, sequence);
         let running = &mut self.chunks.groups[slot.group];
@@ -198,11 +203,11 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
     fn notify_member_joined(
         &mut self,
         now: Time,
-        call: MemberCall<'_, 'a>,
+        call: MemberCollectiveCall<'_, 'a>,
         group: GroupIndex,
         run: RunIndex,
     ) {
-        let MemberCall {
+        let MemberCollectiveCall {
             running,
             node,
             named,
@@ -222,8 +227,8 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
     /// Returns the request of a collective node, and the position of its root.
     fn build_request(
         &mut self,
-        call: MemberCall<'_, 'a>,
-        slot: GroupSlot,
+        call: MemberCollectiveCall<'_, 'a>,
+        slot: LaunchGroupMember,
         sequence: u32,
     ) -> (CollectiveRequest, Position) {
         let number = self.requests;
@@ -269,7 +274,7 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        event: Event,
+        event: PackedEvent,
         detail: u32,
     ) {
         match event.event_class() {

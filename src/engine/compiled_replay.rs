@@ -1,15 +1,15 @@
 //! A compiled replay: all inputs of a run and its report.
 
 use super::coverage::DurationSourceCounts;
-use super::discipline::{Discipline, EngineCollectiveBackend};
-use super::extensions::Extensions;
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::extensions::ReplacementModels;
 use super::failures::{self, PlannedFailure};
-use super::feed::SingleLaunch;
+use super::feed::SingleLaunchFeed;
 use super::host_launches::{self, ResolvedDurationSources};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
-use super::price_changes::DurationChangeCount;
+use super::price_changes::DurationChangeEffect;
 use super::run_programs::{RunPrograms, create_native_backend, run_over_network};
 use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
@@ -18,13 +18,13 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    AlgorithmDescriber, ChunkCountChoiceCache, CustomCollective, LinkRates,
+    AlgorithmDescriber, ChunkCountChoiceCache, CustomCollective, MeasuredLinkRates,
     find_measured_time_collective, measured_elsewhere,
 };
-use chakram_hardware::compute::HostTiming;
-use chakram_hardware::group::GroupExtent;
+use chakram_hardware::compute::HostDurationSource;
+use chakram_hardware::group::GroupPlacement;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::{NetworkBackend, NetworkKind};
+use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
 use chakram_hardware::topology::link_graph::MOST_NPUS;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::Graph;
@@ -32,7 +32,7 @@ use chakram_trace::workload::Workload;
 
 /// A group of the workload, with its placement on the machine.
 #[derive(Clone, Debug)]
-pub struct GroupView<'a> {
+pub struct PlacedWorkloadGroup<'a> {
     /// Id of this group in the workload.
     pub id: GroupId,
     /// Mask of the machine's dimensions in which the group takes part, or `None` for all
@@ -43,7 +43,7 @@ pub struct GroupView<'a> {
     /// Number of members that have a trace.
     pub present: u32,
     /// Placement of the group's members on the machine.
-    pub extent: &'a GroupExtent,
+    pub extent: &'a GroupPlacement,
 }
 
 /// Everything that is decided before a replay. Runs and reports take this value as input.
@@ -61,14 +61,14 @@ pub struct CompiledReplay<'a> {
     pub(super) ordered_ends: bool,
     pub(super) links: bool,
     pub(super) aggregate: bool,
-    pub(super) extensions: Extensions,
+    pub(super) extensions: ReplacementModels,
     pub(super) comm: CommTiming,
-    pub(super) host: HostTiming,
-    network: NetworkKind,
+    pub(super) host: HostDurationSource,
+    network: NetworkModelKind,
     pub(super) custom: Vec<CustomCollective>,
     pub(super) prices: ResolvedDurationSources,
     pub(super) failures: Vec<PlannedFailure>,
-    /// True if collectives and messages are matched in issue order; equal to [`Discipline::MATCHES_AS_ISSUED`] of the
+    /// True if collectives and messages are matched in issue order; equal to [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
     /// backend for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
@@ -198,7 +198,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns, for each requested change of durations ([`ReplayOptions::changes`]), the number of affected nodes.
-    pub fn price_changes(&self) -> &[DurationChangeCount] {
+    pub fn price_changes(&self) -> &[DurationChangeEffect] {
         &self.plan.changes
     }
 
@@ -213,7 +213,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the source of the durations of host work.
-    pub fn host_timing(&self) -> HostTiming {
+    pub fn host_timing(&self) -> HostDurationSource {
         self.host
     }
 
@@ -225,13 +225,13 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the network model that [`Self::run`] uses.
-    pub fn network_kind(&self) -> NetworkKind {
+    pub fn network_kind(&self) -> NetworkModelKind {
         self.network
     }
 
     /// Returns the groups, in the numbering of [`CollectiveRecord::group`](crate::CollectiveRecord::group).
-    pub fn group_views(&self) -> impl Iterator<Item = GroupView<'_>> {
-        self.plan.groups.iter().map(|group| GroupView {
+    pub fn group_views(&self) -> impl Iterator<Item = PlacedWorkloadGroup<'_>> {
+        self.plan.groups.iter().map(|group| PlacedWorkloadGroup {
             id: group.id,
             dimensions: group.dimensions,
             members: &group.members,
@@ -244,7 +244,7 @@ impl<'a> CompiledReplay<'a> {
     pub fn describe_algorithms(
         &self,
         kind: CollectiveKind,
-        group: &GroupView<'_>,
+        group: &PlacedWorkloadGroup<'_>,
         bytes: u64,
     ) -> String {
         let topology = self.machine.topology();
@@ -268,7 +268,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
-    pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
+    pub fn is_measured(&self, kind: CollectiveKind, group: &PlacedWorkloadGroup<'_>) -> bool {
         let custom =
             |custom: &CustomCollective| custom.applies_to(kind, group.extent.member_count());
         let curves = self.machine.collective_curves();
@@ -287,8 +287,8 @@ impl<'a> CompiledReplay<'a> {
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
-        group: &GroupView<'_>,
-    ) -> Option<(usize, LinkRates)> {
+        group: &PlacedWorkloadGroup<'_>,
+    ) -> Option<(usize, MeasuredLinkRates)> {
         let curves = self.machine.collective_curves();
         let lie = (group.extent, self.machine.topology());
         let measured = self.is_measured(kind, group);
@@ -454,7 +454,7 @@ impl<'a> CompiledReplay<'a> {
         &self,
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
-        let mut feed = SingleLaunch::of_program(0);
+        let mut feed = SingleLaunchFeed::of_program(0);
         run_over_network(RunPrograms::of_program(self, &mut feed), observer)
     }
 
@@ -491,7 +491,7 @@ impl<'a> CompiledReplay<'a> {
             M::Order::MATCHES_AS_ISSUED,
             "another backend than it was prepared for"
         );
-        let mut feed = SingleLaunch::of_program(0);
+        let mut feed = SingleLaunchFeed::of_program(0);
         let source = RunPrograms::of_program(self, &mut feed);
         Engine::new(source, observer, network, backend).run()
     }
@@ -500,14 +500,14 @@ impl<'a> CompiledReplay<'a> {
 /// Fails if the network model does not support the machine's links or its number of NPUs.
 fn check_network_supports_links(
     machine: &Machine,
-    network: NetworkKind,
+    network: NetworkModelKind,
     options: &ReplayOptions,
 ) -> Result<(), ReplayRefusal> {
     if options.comm != CommTiming::Model {
         return Ok(());
     }
     let (name, topology) = (machine.name(), machine.topology());
-    let shares = network == NetworkKind::FairSharing;
+    let shares = network == NetworkModelKind::FairSharing;
     if topology.explicit_links().is_some() && !shares {
         return Err(ReplayRefusal::new(
             format!(

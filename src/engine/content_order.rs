@@ -2,14 +2,14 @@
 //! consequences of events until no event of the instant is left.
 
 use super::Engine;
-use super::discipline::{Discipline, EngineCollectiveBackend};
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::Observer;
 use chakram_base::units::Time;
-use chakram_hardware::collective::ContentOrder;
+use chakram_hardware::collective::EventContentOrder;
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-impl Discipline for ContentOrder {
+impl EventOrderDiscipline for EventContentOrder {
     const AT_ONCE: bool = false;
     const SENDS_END_ON_ARRIVAL: bool = false;
     const MATCHES_AS_ISSUED: bool = false;

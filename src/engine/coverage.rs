@@ -1,6 +1,6 @@
 //! Counts the sources of a replay's durations.
 
-use chakram_hardware::compute::{CurveClass, KernelTiming};
+use chakram_hardware::compute::{CorrelatedErrorClass, KernelDurationWithBasis};
 
 /// Node counts and total node times, by the source of the durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,9 +32,9 @@ pub struct DurationSourceCounts {
     pub by_curves: u64,
     /// Total duration of the kernels in `by_curves`, in picoseconds.
     pub curve_time: u128,
-    /// Sum of the kernels' standard deviations for each [`CurveClass`], over the kernels in `by_curves`, in
+    /// Sum of the kernels' standard deviations for each [`CorrelatedErrorClass`], over the kernels in `by_curves`, in
     /// picoseconds.
-    pub curve_deviations: [u128; CurveClass::COUNT],
+    pub curve_deviations: [u128; CorrelatedErrorClass::COUNT],
     /// Total duration of kernels with recorded durations, in picoseconds.
     pub recorded_time: u128,
     /// Total duration of kernels with roofline times, in picoseconds.
@@ -112,30 +112,34 @@ impl DurationSourceCounts {
 
     /// Counts a kernel by the source of its duration. `computes` is true if the compute model also determines the
     /// durations of recorded kernels.
-    pub(super) fn count_kernel_duration_source(&mut self, price: KernelTiming, computes: bool) {
+    pub(super) fn count_kernel_duration_source(
+        &mut self,
+        price: KernelDurationWithBasis,
+        computes: bool,
+    ) {
         let (count, time) = match price {
-            KernelTiming::Modeled(span) if computes => {
+            KernelDurationWithBasis::Modeled(span) if computes => {
                 (&mut self.priced, Some((&mut self.roofline_time, span)))
             }
-            KernelTiming::Modeled(span) => {
+            KernelDurationWithBasis::Modeled(span) => {
                 (&mut self.priced, Some((&mut self.recorded_time, span)))
             }
-            KernelTiming::Fallback(span) => {
+            KernelDurationWithBasis::Fallback(span) => {
                 self.fell_back_time += u128::from(span.0);
                 (&mut self.fell_back, Some((&mut self.recorded_time, span)))
             }
-            KernelTiming::Kept(span) => {
+            KernelDurationWithBasis::Kept(span) => {
                 self.kept_time += u128::from(span.0);
                 (&mut self.kept, Some((&mut self.recorded_time, span)))
             }
-            KernelTiming::Estimated(span) => {
+            KernelDurationWithBasis::Estimated(span) => {
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
             }
-            KernelTiming::BytesAlone(span) => {
+            KernelDurationWithBasis::BytesAlone(span) => {
                 self.by_bytes += 1;
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
             }
-            KernelTiming::Curve {
+            KernelDurationWithBasis::Curve {
                 span,
                 deviation,
                 class,
@@ -143,14 +147,14 @@ impl DurationSourceCounts {
                 self.curve_deviations[class as usize] += u128::from(deviation.0);
                 (&mut self.by_curves, Some((&mut self.curve_time, span)))
             }
-            KernelTiming::Mapped { span, energy } => {
+            KernelDurationWithBasis::Mapped { span, energy } => {
                 self.mapped += 1;
                 self.mapped_time += u128::from(span.0);
                 self.mapped_energy += energy;
                 (&mut self.priced, Some((&mut self.roofline_time, span)))
             }
-            KernelTiming::Unknown => (&mut self.unknown, None),
-            KernelTiming::NoPeak(_) => return,
+            KernelDurationWithBasis::Unknown => (&mut self.unknown, None),
+            KernelDurationWithBasis::NoPeak(_) => return,
         };
         *count += 1;
         if let Some((sum, span)) = time {

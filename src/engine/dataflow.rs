@@ -1,14 +1,16 @@
 //! Tracks the nodes of launches in flight: their open dependencies, and whether they are ready.
 
 use super::effects::Effects;
-use super::event::{Event, EventClass};
-use super::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, InstanceNode, ReplayGroupId};
-use super::plan::{BoundSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
+use super::event::{EventClass, PackedEvent};
+use super::ids::{
+    GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId,
+};
+use super::plan::{BoundGroupSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::RankInstance;
-use open_dependencies::{NodeState, OpenDependencies};
+use open_dependencies::{NodeReadiness, OpenDependencies};
 use std::ops::Range;
 
 mod open_dependencies;
@@ -43,7 +45,7 @@ pub(super) const TURNS: u8 = 8;
 /// look-ups. One instance fits in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct RunningInstance<'a> {
+pub(super) struct RunningRankInstance<'a> {
     pub graph: &'a Graph,
     pub shared: &'a SharedGraphPlan,
     pub planned: &'a InstancePlan,
@@ -64,7 +66,7 @@ pub(super) struct RunningInstance<'a> {
     pub flags: u8,
 }
 
-impl RunningInstance<'_> {
+impl RunningRankInstance<'_> {
     /// Returns the compiled duration of a node.
     #[inline]
     pub fn duration_of_node(&self, node: NodeIndex) -> Span {
@@ -102,7 +104,7 @@ pub(super) struct ProgramFirstIndices {
 
 /// Plan of a launch in flight, and the indices of its first instance, group and match.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchLayout<'a> {
+pub(super) struct InFlightLaunchLayout<'a> {
     pub plan: &'a ReplayPlan,
     pub ranks: &'a [RankInstance],
     /// Index of the launch within the run.
@@ -115,9 +117,9 @@ pub(super) struct LaunchLayout<'a> {
 /// The nodes of all launches in flight, with their open dependencies.
 #[derive(Debug)]
 pub(super) struct Dataflow<'a> {
-    instances: Vec<RunningInstance<'a>>,
+    instances: Vec<RunningRankInstance<'a>>,
     /// For each run state, the plan and the first indices of its launch.
-    places: Vec<LaunchLayout<'a>>,
+    places: Vec<InFlightLaunchLayout<'a>>,
     open: OpenDependencies,
     /// Ready nodes that wait until another node of their instance completes. Such a node became ready during another
     /// node's immediate completion. Filled only if events are handled in insertion order.
@@ -142,16 +144,16 @@ impl<'a> Dataflow<'a> {
     }
 
     #[inline]
-    pub fn instance(&self, instance: InstanceIndex) -> &RunningInstance<'a> {
+    pub fn instance(&self, instance: InstanceIndex) -> &RunningRankInstance<'a> {
         &self.instances[instance.index()]
     }
 
     #[inline]
-    pub fn instance_mut(&mut self, instance: InstanceIndex) -> &mut RunningInstance<'a> {
+    pub fn instance_mut(&mut self, instance: InstanceIndex) -> &mut RunningRankInstance<'a> {
         &mut self.instances[instance.index()]
     }
 
-    pub fn instances(&self) -> &[RunningInstance<'a>] {
+    pub fn instances(&self) -> &[RunningRankInstance<'a>] {
         &self.instances
     }
 
@@ -170,7 +172,7 @@ impl<'a> Dataflow<'a> {
     /// Adds the instances of a run state, one for each of `graphs`.
     pub fn add_instances(
         &mut self,
-        place: LaunchLayout<'a>,
+        place: InFlightLaunchLayout<'a>,
         first_id: InstanceId,
         graphs: impl Iterator<Item = &'a Graph>,
     ) {
@@ -178,7 +180,7 @@ impl<'a> Dataflow<'a> {
         let planned = place.plan.instances.iter();
         for (id, (graph, planned)) in (first_id.0..).zip(graphs.zip(planned)) {
             let first_node = self.open.add_nodes(graph.in_degrees());
-            self.instances.push(RunningInstance {
+            self.instances.push(RunningRankInstance {
                 graph,
                 shared: &place.plan.shared[planned.shared as usize],
                 planned,
@@ -213,7 +215,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    pub fn launch_of_frame(&self, frame: u32) -> &LaunchLayout<'a> {
+    pub fn launch_of_frame(&self, frame: u32) -> &InFlightLaunchLayout<'a> {
         &self.places[frame as usize]
     }
 
@@ -236,23 +238,27 @@ impl<'a> Dataflow<'a> {
     }
 
     #[inline]
-    fn place_of(&self, instance: InstanceIndex) -> &LaunchLayout<'a> {
+    fn place_of(&self, instance: InstanceIndex) -> &InFlightLaunchLayout<'a> {
         &self.places[self.instances[instance.index()].frame as usize]
     }
 
     /// Returns the communicator (group slot) of a collective node, and the node's index among the communicator's
     /// collectives.
     #[inline]
-    pub fn call_of_node(&self, instance: InstanceIndex, node: NodeIndex) -> (GroupSlot, u32) {
-        let RunningInstance { graph, planned, .. } = self.instance(instance);
+    pub fn call_of_node(
+        &self,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) -> (LaunchGroupMember, u32) {
+        let RunningRankInstance { graph, planned, .. } = self.instance(instance);
         let call = graph.collective_of(node);
         let sequence = match &planned.sequences {
             None => call.sequence,
             Some(sequences) => sequences[graph.call_index(node)],
         };
-        let BoundSlot { group, member } = planned.slots[call.group as usize];
+        let BoundGroupSlot { group, member } = planned.slots[call.group as usize];
         let group = GroupIndex(self.place_of(instance).first_group.0 + group.0);
-        (GroupSlot { group, member }, sequence)
+        (LaunchGroupMember { group, member }, sequence)
     }
 
     /// Returns true if the trace of an instance names the collective's group.
@@ -299,7 +305,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Sorts events of the same class by NPU, launch and node. The caller must already have sorted the round by class.
-    pub fn sort_by_launch_order(&self, round: &mut [Event]) {
+    pub fn sort_by_launch_order(&self, round: &mut [PackedEvent]) {
         for alike in round.chunk_by_mut(|a, b| a.event_class() == b.event_class()) {
             let class = alike[0].event_class();
             let of_nodes = matches!(
@@ -325,7 +331,7 @@ impl<'a> Dataflow<'a> {
         effects: &mut Effects,
         now: Time,
         InstanceNode { instance, node }: InstanceNode,
-        ended: impl FnOnce(&mut Effects, &RunningInstance<'_>, NodeKind),
+        ended: impl FnOnce(&mut Effects, &RunningRankInstance<'_>, NodeKind),
     ) {
         let running = &mut self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
@@ -341,9 +347,9 @@ impl<'a> Dataflow<'a> {
         ended(effects, running, kind);
         for next in graph.successors(node) {
             match self.open.resolve_dependency(first + next.index()) {
-                NodeState::Waiting => {}
-                NodeState::Ready => effects.ready.push(pack_node(instance, next)),
-                NodeState::Delayed => effects.delayed.push(pack_node(instance, next)),
+                NodeReadiness::Waiting => {}
+                NodeReadiness::Ready => effects.ready.push(pack_node(instance, next)),
+                NodeReadiness::Delayed => effects.delayed.push(pack_node(instance, next)),
             }
         }
     }

@@ -1,23 +1,29 @@
-//! Discipline: a trait that contains every rule about the order of events at an instant, with two implementations.
+//! EventOrderDiscipline: a trait that contains every rule about the order of events at an instant, with two implementations.
 //!
 //! Both implementations share the loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis.
 
 use super::Engine;
 use crate::Observer;
 use chakram_base::units::Time;
-use chakram_hardware::collective::{EndpointModel, IssueDiscipline};
+use chakram_hardware::collective::{CollectiveMatchingRules, EndpointModel};
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
 /// All traits that a collective backend must implement for the engine.
-pub trait EngineCollectiveBackend: EndpointModel + IssueDiscipline<Order: Discipline> {}
+pub trait EngineCollectiveBackend:
+    EndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>
+{
+}
 
-impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> EngineCollectiveBackend for M {}
+impl<M: EndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>>
+    EngineCollectiveBackend for M
+{
+}
 
 /// Defines the order of events at an instant, and the rules that depend on this order: matching, lanes, and the
-/// completion of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own
-/// order, and by [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
-pub trait Discipline: Sized {
+/// completion of sends. Implemented by [`EventContentOrder`](chakram_hardware::collective::EventContentOrder), chakram's own
+/// order, and by [`EventInsertionOrder`](chakram_hardware::collective::EventInsertionOrder), ASTRA-sim's order.
+pub trait EventOrderDiscipline: Sized {
     /// True if the loop carries out all consequences of an event before the next event, so that results depend on the
     /// order of events at an instant. False if the loop collects consequences, and settles them when no event of the
     /// instant is left.

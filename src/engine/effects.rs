@@ -1,21 +1,21 @@
 //! Collects the effects of events in typed lists, which the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
-//! instants go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the loop must
+//! instants go to the agenda. Under [`EventInsertionOrder`](chakram_hardware::collective::EventInsertionOrder), the loop must
 //! process an event's consequences before all other events. Components therefore append these consequences to a work
 //! list. The loop processes the entries in order; it finishes all consequences of an entry before the next entry (depth
 //! first).
 
 use super::agenda::Agenda;
-use super::discipline::Discipline;
+use super::discipline::EventOrderDiscipline;
 use super::error::ReplayRefusal;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::fabric::NetworkMemoryAccess;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode, RunIndex};
 use crate::CollectiveRecord;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
-use chakram_hardware::collective::ChunkQueueSpec;
+use chakram_hardware::collective::StageChunkQueue;
 use chakram_hardware::network::NetworkMessage;
 
 /// The effects that components produce while they handle events. The loop drains the fields in the order below. The
@@ -33,7 +33,7 @@ pub(super) struct Effects {
     pub ends: Vec<(Time, InstanceNode)>,
     /// Ends at this instant, and all other work that must be done before the next event. Filled only if events are
     /// handled in insertion order.
-    pub work: Vec<FollowUp>,
+    pub work: Vec<LoopFollowUpWork>,
     /// Nodes whose delay begins at this instant. Each word packs an instance and a node.
     pub delayed: Vec<u64>,
     /// Freed lanes, as instance and lane. Each freed lane takes the next node from its queue, in the order of rank and
@@ -118,13 +118,13 @@ impl LoopProgress {
 
 /// Work that the loop must do before the next event if events are handled in insertion order.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum FollowUp {
+pub(super) enum LoopFollowUpWork {
     /// A node of an instance ends.
     End(InstanceIndex, NodeIndex),
     /// A chunk leaves its queue, so the queue admits other chunks.
-    Leave(Npu, ChunkQueueSpec),
+    Leave(Npu, StageChunkQueue),
     /// A queue of an NPU can admit chunks that wait.
-    Admit(Npu, ChunkQueueSpec),
+    Admit(Npu, StageChunkQueue),
     /// A message of a channel has arrived.
     Deliver(u32),
     /// All members of a collective have been notified of the collective's end.
@@ -173,16 +173,21 @@ impl Effects {
     /// Appends work. Appends work that the loop does after the event's earlier work, if events are handled in insertion
     /// order.
     #[inline]
-    pub fn push_follow_up(&mut self, work: FollowUp) {
+    pub fn push_follow_up(&mut self, work: LoopFollowUpWork) {
         self.is_stirred = true;
         self.work.push(work);
     }
 
     /// Completes a node at `now`.
     #[inline]
-    pub fn end_node<D: Discipline>(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub fn end_node<D: EventOrderDiscipline>(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         if D::AT_ONCE {
-            self.push_follow_up(FollowUp::End(instance, node));
+            self.push_follow_up(LoopFollowUpWork::End(instance, node));
         } else {
             self.schedule_announced_end(now, instance, node);
         }
@@ -191,21 +196,21 @@ impl Effects {
     /// Schedules the end of a node at `at`, without batching it.
     #[inline]
     pub fn end_node_at(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
-        let event = Event::of_node(EventClass::Node, instance, node);
+        let event = PackedEvent::of_node(EventClass::Node, instance, node);
         self.agenda.push(at, event);
     }
 
     /// Schedules the end of a node that occupies its lane. If events are handled in insertion order, all such ends on
     /// one NPU at the same instant form a batch.
     #[inline]
-    pub fn schedule_lane_holder_end<D: Discipline>(
+    pub fn schedule_lane_holder_end<D: EventOrderDiscipline>(
         &mut self,
         npu: Npu,
         at: Time,
         InstanceNode { instance, node }: InstanceNode,
     ) {
         if D::AT_ONCE {
-            let event = Event::of_node(EventClass::Node, instance, node);
+            let event = PackedEvent::of_node(EventClass::Node, instance, node);
             self.agenda.add_delay_end(npu, at, event, 0);
         } else {
             self.end_node_at(at, instance, node);
@@ -214,7 +219,7 @@ impl Effects {
 
     /// Takes the events of the next instant, in the order in which they were scheduled.
     #[inline]
-    pub fn take_round(&mut self, round: &mut Vec<Event>) {
+    pub fn take_round(&mut self, round: &mut Vec<PackedEvent>) {
         self.agenda.take_due_events(round);
         self.progress.events += round.len() as u64;
     }

@@ -55,7 +55,7 @@ impl ReplayRefusal {
 
 /// A node whose dependencies are complete but that never completed, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingNode {
+pub struct NeverCompletedNode {
     /// The node that waits.
     pub node: NodeRef,
     /// Reason why the node waits.
@@ -72,7 +72,7 @@ pub struct Stuck {
     /// Machine failures that prevented nodes from ending, each with the affected work.
     pub failures: Vec<String>,
     /// Waiting nodes by rank and id, at most a few of each rank.
-    pub waiting: Vec<WaitingNode>,
+    pub waiting: Vec<NeverCompletedNode>,
     /// Number of waiting nodes that are not in `waiting`.
     pub unnamed: u64,
     /// Dependency cycle, in which each node waits for the next; empty if no cycle was found.

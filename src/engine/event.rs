@@ -11,9 +11,9 @@ const RANK_BITS: u32 = 27;
 /// An event: class, rank and payload in one word. At an instant, the loop handles events in ascending order of these
 /// words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Event(u64);
+pub(super) struct PackedEvent(u64);
 
-/// Event classes. At an instant, the loop handles the classes in this order.
+/// PackedEvent classes. At an instant, the loop handles the classes in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EventClass {
@@ -101,7 +101,7 @@ impl EventClass {
     ];
 }
 
-impl Event {
+impl PackedEvent {
     /// Returns true if the event is the end of a node or of a node's delay.
     pub fn is_node_event(self) -> bool {
         matches!(self.event_class(), EventClass::Node | EventClass::Ready)
@@ -218,12 +218,12 @@ mod tests {
     #[test]
     fn words_hold_class_rank_and_payload() {
         for class in EventClass::ALL {
-            let event = Event::new(class, (1 << RANK_BITS) - 1, u32::MAX);
+            let event = PackedEvent::new(class, (1 << RANK_BITS) - 1, u32::MAX);
             assert_eq!(event.event_class(), class);
             assert_eq!(event.rank_bits(), (1 << RANK_BITS) - 1);
             assert_eq!(event.payload_bits(), u32::MAX);
         }
-        let earlier = Event::new(EventClass::Node, 9, 9);
-        assert!(earlier < Event::new(EventClass::Run, 0, 0));
+        let earlier = PackedEvent::new(EventClass::Node, 9, 9);
+        assert!(earlier < PackedEvent::new(EventClass::Run, 0, 0));
     }
 }

@@ -4,21 +4,21 @@
 //! algorithms, call [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
 
 use chakram_base::units::Span;
-use chakram_hardware::compute::KernelProfile;
+use chakram_hardware::compute::KernelTraceFacts;
 use chakram_hardware::machine::NpuClass;
-use chakram_hardware::memory::{LocalMemory, MemoryModel};
+use chakram_hardware::memory::{LocalMemory, UserRemoteMemoryModel};
 use std::fmt;
 use std::sync::Arc;
 
 /// A model of kernel durations.
-pub trait KernelModel: fmt::Debug + Send + Sync {
+pub trait KernelDurationModel: fmt::Debug + Send + Sync {
     /// Returns the duration of a kernel on NPUs of `class`. If the result is `None`, the engine uses the model of
     /// [`ReplayOptions::compute`](super::ReplayOptions::compute).
-    fn price_kernel(&self, kernel: &KernelProfile, class: &NpuClass) -> Option<Span>;
+    fn price_kernel(&self, kernel: &KernelTraceFacts, class: &NpuClass) -> Option<Span>;
 }
 
 /// A memory model: durations of local accesses, and the state of remote memory in each run.
-pub trait MemoryDesign: fmt::Debug + Send + Sync {
+pub trait ReplacementMemoryModel: fmt::Debug + Send + Sync {
     /// Returns the duration of an access of `bytes` to the NPU's local memory. If the result is `None`, the engine uses
     /// the machine's model.
     fn time_local_access(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
@@ -27,16 +27,16 @@ pub trait MemoryDesign: fmt::Debug + Send + Sync {
 
     /// Creates an idle remote memory. If the result is `None`, the engine uses the machine's model. Capacities always
     /// come from the machine.
-    fn create_remote_memory(&self) -> Option<Box<dyn MemoryModel>> {
+    fn create_remote_memory(&self) -> Option<Box<dyn UserRemoteMemoryModel>> {
         None
     }
 }
 
 /// Caller-supplied models that replace the machine's models.
 #[derive(Clone, Debug, Default)]
-pub struct Extensions {
+pub struct ReplacementModels {
     /// Caller's model of kernel durations, or `None` for the machine's model.
-    pub kernels: Option<Arc<dyn KernelModel>>,
+    pub kernels: Option<Arc<dyn KernelDurationModel>>,
     /// Caller's memory model, or `None` for the machine's model.
-    pub memory: Option<Arc<dyn MemoryDesign>>,
+    pub memory: Option<Arc<dyn ReplacementMemoryModel>>,
 }

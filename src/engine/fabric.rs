@@ -2,9 +2,9 @@
 
 use super::agenda::Agenda;
 use super::compiled_replay::CompiledReplay;
-use super::discipline::Discipline;
+use super::discipline::EventOrderDiscipline;
 use super::effects::{Effects, PendingSend, SendOrderKey};
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
@@ -20,10 +20,10 @@ mod accesses;
 mod in_flight;
 
 pub(super) use accesses::{NetworkMemoryAccess, find_too_many_chunks_fault};
-pub(super) use in_flight::InFlightOp;
+pub(super) use in_flight::InFlightMessageContext;
 
 use accesses::RemoteMemoryState;
-use in_flight::OpSlab;
+use in_flight::InFlightOpSlab;
 
 /// Resources outside NPUs: the network and memories.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Fabric<'a, N> {
     topology: &'a Topology,
     network: N,
     /// Ops of all messages in flight.
-    ops: OpSlab,
+    ops: InFlightOpSlab,
     notices: Vec<DeliveryNotice>,
     /// Size of a rendezvous request, or `None` if messages need no request.
     request_bytes: Option<u64>,
@@ -50,11 +50,13 @@ impl EventScheduler for Agenda {
         // no effect. Two kinds of events are exceptions: first bytes at one port, and messages at one link. Such events
         // are ordered by content, and only then by op index.
         let event = match event {
-            NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
-            NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
-            NetworkEvent::Delivered(op) => Event::of_op(EventClass::Delivered, 0, op),
-            NetworkEvent::Hop { order, op } => Event::of_op(EventClass::Hop, order, op),
-            NetworkEvent::LinkFree(link) => Event::new(EventClass::LinkFree, 0, link),
+            NetworkEvent::Injected(op) => PackedEvent::of_op(EventClass::Injected, 0, op),
+            NetworkEvent::FirstByte { order, op } => {
+                PackedEvent::of_op(EventClass::FirstByte, order, op)
+            }
+            NetworkEvent::Delivered(op) => PackedEvent::of_op(EventClass::Delivered, 0, op),
+            NetworkEvent::Hop { order, op } => PackedEvent::of_op(EventClass::Hop, order, op),
+            NetworkEvent::LinkFree(link) => PackedEvent::new(EventClass::LinkFree, 0, link),
         };
         self.push(at, event);
     }
@@ -73,7 +75,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             topology,
             memories: RemoteMemoryState::create_remote_memories(prepared, &mut network),
             network,
-            ops: OpSlab::default(),
+            ops: InFlightOpSlab::default(),
             notices: Vec::new(),
             request_bytes,
             withheld: BTreeMap::new(),
@@ -116,25 +118,25 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Allocates an op for a message, and counts the message.
     #[inline]
-    pub fn allocate_op(&mut self, of: InFlightOp) -> OpIndex {
+    pub fn allocate_op(&mut self, of: InFlightMessageContext) -> OpIndex {
         self.ops.insert(of)
     }
 
     /// Allocates an op that only identifies an event, without counting a message.
     #[inline]
-    pub fn allocate_event_op(&mut self, of: InFlightOp) -> OpIndex {
+    pub fn allocate_event_op(&mut self, of: InFlightMessageContext) -> OpIndex {
         self.ops.insert_uncounted_op(of)
     }
 
     /// Returns the context that was stored with an op.
     #[inline]
-    pub fn in_flight_op(&self, op: OpIndex) -> InFlightOp {
+    pub fn in_flight_op(&self, op: OpIndex) -> InFlightMessageContext {
         self.ops.get(op)
     }
 
     /// Frees an op and returns its context.
     #[inline]
-    pub fn forget_op(&mut self, op: OpIndex) -> InFlightOp {
+    pub fn forget_op(&mut self, op: OpIndex) -> InFlightMessageContext {
         self.ops.remove(op)
     }
 
@@ -159,7 +161,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// immediately. Otherwise the fabric submits the message later, together with the instant's other messages, sorted
     /// by key.
     #[inline]
-    pub fn submit_message<D: Discipline>(
+    pub fn submit_message<D: EventOrderDiscipline>(
         &mut self,
         now: Time,
         key: SendOrderKey,
@@ -196,7 +198,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     pub fn send_request(
         &mut self,
         now: Time,
-        op: InFlightOp,
+        op: InFlightMessageContext,
         ends: (Npu, Npu),
         effects: &mut Effects,
     ) {
@@ -266,13 +268,13 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// Sorts the events of a round into content order. At a port or link, messages of one NPU keep the order of
     /// submission, because reused op indices give no order.
     #[inline]
-    pub fn sort_sends_by_content(&self, round: &mut [Event]) {
+    pub fn sort_sends_by_content(&self, round: &mut [PackedEvent]) {
         // An unstable sort is deterministic here, because equal words are equal events.
         round.sort_unstable();
         if !N::SHARED {
             return;
         }
-        let of_one = |a: &Event, b: &Event| {
+        let of_one = |a: &PackedEvent, b: &PackedEvent| {
             (a.event_class(), b.event_class()) == (EventClass::Hop, EventClass::Hop)
                 && a.rank_bits() == b.rank_bits()
         };

@@ -9,7 +9,7 @@ use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
 use super::discipline::EngineCollectiveBackend;
 use super::effects::Effects;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
 use super::ids::InstanceNode;
 use super::options::{CommTiming, ReplayOptions};
@@ -18,7 +18,7 @@ use chakram_base::ids::{EndpointId, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Time, format_count};
 use chakram_hardware::machine::{FailedPart, Machine, MachineFailure};
-use chakram_hardware::network::{NetworkBackend, NetworkKind};
+use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::link_graph::MOST_NPUS;
 use chakram_trace::graph::NodeKind;
@@ -63,7 +63,7 @@ enum PlannedFailurePart {
 /// Fails if a part does not exist, or if the communication model does not support failures.
 pub(super) fn plan_failures(
     machine: &Machine,
-    (options, network): (&ReplayOptions, NetworkKind),
+    (options, network): (&ReplayOptions, NetworkModelKind),
     (as_issued, measured): (bool, bool),
 ) -> Result<Vec<PlannedFailure>, ReplayRefusal> {
     let given = machine.failures().iter().chain(&options.failures);
@@ -137,7 +137,7 @@ fn find_links(machine: &Machine, ends: &str) -> Result<PlannedFailurePart, Findi
 /// Checks that all communication uses links, and that the network model supports failures of links.
 fn check_link_failures(
     machine: &Machine,
-    (options, network): (&ReplayOptions, NetworkKind),
+    (options, network): (&ReplayOptions, NetworkModelKind),
     measured: bool,
 ) -> Result<(), FindingAndHint> {
     let switching = machine.topology().switching_mode();
@@ -146,10 +146,10 @@ fn check_link_failures(
             SettingKey::Comm.format_with_value(options.comm),
             SettingKey::Comm.format_with_value(CommTiming::Model),
         )
-    } else if network != NetworkKind::FairSharing {
+    } else if network != NetworkModelKind::FairSharing {
         (
             SettingKey::Network.format_with_value(network),
-            SettingKey::Network.format_with_value(NetworkKind::FairSharing),
+            SettingKey::Network.format_with_value(NetworkModelKind::FairSharing),
         )
     } else if measured {
         (
@@ -211,7 +211,7 @@ impl<'a> RunFailures<'a> {
     /// Schedules an event at the time of each failure.
     pub fn schedule_failures(&self, effects: &mut Effects) {
         for (number, failure) in (0..).zip(self.planned) {
-            let event = Event::new(EventClass::Failure, 0, number);
+            let event = PackedEvent::new(EventClass::Failure, 0, number);
             effects.agenda.push(failure.given.at, event);
         }
     }

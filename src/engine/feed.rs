@@ -1,6 +1,6 @@
 //! Feeds: sources that request launches of programs.
 
-use super::launch::{FeedRequests, Launch, LaunchRecord};
+use super::launch::{FeedRequestBuffer, LaunchRecord, LaunchRequest};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 mod repeated;
 mod timed;
 
-pub use repeated::RepeatedLaunch;
-pub use timed::TimedLaunches;
+pub use repeated::RepeatedLaunchFeed;
+pub use timed::TimedLaunchFeed;
 
 /// A source of launches of programs. A job is a feed that launches one program at time 0.
 ///
@@ -24,7 +24,7 @@ pub trait LaunchFeed {
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests);
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer);
 
     /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep these
     /// times.
@@ -33,7 +33,13 @@ pub trait LaunchFeed {
     }
 
     /// Notifies the feed that all nodes of a launch from this feed are complete.
-    fn on_launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut FeedRequests) {}
+    fn on_launch_ended(
+        &mut self,
+        _now: Time,
+        _ended: &LaunchRecord,
+        _queue: &mut FeedRequestBuffer,
+    ) {
+    }
 
     /// Notifies the feed that one rank has completed all its nodes of a launch from this feed.
     fn on_rank_ended(
@@ -41,7 +47,7 @@ pub trait LaunchFeed {
         _now: Time,
         _launch: &LaunchRecord,
         _rank: Rank,
-        _queue: &mut FeedRequests,
+        _queue: &mut FeedRequestBuffer,
     ) {
     }
 }
@@ -60,13 +66,13 @@ pub struct StepTimes {
 
 /// The feed of a job: launches its program once, at time 0.
 #[derive(Debug, Default)]
-pub struct SingleLaunch {
+pub struct SingleLaunchFeed {
     /// Index of the program in the run.
     program: u32,
     launched: bool,
 }
 
-impl SingleLaunch {
+impl SingleLaunchFeed {
     /// Creates a feed that launches program `program` at time 0.
     pub fn of_program(program: u32) -> Self {
         Self {
@@ -76,17 +82,17 @@ impl SingleLaunch {
     }
 }
 
-impl LaunchFeed for SingleLaunch {
+impl LaunchFeed for SingleLaunchFeed {
     fn wake_at(&self) -> Option<Time> {
         (!self.launched).then_some(Time::ZERO)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequestBuffer) {
         self.launched = true;
         let program = self.program;
-        queue.begin_launch(Launch {
+        queue.begin_launch(LaunchRequest {
             program,
-            ..Launch::default()
+            ..LaunchRequest::default()
         });
     }
 }

@@ -1,9 +1,9 @@
 //! Runs feeds in the loop: notifications, wakes and requests.
 
 use super::effects::Effects;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::feed::LaunchFeed;
-use super::launch::FeedRequests;
+use super::launch::FeedRequestBuffer;
 use chakram_base::units::Time;
 
 /// A feed during a run, with its pending wake.
@@ -20,7 +20,7 @@ pub(super) struct RunningFeeds<'a> {
     /// Indices of the feeds to wake in this round.
     woken: Vec<u32>,
     /// Requests of the feed that is currently being notified. Reused for all feeds, so that its allocation is kept.
-    queue: FeedRequests,
+    queue: FeedRequestBuffer,
 }
 
 impl<'a> RunningFeeds<'a> {
@@ -72,8 +72,8 @@ impl<'a> RunningFeeds<'a> {
         &mut self,
         feed: u32,
         next: u64,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequests),
-    ) -> FeedRequests {
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequestBuffer),
+    ) -> FeedRequestBuffer {
         let mut queue = std::mem::take(&mut self.queue);
         queue.next = next;
         tell(&mut *self.all[feed as usize].feed, &mut queue);
@@ -86,7 +86,7 @@ impl<'a> RunningFeeds<'a> {
         effects: &mut Effects,
         now: Time,
         feed: u32,
-        queue: FeedRequests,
+        queue: FeedRequestBuffer,
     ) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);
@@ -101,7 +101,7 @@ impl<'a> RunningFeeds<'a> {
         }
         of.wake = wake;
         if let Some(at) = wake {
-            let event = Event::new(EventClass::Wake, feed, 0);
+            let event = PackedEvent::new(EventClass::Wake, feed, 0);
             effects.agenda.push(at, event);
         }
     }

@@ -22,7 +22,7 @@
 
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
-use super::plan::{GroupPlan, NONE};
+use super::plan::{NONE, PlacedRankGroup};
 use super::representatives::{layout_along_dimension, meet_only_in_collectives};
 use super::{CompiledReplay, ReplayError, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
@@ -254,7 +254,7 @@ impl CompiledReplay<'_> {
     }
 
     /// Returns, for each replayed member of a group, the number of members that it represents.
-    fn count_represented(&self, group: &GroupPlan, of: &[InstanceId]) -> Vec<u32> {
+    fn count_represented(&self, group: &PlacedRankGroup, of: &[InstanceId]) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
         let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
         for rank in &group.members {
@@ -431,7 +431,7 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
 
 /// Describes a group without its members' work: the placement of members, the order of their ranks, and whether the
 /// group has a name. The name matters because backends may treat named groups differently.
-fn describe_group(replay: &CompiledReplay<'_>, group: &GroupPlan) -> Vec<u64> {
+fn describe_group(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();
     let mut key = describe_layout(replay, &npus);

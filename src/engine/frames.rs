@@ -1,17 +1,17 @@
 //! Keeps the state of launches in flight, and begins and ends launches.
 //!
-//! The run state of a launch (`LaunchFrame`) consists of consecutive instances, nodes, groups and matches, which other
+//! The run state of a launch (`LaunchRunState`) consists of consecutive instances, nodes, groups and matches, which other
 //! components own. All run states of a program have the same layout, and the next launch of the program reuses the
 //! state of an ended launch. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
-use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningInstance, SLOWED};
+use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningRankInstance, SLOWED};
 use super::effects::Effects;
 use super::error::ReplayRefusal;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::lanes::Lanes;
-use super::launch::{Launch, LaunchKernelDurations, LaunchRecord, LaunchSerial};
+use super::launch::{LaunchDurationSource, LaunchRecord, LaunchRequest, LaunchSerial};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 
 /// Run state of a launch in flight, or a free run state that a later launch can reuse.
 #[derive(Debug)]
-struct LaunchFrame {
+struct LaunchRunState {
     record: LaunchRecord,
-    prices: LaunchKernelDurations,
+    prices: LaunchDurationSource,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
 }
@@ -33,7 +33,7 @@ pub(super) struct ProgramLaunches<'a> {
     programs: &'a [CompiledReplay<'a>],
     /// True if there may be more than one launch.
     many: bool,
-    frames: Vec<LaunchFrame>,
+    frames: Vec<LaunchRunState>,
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
@@ -124,7 +124,7 @@ impl<'a> ProgramLaunches<'a> {
         &mut self,
         now: Time,
         feed: u32,
-        launch: &Launch,
+        launch: &LaunchRequest,
     ) -> Result<(&'a CompiledReplay<'a>, LaunchRecord), ReplayRefusal> {
         let serial = LaunchSerial(self.next);
         self.next += 1;
@@ -156,10 +156,10 @@ impl<'a> ProgramLaunches<'a> {
     pub fn take_run_state(
         &mut self,
         record: LaunchRecord,
-        prices: LaunchKernelDurations,
+        prices: LaunchDurationSource,
     ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
-        let frame = LaunchFrame {
+        let frame = LaunchRunState {
             record,
             prices,
             ranks_left: program.plan.instances.len() as u32,
@@ -210,7 +210,7 @@ impl<'a> ProgramLaunches<'a> {
         let running = flow.instance_mut(instance);
         if running.has_flag(HELD) {
             running.flags &= !HELD;
-            let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
+            let event = PackedEvent::of_node(EventClass::Release, instance, NodeIndex(0));
             effects.agenda.push(now, event);
         }
     }
@@ -232,7 +232,7 @@ impl<'a> ProgramLaunches<'a> {
     /// Returns the duration of a node in the launch of the instance `running`. A launch may override the compiled
     /// durations.
     #[inline]
-    pub fn price_of_node(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
+    pub fn price_of_node(&self, running: &RunningRankInstance<'_>, node: NodeIndex) -> Span {
         let price = running.duration_of_node(node);
         if running.has_flag(REPRICED | SLOWED) {
             return self.duration_in_launch(running, node, price);
@@ -244,7 +244,7 @@ impl<'a> ProgramLaunches<'a> {
     #[inline(never)]
     fn duration_in_launch(
         &self,
-        running: &RunningInstance<'_>,
+        running: &RunningRankInstance<'_>,
         node: NodeIndex,
         price: Span,
     ) -> Span {
@@ -258,9 +258,9 @@ impl<'a> ProgramLaunches<'a> {
             price
         };
         match &self.frames[running.frame as usize].prices {
-            LaunchKernelDurations::AsCompiled => price,
-            LaunchKernelDurations::Scaled(factor) => price.scale_by(*factor),
-            LaunchKernelDurations::ByClass(prices) => {
+            LaunchDurationSource::AsCompiled => price,
+            LaunchDurationSource::Scaled(factor) => price.scale_by(*factor),
+            LaunchDurationSource::ByClass(prices) => {
                 let own = prices.get(graph.name_index(node) as usize);
                 own.copied().flatten().unwrap_or(price)
             }

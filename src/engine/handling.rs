@@ -1,10 +1,10 @@
 //! Dispatches events, and the network's notices about messages, to components.
 
 use super::dataflow::pack_node;
-use super::discipline::{Discipline, EngineCollectiveBackend};
-use super::event::{Event, EventClass};
-use super::fabric::InFlightOp;
-use super::ids::{ChunkAtMember, InstanceNode, SharedStep};
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::event::{EventClass, PackedEvent};
+use super::fabric::InFlightMessageContext;
+use super::ids::{ChunkAtMember, CollectiveStageStep, InstanceNode};
 use super::{CommTiming, Engine};
 use crate::Observer;
 use chakram_base::ids::{Npu, OpIndex};
@@ -14,7 +14,7 @@ use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Sorts the events of a round into content order.
     #[inline]
-    pub(super) fn sort_by_content(&self, round: &mut [Event]) {
+    pub(super) fn sort_by_content(&self, round: &mut [PackedEvent]) {
         if round.len() < 2 {
             return;
         }
@@ -48,7 +48,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     fn on_message_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         // Fast path for most messages. Reads the fields in place, because copying them would stall the processor.
-        if let InFlightOp::Step {
+        if let InFlightMessageContext::Step {
             run,
             from,
             to,
@@ -60,7 +60,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
             let number = recv_posted;
             let (to, step) = (
                 ChunkAtMember { run, cell: to },
-                SharedStep { stage, number },
+                CollectiveStageStep { stage, number },
             );
             self.collectives
                 .chunk_executor_mut()
@@ -80,7 +80,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let of = fabric.forget_op(op);
         match of {
-            InFlightOp::Send {
+            InFlightMessageContext::Send {
                 pair,
                 ports,
                 sender,
@@ -94,7 +94,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
                 self.messages
                     .on_message_arrived::<M::Order>(effects, now, pair, send);
             }
-            InFlightOp::Mirrored {
+            InFlightMessageContext::Mirrored {
                 receiver,
                 node,
                 ports,
@@ -102,10 +102,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
                 fabric.close_ports(ports);
                 effects.end_node::<M::Order>(now, receiver, node);
             }
-            InFlightOp::Access { instance, node } => {
+            InFlightMessageContext::Access { instance, node } => {
                 effects.schedule_announced_end(now, instance, node);
             }
-            InFlightOp::RankRequest {
+            InFlightMessageContext::RankRequest {
                 pair,
                 receiver,
                 node,
@@ -117,7 +117,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
                 self.messages
                     .on_request_arrived(fabric, effects, now, pair, receive);
             }
-            InFlightOp::Scripted {
+            InFlightMessageContext::Scripted {
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
                 // End the sender's part before the receiver's part.
@@ -146,16 +146,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     fn on_message_left(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match fabric.in_flight_op(op) {
-            InFlightOp::Step { run, from, .. } => {
+            InFlightMessageContext::Step { run, from, .. } => {
                 let at = ChunkAtMember { run, cell: from };
                 self.collectives
                     .chunk_executor_mut()
                     .on_step_message_left(fabric, effects, now, at);
             }
-            InFlightOp::Send { sender, node, .. } => {
+            InFlightMessageContext::Send { sender, node, .. } => {
                 effects.end_node::<M::Order>(now, sender, node);
             }
-            InFlightOp::Scripted {
+            InFlightMessageContext::Scripted {
                 run, from, part, ..
             } => {
                 let player = ChunkAtMember { run, cell: from };
@@ -171,7 +171,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     }
 
     #[inline]
-    pub(super) fn handle_event(&mut self, now: Time, event: Event, detail: u32) {
+    pub(super) fn handle_event(&mut self, now: Time, event: PackedEvent, detail: u32) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match event.event_class() {
             EventClass::Node => {

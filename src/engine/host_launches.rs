@@ -1,24 +1,24 @@
 //! Adds the host's launches to graphs when a replay is prepared. The traces themselves remain unchanged.
 
-use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
+use super::{CollectiveTimeSource, HostLaunchMode, KernelDurationSource, ReplayOptions};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
-use chakram_hardware::machine::{Host, HostWait, KernelTimeCorrection, Machine};
-use chakram_trace::format::{KernelShape, MemoryBoundKernel};
+use chakram_hardware::machine::{Host, HostSyncPoints, KernelTimeCorrection, Machine};
+use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
 use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
 /// Fills in the default launch mode, and the defaults for measured collective times and for the machine's correction.
 /// All three defaults depend on whether kernel times come from measured curves. Measured curves apply with
-/// [`ComputeModel::Curves`], and also to generated models on a machine with curves.
+/// [`KernelDurationSource::Curves`], and also to generated models on a machine with curves.
 pub(super) fn resolve_duration_defaults(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> ResolvedDurationSources {
     let by_curves = match options.compute {
-        ComputeModel::Curves => true,
+        KernelDurationSource::Curves => true,
         compute => {
             let generated = |graph: &Graph| graph.has_no_kernel_durations();
             compute.prefers_curves()
@@ -27,20 +27,20 @@ pub(super) fn resolve_duration_defaults(
         }
     };
     let default_launch = match by_curves {
-        true => LaunchMode::Eager,
-        false => LaunchMode::None,
+        true => HostLaunchMode::Eager,
+        false => HostLaunchMode::None,
     };
     let found = by_curves
         .then(|| find_kernel_time_correction(workload, machine))
         .flatten();
     ResolvedDurationSources {
         launch: match options.launch {
-            LaunchMode::Auto => default_launch,
+            HostLaunchMode::Auto => default_launch,
             given => given,
         },
         default_launch,
         measured_collectives: (options.collectives)
-            .map_or(by_curves, |how| how == CollectiveTiming::Curves),
+            .map_or(by_curves, |how| how == CollectiveTimeSource::Curves),
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
@@ -71,9 +71,9 @@ fn find_kernel_time_correction(
 /// Sources of a replay's durations and launches, with defaults filled in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedDurationSources {
-    pub launch: LaunchMode,
+    pub launch: HostLaunchMode,
     /// Launch mode that applies if the options do not set one.
-    pub default_launch: LaunchMode,
+    pub default_launch: HostLaunchMode,
     pub measured_collectives: bool,
     /// Factor on launch times, on times of measured collectives, and on kernel times from curves.
     pub correction: Option<f64>,
@@ -102,9 +102,9 @@ pub(super) fn insert_host_launches(
         }
     }
     match prices.launch {
-        LaunchMode::Auto | LaunchMode::None => None,
-        LaunchMode::Eager => add_launches_by_host(workload, &host),
-        LaunchMode::Graph => {
+        HostLaunchMode::Auto | HostLaunchMode::None => None,
+        HostLaunchMode::Eager => add_launches_by_host(workload, &host),
+        HostLaunchMode::Graph => {
             let free = Span::ZERO;
             let graph = Host {
                 launch: free,
@@ -112,7 +112,7 @@ pub(super) fn insert_host_launches(
                 collective: free,
                 message: free,
                 step: host.launch,
-                waits: HostWait::Never,
+                waits: HostSyncPoints::Never,
                 ..host
             };
             add_launches_by_host(workload, &graph)
@@ -144,17 +144,17 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
     let kernel = graph.kernel(node);
     // The host uses the bytes of such a copy to launch later kernels, so a host that ever waits also waits for the
     // copy.
-    let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernel::HostCopy));
+    let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernelClass::HostCopy));
     let waits = match host.waits {
-        HostWait::Never => false,
-        HostWait::Receives => is_host_copy || kind == NodeKind::Receive,
-        HostWait::Messages => is_host_copy || message,
-        HostWait::Passes => is_host_copy || message || may_begin_or_end_pass(graph, node),
+        HostSyncPoints::Never => false,
+        HostSyncPoints::Receives => is_host_copy || kind == NodeKind::Receive,
+        HostSyncPoints::Messages => is_host_copy || message,
+        HostSyncPoints::Passes => is_host_copy || message || may_begin_or_end_pass(graph, node),
     };
     let cost = match kind {
         NodeKind::Nothing | NodeKind::Host => return None,
         NodeKind::Compute => match kernel {
-            Some(KernelShape::Moving(MemoryBoundKernel::Optimizer)) => host.step,
+            Some(KernelShape::Moving(MemoryBoundKernelClass::Optimizer)) => host.step,
             _ if graph.is_backward_kernel(node) => host.backward,
             _ => host.launch,
         },
@@ -170,8 +170,8 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
 fn may_begin_or_end_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [
-        MemoryBoundKernel::Embedding,
-        MemoryBoundKernel::CrossEntropy,
+        MemoryBoundKernelClass::Embedding,
+        MemoryBoundKernelClass::CrossEntropy,
     ];
     ends.iter()
         .any(|end| class == Some(KernelShape::Moving(*end)))

@@ -59,7 +59,7 @@ pub struct ChunkAtMember {
 
 /// Index of a step in a stage of a collective in flight, or the number of steps already taken in this stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SharedStep {
+pub struct CollectiveStageStep {
     pub stage: SharedStage,
     pub number: u32,
 }
@@ -74,7 +74,7 @@ impl CellIndex {
 
 /// A group of a launch, and an instance's index among the group's members.
 #[derive(Clone, Copy, Debug)]
-pub struct GroupSlot {
+pub struct LaunchGroupMember {
     pub group: GroupIndex,
     pub member: MemberIndex,
 }

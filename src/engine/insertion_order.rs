@@ -2,25 +2,25 @@
 //! order of their ids.
 //!
 //! The loop processes an event's consequences before all other events. Components therefore append these consequences
-//! to a work list ([`FollowUp`]). The loop processes the entries in order; it finishes all consequences of an entry
+//! to a work list ([`LoopFollowUpWork`]). The loop processes the entries in order; it finishes all consequences of an entry
 //! before the next entry (depth first). After each end of a node, the loop issues the nodes that became ready.
 
 use super::Engine;
 use super::dataflow::unpack_node;
-use super::discipline::{Discipline, EngineCollectiveBackend};
-use super::effects::FollowUp;
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::effects::LoopFollowUpWork;
 use super::event::EventClass;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::lanes::FREE;
 use crate::Observer;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::InsertionOrder;
+use chakram_hardware::collective::EventInsertionOrder;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 use std::ops::ControlFlow;
 
-impl Discipline for InsertionOrder {
+impl EventOrderDiscipline for EventInsertionOrder {
     const AT_ONCE: bool = true;
     const SENDS_END_ON_ARRIVAL: bool = true;
     const MATCHES_AS_ISSUED: bool = true;
@@ -110,25 +110,25 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         for work in left.drain(..) {
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
             match work {
-                FollowUp::End(instance, node) => {
+                LoopFollowUpWork::End(instance, node) => {
                     self.complete_node(now, instance, node);
                     self.dispatch_by_id(now);
                 }
-                FollowUp::Leave(npu, queue) => {
+                LoopFollowUpWork::Leave(npu, queue) => {
                     self.collectives
                         .chunk_executor_mut()
                         .leave_stage_queue(fabric, effects, now, npu, queue);
                 }
-                FollowUp::Admit(npu, queue) => {
+                LoopFollowUpWork::Admit(npu, queue) => {
                     self.collectives
                         .chunk_executor_mut()
                         .admit_waiting_chunks(fabric, effects, now, npu, queue);
                 }
-                FollowUp::Deliver(pair) => {
+                LoopFollowUpWork::Deliver(pair) => {
                     self.messages
                         .deliver_message::<M::Order>(effects, now, pair);
                 }
-                FollowUp::Record(run) => {
+                LoopFollowUpWork::Record(run) => {
                     self.collectives
                         .chunk_executor_mut()
                         .record_ended_collective(effects, now, run, false);

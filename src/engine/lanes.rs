@@ -6,7 +6,7 @@
 //! compete for lanes. Each feed has its own lanes.
 
 use super::dataflow::{Dataflow, unpack_node};
-use super::discipline::Discipline;
+use super::discipline::EventOrderDiscipline;
 use super::ids::InstanceIndex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -86,7 +86,7 @@ impl Lanes {
     /// Frees a lane whose holder is complete. Returns true if the loop must offer the lane to waiting nodes after the
     /// round.
     #[inline]
-    pub fn release_lane<D: Discipline>(&mut self, lane: u32) -> bool {
+    pub fn release_lane<D: EventOrderDiscipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
         D::offers_lane(state.waiting > 0)

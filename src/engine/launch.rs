@@ -17,7 +17,7 @@ impl fmt::Display for LaunchSerial {
 
 /// A feed's request to execute a program now.
 #[derive(Clone, Debug, Default)]
-pub struct Launch {
+pub struct LaunchRequest {
     /// Index of the program in the run.
     pub program: u32,
     /// The NPU on which a program of one rank runs. If `None`, the program runs on the NPU for which it was compiled.
@@ -26,14 +26,14 @@ pub struct Launch {
     /// Tag that the feed chose; the launch's records repeat the tag.
     pub tag: u64,
     /// Durations of the kernels in this launch.
-    pub prices: LaunchKernelDurations,
+    pub prices: LaunchDurationSource,
     /// Start of the launch's ranks.
-    pub release: LaunchRelease,
+    pub release: RankReleaseMode,
 }
 
 /// Source of the kernel durations in a launch.
 #[derive(Clone, Debug, Default)]
-pub enum LaunchKernelDurations {
+pub enum LaunchDurationSource {
     /// The durations that were compiled with the program.
     #[default]
     AsCompiled,
@@ -47,11 +47,11 @@ pub enum LaunchKernelDurations {
 
 /// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LaunchRelease {
+pub enum RankReleaseMode {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank starts when the feed releases it ([`FeedRequests::release_rank`]).
+    /// Each rank starts when the feed releases it ([`FeedRequestBuffer::release_rank`]).
     ByRank,
 }
 
@@ -74,7 +74,7 @@ pub struct LaunchRecord {
 
 /// Requests of a feed, collected while the feed handles a notification.
 #[derive(Debug, Default)]
-pub struct FeedRequests {
+pub struct FeedRequestBuffer {
     /// Index that the run's next launch will get.
     pub(super) next: u64,
     pub(super) orders: Vec<FeedRequest>,
@@ -83,20 +83,20 @@ pub struct FeedRequests {
 /// A feed's request to begin a launch, or to release a rank of a launch.
 #[derive(Debug)]
 pub(super) enum FeedRequest {
-    Launch(Launch),
+    LaunchRequest(LaunchRequest),
     Release(LaunchSerial, Rank),
 }
 
-impl FeedRequests {
+impl FeedRequestBuffer {
     /// Requests a launch that begins now, and returns its index.
-    pub fn begin_launch(&mut self, launch: Launch) -> LaunchSerial {
-        self.orders.push(FeedRequest::Launch(launch));
+    pub fn begin_launch(&mut self, launch: LaunchRequest) -> LaunchSerial {
+        self.orders.push(FeedRequest::LaunchRequest(launch));
         self.next += 1;
         LaunchSerial(self.next - 1)
     }
 
     /// Requests that a rank of a launch starts now. Has no effect unless the launch belongs to this feed and uses
-    /// [`LaunchRelease::ByRank`].
+    /// [`RankReleaseMode::ByRank`].
     pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders.push(FeedRequest::Release(launch, rank));
     }

@@ -3,20 +3,21 @@
 
 use super::collectives::RunningGroups;
 use super::dataflow::{
-    Dataflow, HELD, LaunchLayout, REPRICED, SERVED, SLOWED, TURNS, pack_node, unpack_node,
+    Dataflow, HELD, InFlightLaunchLayout, REPRICED, SERVED, SLOWED, TURNS, pack_node, unpack_node,
 };
-use super::discipline::{Discipline, EngineCollectiveBackend};
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use super::effects::Effects;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::failures::WATCHED;
 use super::feed::LaunchFeed;
 use super::frames::ProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    FeedRequest, FeedRequests, Launch, LaunchKernelDurations, LaunchRecord, LaunchRelease,
+    FeedRequest, FeedRequestBuffer, LaunchDurationSource, LaunchRecord, LaunchRequest,
+    RankReleaseMode,
 };
 use super::messages::Messages;
-use super::processor::ProcessorJob;
+use super::processor::ProcessorKernelJob;
 use super::processors::Processors;
 use super::tile_groups::TileGroups;
 use super::{CompiledReplay, Engine};
@@ -89,12 +90,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         &mut self,
         now: Time,
         feed: u32,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequests),
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequestBuffer),
     ) {
         let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
             match order {
-                FeedRequest::Launch(launch) => self.begin_launch(now, feed, launch),
+                FeedRequest::LaunchRequest(launch) => self.begin_launch(now, feed, launch),
                 FeedRequest::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
                     self.launches.release_rank(flow, effects, now, serial, rank);
@@ -106,7 +107,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
     }
 
     /// Begins a launch.
-    fn begin_launch(&mut self, now: Time, feed: u32, launch: Launch) {
+    fn begin_launch(&mut self, now: Time, feed: u32, launch: LaunchRequest) {
         let mut parts = LaunchStateComponents {
             launches: &mut self.launches,
             flow: &mut self.flow,
@@ -124,10 +125,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         }
     }
 
-    fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorJob {
+    fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorKernelJob {
         let running = self.flow.instance(instance);
         let record = self.launches.launch_record(running.frame);
-        ProcessorJob {
+        ProcessorKernelJob {
             npu: running.npu,
             launch: record.serial,
             feed: record.feed,
@@ -195,7 +196,12 @@ struct LaunchStateComponents<'x, 'a> {
 
 impl<'a> LaunchStateComponents<'_, 'a> {
     /// Begins a launch and returns its record for observers. Returns `None` if the launch was rejected.
-    fn begin_launch(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
+    fn begin_launch(
+        &mut self,
+        now: Time,
+        feed: u32,
+        launch: LaunchRequest,
+    ) -> Option<LaunchRecord> {
         let (program, record) = match self.launches.register_launch(now, feed, &launch) {
             Ok(numbered) => numbered,
             Err(refusal) => {
@@ -203,7 +209,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 return None;
             }
         };
-        let repriced = !matches!(launch.prices, LaunchKernelDurations::AsCompiled);
+        let repriced = !matches!(launch.prices, LaunchDurationSource::AsCompiled);
         let (frame, used) = self.launches.take_run_state(record, launch.prices);
         let (plan, many) = (&program.plan, self.launches.may_have_several_launches());
         if !used {
@@ -253,7 +259,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         if used {
             self.messages.reset_matches(place.first_pair, plan.pairs);
         }
-        let held = launch.release == LaunchRelease::ByRank;
+        let held = launch.release == RankReleaseMode::ByRank;
         if held {
             self.launches.hold_all_ranks(frame);
         }
@@ -269,7 +275,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             } else if !self.tile_groups.is_follower(self.flow, instance) {
                 let release = self.flow.rank_of(instance).release;
                 let at = now + release.since(Time::ZERO);
-                let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
+                let event = PackedEvent::of_node(EventClass::Release, instance, NodeIndex(0));
                 self.effects.agenda.push(at, event);
             }
         }
@@ -292,7 +298,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 .reserve_lanes(lanes.sum());
             self.flow.reserve_instances(plan.instances.len());
         }
-        let place = LaunchLayout {
+        let place = InFlightLaunchLayout {
             plan,
             ranks: workload.instances(),
             serial: 0,

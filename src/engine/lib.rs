@@ -37,7 +37,7 @@
 //! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
 //! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
 //! the loop notifies feeds of ended launches. Then the loop wakes the feeds whose requested wake time has come. New
-//! launches begin in the next round. [`ProcessorModel`]s settle when no event is left at the instant, before
+//! launches begin in the next round. [`LanelessProcessorModel`]s settle when no event is left at the instant, before
 //! collectives.
 //!
 //! # Example
@@ -97,36 +97,37 @@ mod tile_groups;
 mod unpriced_kernels;
 mod untimed_communication;
 
-pub use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
-pub use chakram_hardware::network::NetworkKind as NetworkModel;
-pub use compiled_replay::{CompiledReplay, GroupView};
+pub use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflineEfficiency};
+pub use chakram_hardware::network::NetworkModelKind as NetworkModel;
+pub use compiled_replay::{CompiledReplay, PlacedWorkloadGroup};
 pub use coverage::DurationSourceCounts;
-pub use discipline::{Discipline, EngineCollectiveBackend};
-pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
-pub use extensions::{Extensions, KernelModel, MemoryDesign};
+pub use discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+pub use error::{NeverCompletedNode, NodeRef, ReplayError, ReplayRefusal, Stuck};
+pub use extensions::{KernelDurationModel, ReplacementMemoryModel, ReplacementModels};
 pub use failures::FailureOutcome;
 pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    FeedRequests, Launch, LaunchKernelDurations, LaunchRecord, LaunchRelease, LaunchSerial,
+    FeedRequestBuffer, LaunchDurationSource, LaunchRecord, LaunchRequest, LaunchSerial,
+    RankReleaseMode,
 };
-pub use observer::{CollectiveRecord, CriticalPathSegment, Observer, TimeCategory};
-pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
+pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
+pub use options::{CollectiveTimeSource, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions};
 pub use placement::place_ranks;
 pub use price_changes::{
-    CollectiveChange, DurationAdjustment, DurationChangeCount, KernelDurationChange, KernelJitter,
-    RequestedDurationChanges,
+    CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, KernelDurationChange,
+    KernelJitter, RequestedDurationChanges,
 };
-pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
+pub use processor::{LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob};
 pub use representatives::{RepresentativeCheck, replay_representatives};
 pub use run_programs::run_launches;
-pub use tile_groups::{GroupSplit, LoopCounts};
+pub use tile_groups::{EventLoopCounts, FirstTileGroupSplit};
 
 use collectives::Collectives;
 use dataflow::Dataflow;
 use effects::Effects;
-use event::Event;
+use event::PackedEvent;
 use event_loop::LoopComponents;
 use fabric::Fabric;
 use failures::RunFailures;
@@ -136,7 +137,7 @@ use messages::Messages;
 use processors::Processors;
 use run_programs::RunPrograms;
 use run_settings::RunSettings;
-use stuck::StuckDiagnosis;
+use stuck::StuckDiagnosisInputs;
 use tile_groups::TileGroups;
 
 /// Totals of a completed replay.
@@ -183,7 +184,7 @@ pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
     effects: Effects,
     observer: &'a mut O,
     /// Events of the current round; reused to keep the allocation.
-    round: Vec<Event>,
+    round: Vec<PackedEvent>,
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
@@ -296,9 +297,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
     }
 
     /// Calls `say` with the loop state that a deadlock diagnosis needs.
-    fn call_with_stuck_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
+    fn call_with_stuck_diagnosis<T>(
+        &self,
+        say: impl FnOnce(&StuckDiagnosisInputs<'_, '_>) -> T,
+    ) -> T {
         let chunks = self.collectives.chunk_executor();
-        say(&StuckDiagnosis {
+        say(&StuckDiagnosisInputs {
             flow: &self.flow,
             launches: &self.launches,
             lanes: self.processors.kernel_lanes(),

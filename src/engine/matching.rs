@@ -6,7 +6,7 @@
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
 use super::options::{CommTiming, ReplayOptions};
-use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
+use super::plan::{NONE, PlacedRankGroup, PlannedCollective, ReplayPlan, group_text};
 use super::price_changes::RequestedDurationChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
@@ -14,14 +14,14 @@ use chakram_base::units::Span;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
-    CallsBySlot, CollectiveSignature, CommRef, MemberCalls, MessageChannel, MessageDisagreement,
-    MessageHalf, find_disagreement, match_messages,
+    CallsByGroupSlot, CollectiveSignature, CommRef, MemberCalls, MessageChannel,
+    MessageDisagreement, MessageHalf, find_disagreement, match_messages,
 };
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
 /// A communicator (group slot) of an instance, as (group, instance, slot).
-type CallingSlot = (ReplayGroupId, u32, u32);
+type InstanceGroupSlot = (ReplayGroupId, u32, u32);
 
 /// Matches the k-th collectives of a group's members, and checks that matched collectives are equal.
 pub(super) fn match_collectives(
@@ -32,17 +32,17 @@ pub(super) fn match_collectives(
     renumber_shared_groups(plan, workload);
     let calls_of = workload.graphs().iter().map(|graph| {
         let calls = graph.calls().iter().map(|call| call.group).zip(0..);
-        CallsBySlot::new(graph.group_slots().len(), calls)
+        CallsByGroupSlot::new(graph.group_slots().len(), calls)
     });
-    let calls_of: Vec<CallsBySlot> = calls_of.collect();
-    let mut callers: Vec<CallingSlot> = Vec::new();
+    let calls_of: Vec<CallsByGroupSlot> = calls_of.collect();
+    let mut callers: Vec<InstanceGroupSlot> = Vec::new();
     for (instance, of) in (0..).zip(&plan.instances) {
         let slots = (0..).zip(&of.slots);
         callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
     }
     // The sort is stable, so members stay in ascending order by rank.
     callers.sort_by_key(|caller| caller.0);
-    let mut before: Option<Arc<[CallPlan]>> = None;
+    let mut before: Option<Arc<[PlannedCollective]>> = None;
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
         let group = same[0].0.index();
         let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
@@ -65,8 +65,8 @@ pub(super) fn match_collectives(
 /// Returns the calls of each member that has a trace and uses the group of `callers`.
 fn members_of<'c>(
     workload: &Workload,
-    calls_of: &'c [CallsBySlot],
-    callers: &[CallingSlot],
+    calls_of: &'c [CallsByGroupSlot],
+    callers: &[InstanceGroupSlot],
 ) -> impl Iterator<Item = MemberCalls<'c>> {
     let instances = callers.chunk_by(|a, b| a.1 == b.1);
     instances.map(|slots| {
@@ -81,9 +81,9 @@ fn members_of<'c>(
 fn collect_group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
-    callers: &[CallingSlot],
+    callers: &[InstanceGroupSlot],
     all: &[MemberCalls<'_>],
-) -> Result<Vec<CallPlan>, ReplayRefusal> {
+) -> Result<Vec<PlannedCollective>, ReplayRefusal> {
     let group = &plan.groups[callers[0].0.index()];
     let count = all.len();
     let mut members = all.iter().cloned();
@@ -93,7 +93,7 @@ fn collect_group_calls(
     let calls = first
         .iter()
         .map(|call| build_call_plan(workload, group, call));
-    let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
+    let mut calls: Vec<PlannedCollective> = calls.collect::<Result<_, _>>()?;
     // The first member with a trace that never uses the group.
     let mut silent = None;
     if count < group.present as usize {
@@ -138,7 +138,7 @@ fn apply_changes_to_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
     changes: &RequestedDurationChanges,
-    calls: &mut [CallPlan],
+    calls: &mut [PlannedCollective],
     members: &[MemberCalls<'_>],
 ) {
     let Some(first) = members.first() else { return };
@@ -199,7 +199,7 @@ fn describe_call(workload: &Workload, instance: u32, call: Option<CommRef>) -> S
 }
 
 /// Returns the root's rank. By default, the root is the first member.
-fn root_rank(call: &CollectiveNode, group: &GroupPlan) -> Rank {
+fn root_rank(call: &CollectiveNode, group: &PlacedRankGroup) -> Rank {
     match call.root {
         NONE => group.members[0],
         root => Rank(root),
@@ -230,9 +230,9 @@ pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload)
 
 fn build_call_plan(
     workload: &Workload,
-    group: &GroupPlan,
+    group: &PlacedRankGroup,
     at: CommRef,
-) -> Result<CallPlan, ReplayRefusal> {
+) -> Result<PlannedCollective, ReplayRefusal> {
     let (rank, graph, call) = call_of(workload, at);
     let refusal = |found: String, hint: &str| {
         let node = describe_node(rank, graph, call.node);
@@ -256,7 +256,7 @@ fn build_call_plan(
             "check that `comm_size` is the size of a shard, as all-gather and gather need",
         )
     })?;
-    Ok(CallPlan {
+    Ok(PlannedCollective {
         kind: call.kind,
         buffer,
         root: group.extent.position_of[place.unwrap_or(0)],

@@ -6,15 +6,17 @@
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
-use super::discipline::Discipline;
-use super::effects::{Effects, FollowUp, SendOrderKey};
-use super::fabric::{Fabric, InFlightOp};
+use super::discipline::EventOrderDiscipline;
+use super::effects::{Effects, LoopFollowUpWork, SendOrderKey};
+use super::fabric::{Fabric, InFlightMessageContext};
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
-use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage, PortRange};
+use chakram_hardware::network::{
+    NetworkBackend, NetworkMessage, PortRange, ReceiverProgramPosition,
+};
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
 
@@ -98,7 +100,7 @@ fn create_message(
         tell_injected,
         sole_sender: true,
         order: 0,
-        turn: MessagePriority::default(),
+        turn: ReceiverProgramPosition::default(),
     }
 }
 
@@ -137,14 +139,14 @@ impl<'a> Messages<'a> {
 
     /// Returns true if a message bypasses the network, because durations are recorded or the message's size is unknown.
     #[inline]
-    fn keeps_recorded_time<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
+    fn keeps_recorded_time<D: EventOrderDiscipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
         self.comm != CommTiming::Model || unknown()
     }
 
     /// Starts a send that has taken its lane.
     #[inline]
-    pub fn post_send<D: Discipline, N: NetworkBackend>(
+    pub fn post_send<D: EventOrderDiscipline, N: NetworkBackend>(
         &mut self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -170,7 +172,7 @@ impl<'a> Messages<'a> {
             fabric.needs_message_requests(),
         );
         let ports = fabric.open_ports(2);
-        let op = fabric.allocate_op(InFlightOp::Send {
+        let op = fabric.allocate_op(InFlightMessageContext::Send {
             pair,
             sender: instance,
             node,
@@ -188,7 +190,7 @@ impl<'a> Messages<'a> {
 
     /// Posts a receive.
     #[inline]
-    pub fn post_receive<D: Discipline, N: NetworkBackend>(
+    pub fn post_receive<D: EventOrderDiscipline, N: NetworkBackend>(
         &mut self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -224,7 +226,7 @@ impl<'a> Messages<'a> {
 
     /// Notifies observers of the transfers that begin when a send is issued. The receive's transfer begins. The send's
     /// transfer also begins, unless the receiver must first request the message.
-    fn notify_send_transfers_begin<D: Discipline>(
+    fn notify_send_transfers_begin<D: EventOrderDiscipline>(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -281,7 +283,7 @@ impl<'a> Messages<'a> {
 
     /// Submits a message whose sender has no trace. The engine assumes that such a sender sends as soon as the receiver
     /// is ready.
-    fn send_for_untraced_sender<D: Discipline, N: NetworkBackend>(
+    fn send_for_untraced_sender<D: EventOrderDiscipline, N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -299,7 +301,7 @@ impl<'a> Messages<'a> {
         let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open_ports(2);
-        let op = fabric.allocate_op(InFlightOp::Mirrored {
+        let op = fabric.allocate_op(InFlightMessageContext::Mirrored {
             receiver: instance,
             node,
             ports,
@@ -328,7 +330,7 @@ impl<'a> Messages<'a> {
 
     /// Handles the arrival of `send`'s message. If the arrival also ends the send, the send ends before the receive.
     #[inline]
-    pub fn on_message_arrived<D: Discipline>(
+    pub fn on_message_arrived<D: EventOrderDiscipline>(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -342,7 +344,7 @@ impl<'a> Messages<'a> {
             return;
         }
         if D::MATCHES_AS_ISSUED {
-            effects.push_follow_up(FollowUp::Deliver(pair));
+            effects.push_follow_up(LoopFollowUpWork::Deliver(pair));
             return;
         }
         let state = &mut self.pairs[pair as usize];
@@ -354,7 +356,12 @@ impl<'a> Messages<'a> {
 
     /// Ends the oldest posted receive of the channel with an arrived message. If no receive is posted, counts the
     /// message for later.
-    pub fn deliver_message<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
+    pub fn deliver_message<D: EventOrderDiscipline>(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        pair: u32,
+    ) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {
             Some(InstanceNode { instance, node }) => effects.end_node::<D>(now, instance, node),
@@ -371,7 +378,7 @@ impl<'a> Messages<'a> {
     }
 }
 
-fn submit_message<D: Discipline, N: NetworkBackend>(
+fn submit_message<D: EventOrderDiscipline, N: NetworkBackend>(
     fabric: &mut Fabric<'_, N>,
     effects: &mut Effects,
     now: Time,

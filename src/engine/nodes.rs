@@ -1,10 +1,10 @@
 //! Moves nodes through their states in the loop: delayed, ready, posted, queued for a lane, issued, complete.
 
-use super::collectives::MemberCall;
-use super::dataflow::{RunningInstance, pack_node, unpack_node};
-use super::discipline::{Discipline, EngineCollectiveBackend};
+use super::collectives::MemberCollectiveCall;
+use super::dataflow::{RunningRankInstance, pack_node, unpack_node};
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use super::effects::Effects;
-use super::event::{Event, EventClass};
+use super::event::{EventClass, PackedEvent};
 use super::failures::WATCHED;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::plan::NONE;
@@ -33,7 +33,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
             self.notify_for_each_member(instance, |observer, id| {
                 observer.on_delay_began(now, id, node);
             });
-            let event = Event::of_node(EventClass::Ready, instance, node);
+            let event = PackedEvent::of_node(EventClass::Ready, instance, node);
             self.effects.agenda.push(end, event);
         }
         self.effects.delayed = delayed;
@@ -75,7 +75,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     ) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
         let (observer, mut served) = (&mut *self.observer, false);
-        let ended = |effects: &mut Effects, running: &RunningInstance<'_>, kind| {
+        let ended = |effects: &mut Effects, running: &RunningRankInstance<'_>, kind| {
             if kind == NodeKind::Collective && groups.has_groups() {
                 groups.note_end_of_collective(instance, node);
             }
@@ -348,7 +348,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         node: NodeIndex,
     ) {
         let (slot, sequence) = self.flow.call_of_node(instance, node);
-        let call = MemberCall {
+        let call = MemberCollectiveCall {
             running: self.flow.instance(instance),
             instance,
             node,

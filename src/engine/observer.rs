@@ -3,17 +3,19 @@
 //! The caller chooses the observers, and the compiler specializes the loop for their types. The loop itself stores no
 //! per-node data for reports, but observers may.
 
-use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
+use super::{
+    EventLoopCounts, InstanceId, LaunchRecord, ProcessorJobTimes, ProcessorKernelJob, ReplayGroupId,
+};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
+use chakram_hardware::network::{LinkLoad, TileNetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
 /// Category of an NPU's time at an instant. If several categories apply to an instant, the first in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum TimeCategory {
+pub enum NpuTimeCategory {
     /// The NPU runs a kernel.
     Compute,
     /// Communication is in progress or waits for partners, and no kernel runs.
@@ -28,7 +30,7 @@ pub enum TimeCategory {
     Idle,
 }
 
-impl TimeCategory {
+impl NpuTimeCategory {
     /// Number of time categories.
     pub const COUNT: usize = 6;
 
@@ -85,7 +87,7 @@ pub struct CriticalPathSegment {
     /// End time of the segment.
     pub to: Time,
     /// Category of the segment: the node's category, host for the node's delay, or idle if no node runs.
-    pub category: TimeCategory,
+    pub category: NpuTimeCategory,
 }
 
 /// Record of a collective that all members have completed.
@@ -143,17 +145,23 @@ pub trait Observer {
     /// Called when all nodes of a launch are complete.
     fn launch_ended(&mut self, _now: Time, _launch: &LaunchRecord) {}
     /// Called when a processor has determined the times at which an issued kernel runs.
-    fn on_kernel_scheduled(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
+    fn on_kernel_scheduled(
+        &mut self,
+        _now: Time,
+        _job: &ProcessorKernelJob,
+        _times: &ProcessorJobTimes,
+    ) {
+    }
     /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
     fn critical_path(&mut self, _path: &[CriticalPathSegment]) {}
     /// Called at the end of a replay that counted the load of links.
     fn on_links_measured(&mut self, _loads: &[LinkLoad]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn on_network_measured(&mut self, _occupancy: &NetworkOccupancy) {}
+    fn on_network_measured(&mut self, _occupancy: &TileNetworkOccupancy) {}
 
     /// Called at the end of the replay with the statistics of its loop.
-    fn on_loop_counted(&mut self, _counts: &LoopCounts) {}
+    fn on_loop_counted(&mut self, _counts: &EventLoopCounts) {}
     /// Returns true if the observer ignores all notifications, so the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
@@ -206,7 +214,12 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
         (**self).launch_ended(now, launch);
     }
-    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        times: &ProcessorJobTimes,
+    ) {
         (**self).on_kernel_scheduled(now, job, times);
     }
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
@@ -216,10 +229,10 @@ impl<O: Observer + ?Sized> Observer for &mut O {
         (**self).on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
         (**self).on_network_measured(occupancy);
     }
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         (**self).on_loop_counted(counts);
     }
     fn is_nobody(&self) -> bool {
@@ -284,7 +297,12 @@ impl<O: Observer> Observer for Option<O> {
             observer.launch_ended(now, launch);
         }
     }
-    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        times: &ProcessorJobTimes,
+    ) {
         if let Some(observer) = self {
             observer.on_kernel_scheduled(now, job, times);
         }
@@ -300,12 +318,12 @@ impl<O: Observer> Observer for Option<O> {
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
         if let Some(observer) = self {
             observer.on_network_measured(occupancy);
         }
     }
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         if let Some(observer) = self {
             observer.on_loop_counted(counts);
         }
@@ -359,7 +377,12 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.launch_ended(now, launch);
         self.1.launch_ended(now, launch);
     }
-    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        times: &ProcessorJobTimes,
+    ) {
         self.0.on_kernel_scheduled(now, job, times);
         self.1.on_kernel_scheduled(now, job, times);
     }
@@ -372,11 +395,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
         self.0.on_network_measured(occupancy);
         self.1.on_network_measured(occupancy);
     }
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         self.0.on_loop_counted(counts);
         self.1.on_loop_counted(counts);
     }

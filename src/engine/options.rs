@@ -1,13 +1,13 @@
 //! Options that control how a job is replayed.
 
-use super::extensions::Extensions;
+use super::extensions::ReplacementModels;
 use super::price_changes::RequestedDurationChanges;
 use chakram_base::ids::Npu;
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_hardware::collective::CustomCollective;
-use chakram_hardware::compute::{ComputeModel, HostTiming};
+use chakram_hardware::compute::{HostDurationSource, KernelDurationSource};
 use chakram_hardware::machine::MachineFailure;
-use chakram_hardware::network::NetworkKind;
+use chakram_hardware::network::NetworkModelKind;
 use chakram_trace::workload::MissingRankPolicy;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -20,11 +20,11 @@ pub use rules::OptionRefusal;
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
     /// Source of kernel durations.
-    pub compute: ComputeModel,
+    pub compute: KernelDurationSource,
     /// Source of the durations of host work: host nodes, and delays before nodes.
-    pub host: HostTiming,
+    pub host: HostDurationSource,
     /// How the machine's host launches nodes of graphs that contain no host work.
-    pub launch: LaunchMode,
+    pub launch: HostLaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// How to replay ranks that have no trace.
@@ -32,9 +32,9 @@ pub struct ReplayOptions {
     /// NPU of each rank. By default, rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
     /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
-    pub network: Option<NetworkKind>,
+    pub network: Option<NetworkModelKind>,
     /// Source of the times of uncontended collectives. By default, collectives use curves if kernels do.
-    pub collectives: Option<CollectiveTiming>,
+    pub collectives: Option<CollectiveTimeSource>,
     /// Factor on launch times, on times of measured collectives, and on kernel times from curves. By default, the
     /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
     /// product applies, if the machine has one.
@@ -50,7 +50,7 @@ pub struct ReplayOptions {
     /// The results are the same. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Caller-supplied models, which replace the machine's models.
-    pub extensions: Extensions,
+    pub extensions: ReplacementModels,
     /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound. If
     /// false, communication of unknown size and duration is an error.
     pub lower_bound: bool,
@@ -62,7 +62,7 @@ pub struct ReplayOptions {
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order
-    /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
+    /// ([`EventOrderDiscipline::MATCHES_AS_ISSUED`](super::EventOrderDiscipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
     /// Answer a collective analytically only if the order in which its members end at an instant is also proven. Has an
     /// effect only if events are handled in insertion order.
@@ -85,7 +85,7 @@ impl ReplayOptions {
 
 /// How a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LaunchMode {
+pub enum HostLaunchMode {
     /// [`Self::Eager`] if kernel times come from curves, otherwise [`Self::None`].
     #[default]
     Auto,
@@ -98,7 +98,7 @@ pub enum LaunchMode {
     Graph,
 }
 
-impl SettingChoice for LaunchMode {
+impl EnumeratedSetting for HostLaunchMode {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Eager,
@@ -116,7 +116,7 @@ impl SettingChoice for LaunchMode {
 
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectiveTiming {
+pub enum CollectiveTimeSource {
     /// Measured times. Times from the machine's measured curves. The machine must have curves, the members must be
     /// along one dimension, and no other traffic may disturb the collective.
     Curves,
@@ -124,7 +124,7 @@ pub enum CollectiveTiming {
     Algorithms,
 }
 
-impl SettingChoice for CollectiveTiming {
+impl EnumeratedSetting for CollectiveTimeSource {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Curves,
@@ -163,7 +163,7 @@ pub enum CommTiming {
     Recorded,
 }
 
-impl SettingChoice for CommTiming {
+impl EnumeratedSetting for CommTiming {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Model, "model", "Simulated on the machine's network"),
         (

@@ -1,19 +1,19 @@
 //! Plans a replay before the run: placement, durations, lanes, groups and matches.
 
 use super::coverage::DurationSourceCounts;
-use super::discipline::{Discipline, EngineCollectiveBackend};
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use super::error::ReplayRefusal;
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
 use super::placement::place_ranks;
-use super::price_changes::{DurationAdjustment, DurationChangeCount};
+use super::price_changes::{DurationAdjustment, DurationChangeEffect};
 use super::unpriced_kernels::UntimedKernels;
 use super::{in_switch, matching, tile_checks, untimed_communication};
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::PairBytesByPhase;
-use chakram_hardware::group::{CommonLinePaths, GroupExtent};
+use chakram_hardware::group::{GroupPlacement, LineMemberPaths};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
 use chakram_trace::format::{CollectiveKind, escape_name};
@@ -33,7 +33,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// A collective that all members of a group carry out together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct CallPlan {
+pub(super) struct PlannedCollective {
     pub kind: CollectiveKind,
     /// Size of the whole buffer in bytes ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
@@ -47,7 +47,7 @@ pub(super) struct CallPlan {
 
 /// A group of ranks that is placed on the machine.
 #[derive(Debug)]
-pub(super) struct GroupPlan {
+pub(super) struct PlacedRankGroup {
     pub id: GroupId,
     /// Name of the group in the traces, or `None` if it has none.
     pub name: Option<String>,
@@ -56,14 +56,14 @@ pub(super) struct GroupPlan {
     pub members: Vec<Rank>,
     /// Number of members with a trace.
     pub present: u32,
-    pub extent: GroupExtent,
+    pub extent: GroupPlacement,
     /// Paths between members in each phase, if these paths are equal for all members.
-    pub paths: Vec<CommonLinePaths>,
+    pub paths: Vec<LineMemberPaths>,
     /// Number of ports that a member has in a phase: two if the member may be wired to neighbours on both sides. If the
     /// group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.
-    pub calls: Arc<[CallPlan]>,
+    pub calls: Arc<[PlannedCollective]>,
     /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of the bytes between pairs of
     /// members.
     pub splits: BTreeMap<u32, u32>,
@@ -78,7 +78,7 @@ pub(super) struct GroupPlan {
     pub unequal: OnceLock<()>,
 }
 
-impl GroupPlan {
+impl PlacedRankGroup {
     /// Returns the number of ports that a collective of the group opens: one for each member, phase and side.
     pub fn port_count(&self) -> u32 {
         self.extent.member_count() * self.extent.phases.len() as u32 * self.sides
@@ -107,7 +107,7 @@ impl GroupPlan {
 
 /// A communicator in the graph of an instance (a group slot), bound to a group of ranks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BoundSlot {
+pub(super) struct BoundGroupSlot {
     /// The group to which the communicator is bound.
     pub group: ReplayGroupId,
     /// The instance's index among the group's members.
@@ -120,7 +120,7 @@ pub(super) struct InstancePlan {
     pub npu: Npu,
     /// Index in [`ReplayPlan::shared`] of the instance's durations and lane maps.
     pub shared: u32,
-    pub slots: Vec<BoundSlot>,
+    pub slots: Vec<BoundGroupSlot>,
     /// Index of each call among its group's calls. `None` if the graph's own indices apply, because each communicator
     /// (group slot) of the graph is bound to a different group.
     pub sequences: Option<Vec<u32>>,
@@ -199,7 +199,7 @@ pub(super) struct ReplayPlan {
     /// index depends on the class, because a feed may launch a single-rank job on any NPU. Empty for jobs with several
     /// ranks.
     pub shared_of_class: Vec<u32>,
-    pub groups: Vec<GroupPlan>,
+    pub groups: Vec<PlacedRankGroup>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PairBytesByPhase>,
     pub pairs: u32,
@@ -212,7 +212,7 @@ pub(super) struct ReplayPlan {
     /// if the user chose a model that allows unknown durations.
     pub mostly_free: Option<ReplayRefusal>,
     /// Effect of each requested change of durations.
-    pub changes: Vec<DurationChangeCount>,
+    pub changes: Vec<DurationChangeEffect>,
 }
 
 impl ReplayPlan {
@@ -238,7 +238,7 @@ impl ReplayPlan {
         let changes = &options.changes;
         let mut counts = changes.create_zero_counts();
         let mut known: BTreeMap<(u32, usize, Option<Rank>), u32> = BTreeMap::new();
-        let mut counted: Vec<Vec<DurationChangeCount>> = Vec::new();
+        let mut counted: Vec<Vec<DurationChangeEffect>> = Vec::new();
         let mut unpriced = UntimedKernels::default();
         let mut instances = Vec::with_capacity(workload.instances().len());
         for instance in workload.instances() {
@@ -387,7 +387,7 @@ impl ReplayPlan {
 }
 
 /// Formats a group for error messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
-pub(super) fn group_text(group: &GroupPlan) -> String {
+pub(super) fn group_text(group: &PlacedRankGroup) -> String {
     let members = format_shortened_list(group.members.iter().map(|m| m.0));
     match &group.name {
         None => format!("group of ranks {members}"),

@@ -101,13 +101,13 @@ impl KernelDurationChange {
 
 /// Change of the durations of collectives, which are selected by kind or name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CollectiveChange {
+pub struct CollectiveDurationChange {
     glob: String,
     time: DurationAdjustment,
     text: String,
 }
 
-impl FromStr for CollectiveChange {
+impl FromStr for CollectiveDurationChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -120,7 +120,7 @@ impl FromStr for CollectiveChange {
     }
 }
 
-impl CollectiveChange {
+impl CollectiveDurationChange {
     /// Creates a change that applies `time` to every collective whose kind or name matches `glob`.
     pub fn of_kind(glob: &str, time: DurationAdjustment) -> Self {
         Self {
@@ -203,7 +203,7 @@ pub struct RequestedDurationChanges {
     /// Changes of kernels, applied in order.
     pub kernels: Vec<KernelDurationChange>,
     /// Changes of collectives. If several changes match a collective, the last change applies.
-    pub collectives: Vec<CollectiveChange>,
+    pub collectives: Vec<CollectiveDurationChange>,
     /// Slow ranks, each with a factor on its kernel durations.
     pub slow: Vec<(Rank, f64)>,
     /// Random variation of kernel durations, or `None`.
@@ -212,7 +212,7 @@ pub struct RequestedDurationChanges {
 
 /// Effect of one requested change, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DurationChangeCount {
+pub struct DurationChangeEffect {
     /// The requested change, as the option's key and text.
     pub change: String,
     /// True if the change applies to collectives. A collective counts once, not once per member.
@@ -240,8 +240,8 @@ impl RequestedDurationChanges {
     }
 
     /// Returns a count of zero for each change.
-    pub(crate) fn create_zero_counts(&self) -> Vec<DurationChangeCount> {
-        let count = |change: String, of_collectives| DurationChangeCount {
+    pub(crate) fn create_zero_counts(&self) -> Vec<DurationChangeEffect> {
+        let count = |change: String, of_collectives| DurationChangeEffect {
             change,
             of_collectives,
             matched: 0,
@@ -278,7 +278,7 @@ impl RequestedDurationChanges {
         rank: Rank,
         comm: CommTiming,
         prices: &mut [Span],
-    ) -> Vec<DurationChangeCount> {
+    ) -> Vec<DurationChangeEffect> {
         let mut counts = self.create_zero_counts();
         if self.is_empty() {
             return counts;
@@ -334,7 +334,7 @@ impl RequestedDurationChanges {
     /// Fails if a change matches no node.
     pub(crate) fn check_changes_match_nodes(
         &self,
-        counts: &[DurationChangeCount],
+        counts: &[DurationChangeEffect],
         workload: &Workload,
     ) -> Result<(), ReplayRefusal> {
         let Some(idle) = counts.iter().find(|count| count.matched == 0) else {
@@ -405,7 +405,7 @@ impl RequestedDurationChanges {
     }
 }
 
-impl DurationChangeCount {
+impl DurationChangeEffect {
     /// Counts a change of a node's duration from `price` to `new`, and applies the change.
     fn apply_and_count_change(&mut self, price: &mut Span, new: Span) {
         self.matched += 1;
@@ -432,7 +432,7 @@ impl DurationChangeCount {
     }
 }
 
-impl fmt::Display for DurationChangeCount {
+impl fmt::Display for DurationChangeEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.change)
     }

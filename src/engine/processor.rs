@@ -9,27 +9,38 @@ use chakram_base::units::{Span, Time};
 ///
 /// A model is passive: the loop notifies the model of ready and ended kernels, and the model returns times. The loop
 /// submits kernels that become ready in the same round in the order of NPU, launch and node.
-pub trait ProcessorModel {
+pub trait LanelessProcessorModel {
     /// Returns true if this model serves the kernels of `program`'s launches on an NPU. Called when a launch begins.
     fn serves_program(&self, npu: Npu, program: u32) -> bool;
 
     /// Submits a kernel whose dependencies are complete. Appends the times of every job whose times are now known, or
     /// nothing if this kernel must wait.
-    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>);
+    fn submit_job(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        started: &mut Vec<ProcessorJobTimes>,
+    );
 
     /// Notifies the model that a job has ended, before the job's successors are submitted. Appends the times of every
     /// job whose times are now known.
-    fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
+    fn on_job_ended(
+        &mut self,
+        _now: Time,
+        _job: &ProcessorKernelJob,
+        _started: &mut Vec<ProcessorJobTimes>,
+    ) {
+    }
 
     /// Notifies the model that no more jobs end or are submitted at this instant. The loop calls this method only at
     /// instants at which jobs ended or were submitted. A model that chooses among waiting jobs thus sees all of them.
     /// Appends the times of every job whose times are now known.
-    fn settle_instant(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
+    fn settle_instant(&mut self, _now: Time, _started: &mut Vec<ProcessorJobTimes>) {}
 }
 
 /// A kernel of a launch that a processor model serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessorJob {
+pub struct ProcessorKernelJob {
     /// NPU on which the kernel runs.
     pub npu: Npu,
     /// Index of the kernel's launch within the run.
@@ -42,16 +53,16 @@ pub struct ProcessorJob {
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration from the compute model, after the changes in the launch's [`LaunchKernelDurations`](super::LaunchKernelDurations).
+    /// Duration from the compute model, after the changes in the launch's [`LaunchDurationSource`](super::LaunchDurationSource).
     pub price: Span,
-    /// Identifies the job in [`JobTimes`] until the job ends.
+    /// Identifies the job in [`ProcessorJobTimes`] until the job ends.
     pub token: u64,
 }
 
 /// Start and end of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobTimes {
-    /// Identifies the job ([`ProcessorJob::token`]).
+pub struct ProcessorJobTimes {
+    /// Identifies the job ([`ProcessorKernelJob::token`]).
     pub token: u64,
     /// Start time, at or after the current time.
     pub start: Time,

@@ -1,11 +1,11 @@
 //! Processors that run nodes: the lanes of NPUs, or a model that replaces them.
 
-use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, pack_node};
-use super::discipline::Discipline;
+use super::dataflow::{Dataflow, RunningRankInstance, SERVED, TURNS, pack_node};
+use super::discipline::EventOrderDiscipline;
 use super::effects::Effects;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::lanes::Lanes;
-use super::processor::{JobTimes, ProcessorJob, ProcessorModel};
+use super::processor::{LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob};
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
@@ -14,15 +14,15 @@ use chakram_trace::graph::NodeKind;
 #[derive(Default)]
 pub(super) struct Processors<'a> {
     lanes: Lanes,
-    model: Option<&'a mut dyn ProcessorModel>,
+    model: Option<&'a mut dyn LanelessProcessorModel>,
     /// Times that the model has now determined for its jobs. Reused to keep the list's allocation.
-    started: Vec<JobTimes>,
+    started: Vec<ProcessorJobTimes>,
     /// True if the model was notified of jobs since `settle_instant` was last called.
     unsettled: bool,
 }
 
 impl<'a> Processors<'a> {
-    pub fn new(model: Option<&'a mut dyn ProcessorModel>) -> Self {
+    pub fn new(model: Option<&'a mut dyn LanelessProcessorModel>) -> Self {
         Self {
             model,
             ..Self::default()
@@ -64,10 +64,10 @@ impl<'a> Processors<'a> {
 
     /// Frees the lane of a complete node.
     #[inline(always)]
-    pub fn free_lane<D: Discipline>(
+    pub fn free_lane<D: EventOrderDiscipline>(
         &mut self,
         effects: &mut Effects,
-        running: &RunningInstance<'_>,
+        running: &RunningRankInstance<'_>,
         InstanceNode { instance, node }: InstanceNode,
     ) {
         if let Some(lane) = running.lane_of_node(node) {
@@ -81,7 +81,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Submits a kernel to the model.
-    pub fn submit_job(&mut self, now: Time, job: &ProcessorJob) {
+    pub fn submit_job(&mut self, now: Time, job: &ProcessorKernelJob) {
         if let Some(model) = &mut self.model {
             model.submit_job(now, job, &mut self.started);
             self.unsettled = true;
@@ -89,7 +89,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Notifies the model that a kernel is complete.
-    pub fn notify_model_of_job_end(&mut self, now: Time, job: &ProcessorJob) {
+    pub fn notify_model_of_job_end(&mut self, now: Time, job: &ProcessorKernelJob) {
         if let Some(model) = &mut self.model {
             model.on_job_ended(now, job, &mut self.started);
             self.unsettled = true;
@@ -111,12 +111,12 @@ impl<'a> Processors<'a> {
     }
 
     /// Returns the job times that the model has determined. The caller must empty the list.
-    pub fn known_job_times_mut(&mut self) -> &mut Vec<JobTimes> {
+    pub fn known_job_times_mut(&mut self) -> &mut Vec<ProcessorJobTimes> {
         &mut self.started
     }
 }
 
-impl RunningInstance<'_> {
+impl RunningRankInstance<'_> {
     /// Returns true if a node is a kernel that a processor model serves.
     #[inline]
     pub fn is_served_by_processor_model(&self, kind: NodeKind) -> bool {

@@ -9,18 +9,18 @@
 //! collective across copies, one copy's members are enough only if the collective is answered analytically, because
 //! such an answer starts at the last member's arrival.
 
-use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
+use super::{CompiledReplay, InstanceId, PlacedWorkloadGroup, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::Time;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::NetworkKind;
+use chakram_hardware::network::NetworkModelKind;
 use chakram_hardware::topology::Topology;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::{RankInstance, Workload};
 
 /// Place of a rank: the index of its copy, and its index within the copy.
-type CopyPosition = (u32, u32);
+type RankInJobCopy = (u32, u32);
 
 /// Replays one copy of a job as the representative of all copies. If one copy cannot represent the job, replays all
 /// ranks.
@@ -58,7 +58,8 @@ pub struct RepresentativeCheck {
 impl RepresentativeCheck {
     /// Creates the check for a replay of `compiled`.
     pub fn new(compiled: &CompiledReplay<'_>) -> Self {
-        let is_partial = |group: GroupView<'_>| group.members.len() > group.present as usize;
+        let is_partial =
+            |group: PlacedWorkloadGroup<'_>| group.members.len() > group.present as usize;
         Self {
             partial: compiled.group_views().map(is_partial).collect(),
             stands: true,
@@ -98,7 +99,7 @@ fn extract_representatives(
     if others.is_empty() || !meet_only_in_collectives(workload, network) {
         return None;
     }
-    let mut places: Vec<Option<CopyPosition>> = vec![None; workload.rank_count() as usize];
+    let mut places: Vec<Option<RankInJobCopy>> = vec![None; workload.rank_count() as usize];
     for (copy, ranks) in copies.iter().enumerate() {
         if ranks.len() != first.len() {
             return None;
@@ -107,7 +108,7 @@ fn extract_representatives(
             *places.get_mut(rank as usize)? = Some((copy as u32, at as u32));
         }
     }
-    let places: Vec<CopyPosition> = places.into_iter().collect::<Option<_>>()?;
+    let places: Vec<RankInJobCopy> = places.into_iter().collect::<Option<_>>()?;
     let instances = workload.instances();
     if instances.len() != places.len() {
         return None;
@@ -130,18 +131,18 @@ fn extract_representatives(
 
 /// Returns true if ranks that exchange no messages affect each other only through collectives. Returns false on a
 /// network with contention, and if a graph accesses remote memory, because ranks may share that memory.
-pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
+pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkModelKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();
         nodes.any(|node| graph.kind(node) == NodeKind::RemoteMemory)
     };
-    network == NetworkKind::ContentionFree && !workload.graphs().iter().any(is_remote)
+    network == NetworkModelKind::ContentionFree && !workload.graphs().iter().any(is_remote)
 }
 
 struct JobCopyComparison<'a> {
     workload: &'a Workload,
     machine: &'a Machine,
-    places: &'a [CopyPosition],
+    places: &'a [RankInJobCopy],
 }
 
 impl JobCopyComparison<'_> {
@@ -285,7 +286,7 @@ mod tests {
     }
 
     /// Returns the number of ranks in each replay, and whether the result equals the result of a replay of all ranks.
-    fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
+    fn replays(even: u64, network: NetworkModelKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
             name = \"all\"\nshape = \"switch\"\nsize = 4\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n\
@@ -309,11 +310,11 @@ mod tests {
 
     #[test]
     fn a_copy_stands_for_others_if_all_come_to_their_collectives_together() {
-        let free = NetworkKind::ContentionFree;
+        let free = NetworkModelKind::ContentionFree;
         assert_eq!(replays(10, free), (vec![2], true));
         assert_eq!(replays(4, free), (vec![2, 4], true));
         // On a network with contention, messages of the other copies affect the result, so the engine replays all
         // ranks.
-        assert_eq!(replays(10, NetworkKind::Ports), (vec![4], true));
+        assert_eq!(replays(10, NetworkModelKind::Ports), (vec![4], true));
     }
 }

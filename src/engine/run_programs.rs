@@ -2,9 +2,9 @@
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;
-use super::feed::{LaunchFeed, SingleLaunch};
+use super::feed::{LaunchFeed, SingleLaunchFeed};
 use super::host_launches::ResolvedDurationSources;
-use super::processor::ProcessorModel;
+use super::processor::LanelessProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_hardware::collective::{
@@ -12,21 +12,21 @@ use chakram_hardware::collective::{
 };
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, NetworkKind,
-    PortNetwork,
+    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
+    NetworkModelKind, PortContentionNetwork,
 };
 
 /// The programs of a run, with their feeds and their processor model.
 pub(super) struct RunPrograms<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn LaunchFeed>,
-    pub processors: Option<&'a mut dyn ProcessorModel>,
+    pub processors: Option<&'a mut dyn LanelessProcessorModel>,
     /// True if there may be more than one launch.
     pub many: bool,
 }
 
 impl<'a> RunPrograms<'a> {
-    pub fn of_program(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunch) -> Self {
+    pub fn of_program(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunchFeed) -> Self {
         Self {
             programs: std::slice::from_ref(program),
             feeds: vec![feed],
@@ -63,7 +63,7 @@ impl<'a> RunPrograms<'a> {
 pub fn run_launches<'a>(
     programs: &'a [CompiledReplay<'a>],
     feeds: &mut [&mut dyn LaunchFeed],
-    processors: Option<&mut dyn ProcessorModel>,
+    processors: Option<&mut dyn LanelessProcessorModel>,
     observer: &mut dyn Observer,
 ) -> Result<ReplayOutcome, ReplayError> {
     let Some(first) = programs.first() else {
@@ -141,17 +141,25 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
     let backend =
         &mut create_native_backend(of.machine, &of.custom, splits, &of.prices, &of.chosen);
     match of.network_kind() {
-        NetworkKind::ContentionFree => {
+        NetworkModelKind::ContentionFree => {
             let network = ContentionFreeNetwork::new(topology);
             Engine::new(source, observer, network, backend).run()
         }
-        NetworkKind::Ports => {
-            Engine::new(source, observer, PortNetwork::new(topology), backend).run()
-        }
-        NetworkKind::Links => {
-            Engine::new(source, observer, LinkNetwork::new(topology), backend).run()
-        }
-        NetworkKind::FairSharing => {
+        NetworkModelKind::Ports => Engine::new(
+            source,
+            observer,
+            PortContentionNetwork::new(topology),
+            backend,
+        )
+        .run(),
+        NetworkModelKind::Links => Engine::new(
+            source,
+            observer,
+            LinkContentionNetwork::new(topology),
+            backend,
+        )
+        .run(),
+        NetworkModelKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
                 // The machine has too many NPUs for the requested network. This run does not use the network; otherwise
                 // an earlier check would have failed.
@@ -163,7 +171,7 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
             }
             Engine::new(source, observer, network, backend).run()
         }
-        NetworkKind::Exclusive => {
+        NetworkModelKind::Exclusive => {
             let network = ExclusiveNetwork::new(topology);
             Engine::new(source, observer, network, backend).run()
         }

@@ -1,8 +1,8 @@
 //! Settings that apply to one run.
 
-use super::discipline::{Discipline, EngineCollectiveBackend};
-use super::plan::{GroupPlan, NONE};
-use super::{CommTiming, CompiledReplay, HostTiming};
+use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::plan::{NONE, PlacedRankGroup};
+use super::{CommTiming, CompiledReplay, HostDurationSource};
 use chakram_hardware::memory::MemoryAttachment;
 use chakram_hardware::network::{NetworkBackend, SendCompletion};
 use chakram_hardware::topology::Topology;
@@ -23,7 +23,7 @@ pub(super) struct RunSettings<'a> {
     /// True if a send between ranks or in a script completes when its message has arrived. False if the send completes
     /// when its last byte has left.
     pub sends_end_on_arrival: bool,
-    pub host: HostTiming,
+    pub host: HostDurationSource,
     /// True if there may be more than one launch.
     pub many: bool,
 }
@@ -70,7 +70,7 @@ fn can_run_collectives_alone(prepared: &CompiledReplay<'_>) -> bool {
     let groups = plan.groups.iter();
     let mut busy = groups.filter(|group| group.present > 0);
     let of_all =
-        |group: &GroupPlan| group.members.len() == ranks && group.present as usize == ranks;
+        |group: &PlacedRankGroup| group.members.len() == ranks && group.present as usize == ranks;
     busy.all(of_all)
         && plan.instances.iter().enumerate().all(|(i, instance)| {
             let graph = prepared

@@ -5,7 +5,7 @@
 //! A member's part for itself is not transferred.
 
 use super::error::ReplayRefusal;
-use super::plan::{GroupPlan, ReplayPlan, group_text};
+use super::plan::{PlacedRankGroup, ReplayPlan, group_text};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::PairBytesByPhase;
 use chakram_trace::graph::{AllToAllSplitBytes, Graph};
@@ -42,7 +42,7 @@ pub(super) fn gather_split_sizes(
             let place = of.members.iter().position(|&member| member == rank)?;
             Some((place, splits, graph.id(graph.calls()[call as usize].node)))
         });
-        let stated: Vec<StatedSplits<'_>> = stated.collect();
+        let stated: Vec<StatedAllToAllSplits<'_>> = stated.collect();
         if stated.is_empty() {
             continue;
         }
@@ -61,14 +61,14 @@ pub(super) fn gather_split_sizes(
 }
 
 /// A member's position, the sizes that its trace states, and the id of its node.
-type StatedSplits<'a> = (usize, &'a AllToAllSplitBytes, u64);
+type StatedAllToAllSplits<'a> = (usize, &'a AllToAllSplitBytes, u64);
 
 /// Returns the bytes between each pair of positions, row by row. `equal` is the size of each part for which no member
 /// states a size.
 fn build_split_byte_table(
-    group: &GroupPlan,
+    group: &PlacedRankGroup,
     equal: u64,
-    stated: &[StatedSplits<'_>],
+    stated: &[StatedAllToAllSplits<'_>],
 ) -> Result<Vec<u64>, ReplayRefusal> {
     let n = group.members.len();
     if n > MOST_MEMBERS {

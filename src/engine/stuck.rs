@@ -3,7 +3,7 @@
 use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
 use super::dataflow::{Dataflow, HELD, unpack_node};
-use super::error::{NodeRef, Stuck, WaitingNode};
+use super::error::{NeverCompletedNode, NodeRef, Stuck};
 use super::failures::RunFailures;
 use super::frames::ProgramLaunches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
@@ -24,7 +24,7 @@ const NAMED: usize = 24;
 /// The components of a loop from which a diagnosis determines why nodes wait.
 ///
 /// The struct does not use the loop's generic types, so the diagnosis is compiled only once.
-pub(super) struct StuckDiagnosis<'x, 'a> {
+pub(super) struct StuckDiagnosisInputs<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x ProgramLaunches<'a>,
     pub lanes: &'x Lanes,
@@ -33,13 +33,13 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,
     /// True if collectives and messages are matched in issue order
-    /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
+    /// ([`EventOrderDiscipline::MATCHES_AS_ISSUED`](super::EventOrderDiscipline::MATCHES_AS_ISSUED)).
     pub as_issued: bool,
     /// Returns true if the members of a collective execute scripts.
     pub is_scripted: &'x dyn Fn(&CollectiveRun) -> bool,
 }
 
-impl StuckDiagnosis<'_, '_> {
+impl StuckDiagnosisInputs<'_, '_> {
     /// Describes the deadlock, which `failures` may have caused.
     pub(super) fn diagnose_deadlock(&self, failures: Vec<String>) -> Stuck {
         let mut waiting = Vec::new();
@@ -64,7 +64,7 @@ impl StuckDiagnosis<'_, '_> {
                     continue;
                 }
                 named += 1;
-                waiting.push(WaitingNode {
+                waiting.push(NeverCompletedNode {
                     node: self.node_reference(vertex),
                     why: self.describe_wait_of_node(vertex).0,
                 });
@@ -395,7 +395,7 @@ struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 impl BlockingDependencies {
     fn find_blocking_node(
         &mut self,
-        diagnosis: &StuckDiagnosis<'_, '_>,
+        diagnosis: &StuckDiagnosisInputs<'_, '_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceNode> {
         // Graphs store only successors, so one pass inverts them for all later steps of the walk.

@@ -42,7 +42,7 @@ pub(super) const GROUPED: u8 = 32;
 
 /// The first split of a tile group in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupSplit {
+pub struct FirstTileGroupSplit {
     /// Time of the split.
     pub at: Time,
     /// The node that some members ended later than others.
@@ -55,7 +55,7 @@ pub struct GroupSplit {
 
 /// Statistics of a replay: numbers of events and tile groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoopCounts {
+pub struct EventLoopCounts {
     /// Number of events that the loop handled.
     pub events: u64,
     /// Number of tile groups at the start.
@@ -67,12 +67,12 @@ pub struct LoopCounts {
     /// Number of times that the engine joined parts of a split group again.
     pub rejoined: u64,
     /// The first split, or `None` if no group was split.
-    pub split: Option<GroupSplit>,
+    pub split: Option<FirstTileGroupSplit>,
 }
 
 /// Steps that all members of a group must take with a node in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemberStep {
+pub(super) enum TileGroupNodeStep {
     /// The node may queue for its lane, because the launch order of its collective's group now allows it.
     Queued,
     /// The time at which the node will end is known, but the end is not scheduled yet.
@@ -83,9 +83,9 @@ pub(super) enum MemberStep {
 
 /// A step of a node that only some members have taken so far.
 #[derive(Debug)]
-struct IncompleteStep {
+struct IncompleteGroupStep {
     node: NodeIndex,
-    step: MemberStep,
+    step: TileGroupNodeStep,
     /// Members that have taken the step. If the step is `Announced`, each entry also contains the time at which the
     /// member will end.
     present: Vec<(InstanceIndex, Time)>,
@@ -100,14 +100,14 @@ struct TileGroup {
     parked: u32,
     /// Members in ascending order; empty after the group has been split.
     members: Vec<InstanceIndex>,
-    open: Vec<IncompleteStep>,
+    open: Vec<IncompleteGroupStep>,
     /// Nodes for which one event at the leader ends the node on all members.
     whole: Vec<NodeIndex>,
 }
 
 /// State that all parts of an original group share.
 #[derive(Debug)]
-struct OriginalGroupState {
+struct SplitGroupSharedState {
     /// Number of groups and single instances into which the original group is now split.
     parts: u32,
     /// One flag per NPU lane: true if collectives that wait for all members share the lane with other nodes. Empty if
@@ -119,7 +119,7 @@ struct OriginalGroupState {
 #[derive(Debug, Default)]
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
-    origins: Vec<OriginalGroupState>,
+    origins: Vec<SplitGroupSharedState>,
     /// For each instance, the index of its group.
     of: Vec<u32>,
     /// For each instance, the index of its original group, at the start of the run.
@@ -130,14 +130,14 @@ pub(super) struct TileGroups {
     uneven: Vec<u32>,
     /// Loads and stores that were issued but not submitted yet.
     accesses: Vec<InstanceNode>,
-    counts: LoopCounts,
+    counts: EventLoopCounts,
 }
 
 impl TileGroups {
     /// Returns the statistics; `events` is the number of events that the loop handled.
-    pub fn count_events(&self, events: u64) -> LoopCounts {
+    pub fn count_events(&self, events: u64) -> EventLoopCounts {
         let counts = self.counts.clone();
-        LoopCounts { events, ..counts }
+        EventLoopCounts { events, ..counts }
     }
 
     /// Returns true if the run has any groups.
@@ -165,14 +165,14 @@ impl TileGroups {
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
         at: Time,
-        step: MemberStep,
+        step: TileGroupNodeStep,
     ) -> Option<Vec<(InstanceIndex, Time)>> {
         let number = self.group_of(instance);
         let group = &mut self.groups[number];
         let mut open = group.open.iter();
         let place = open.position(|open| (open.node, open.step) == (node, step));
         let place = place.unwrap_or_else(|| {
-            group.open.push(IncompleteStep {
+            group.open.push(IncompleteGroupStep {
                 node,
                 step,
                 present: Vec::with_capacity(group.members.len()),
@@ -217,7 +217,7 @@ impl TileGroups {
                     self.of[instance.index()] = number;
                     self.origin_of[instance.index()] = number;
                 }
-                self.origins.push(OriginalGroupState {
+                self.origins.push(SplitGroupSharedState {
                     parts: 1,
                     shared_lanes: flow.instance(start).shared_lanes(),
                 });
@@ -276,7 +276,7 @@ impl TileGroups {
             effects.end_node_at(at, instance, node);
             return;
         }
-        let step = MemberStep::Announced;
+        let step = TileGroupNodeStep::Announced;
         if let Some(ends) = self.gather_step(member, at, step) {
             let number = self.group_of(instance);
             self.schedule_all_member_ends(effects, number, node, &ends);
@@ -341,7 +341,7 @@ impl TileGroups {
         member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        self.gather_step(member, now, MemberStep::Queued)?;
+        self.gather_step(member, now, TileGroupNodeStep::Queued)?;
         if flow.instance(leader).is_gathering_on_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
@@ -365,7 +365,7 @@ impl TileGroups {
                 // One event ended the node on all members, so there is no need to wait for the other members.
                 whole.swap_remove(place);
             } else {
-                self.gather_step(member, now, MemberStep::Ended)?;
+                self.gather_step(member, now, TileGroupNodeStep::Ended)?;
             }
         }
         Some(leader)

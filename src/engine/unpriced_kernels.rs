@@ -13,7 +13,7 @@ use super::error::ReplayRefusal;
 use super::matching;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::setting::SettingKey;
-use chakram_hardware::compute::ComputeModel;
+use chakram_hardware::compute::KernelDurationSource;
 use chakram_hardware::machine::{Machine, is_inline};
 use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
@@ -23,14 +23,14 @@ use std::collections::BTreeMap;
 /// nor bytes.
 #[derive(Debug, Default)]
 pub(super) struct UntimedKernels {
-    formats: BTreeMap<(usize, Option<Dtype>), UntimedKernelFormat>,
+    formats: BTreeMap<(usize, Option<Dtype>), UntimedKernelsInFormat>,
     /// First kernels with neither FLOPs nor bytes, on the lowest rank that has such kernels.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
 /// Kernels of unknown duration that use one number format.
 #[derive(Clone, Copy, Debug)]
-struct UntimedKernelFormat {
+struct UntimedKernelsInFormat {
     count: u64,
     /// Lowest rank with such a kernel; `node` is the first such kernel on that rank.
     rank: Rank,
@@ -44,7 +44,7 @@ impl UntimedKernels {
     /// Adds a kernel whose number format has no peak rate. [`Self::add_kernels`] sets the kernel's rank and class
     /// later.
     pub fn add_kernel_without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
-        let first = UntimedKernelFormat {
+        let first = UntimedKernelsInFormat {
             count: 0,
             rank: Rank(0),
             node,
@@ -68,7 +68,7 @@ impl UntimedKernels {
     /// must add ranks in ascending order.
     pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
-            let first = UntimedKernelFormat {
+            let first = UntimedKernelsInFormat {
                 count: 0,
                 rank,
                 ..*kernels
@@ -86,7 +86,7 @@ impl UntimedKernels {
         &self,
         workload: &Workload,
         machine: &Machine,
-        compute: ComputeModel,
+        compute: KernelDurationSource,
         basis: &DurationSourceCounts,
     ) -> Result<(u64, Option<ReplayRefusal>), ReplayRefusal> {
         let computing = self.formats.values().map(|kernels| kernels.count).sum();

@@ -9,7 +9,7 @@
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
 
-use crate::group::GroupExtent;
+use crate::group::GroupPlacement;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Position;
 use chakram_base::units::BufferShare;
@@ -41,32 +41,35 @@ mod stage_assignment;
 mod stage_flow;
 mod tree;
 
-pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm, UserAlgorithm, UserAlgorithmModel};
+pub use algorithm::{
+    CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
+};
 pub use backend::{
-    AlgorithmDescriber, BusEventScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
-    CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    InsertionOrder, IssueDiscipline, MemberOrderChange, ReceiveSource, ScriptAction, ScriptEvent,
-    ScriptMember, TransferCause, UncontendedCost,
+    AlgorithmDescriber, BusEventScheduler, BusTransfer, BusTransferCause, CollectiveBackend,
+    CollectiveMatchingRules, CollectiveRequest, CompletionToken, EndpointMessageProcessing,
+    EndpointModel, EventContentOrder, EventInsertionOrder, GroupMembers, MemberOrderChange,
+    PostedReceive, ScriptAction, ScriptEvent, ScriptMember, StageChunkQueue,
+    UncontendedMessageCosts,
 };
 pub use chunk_count::ChunkCountChoiceCache;
-pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
+pub use chunk_schedule::{AdmissionOrder, ChunkStageEntry, ChunkStageRoutes};
 pub use curve::{
-    CollectiveCurve, LinkRates, find_measured_time as find_measured_time_collective,
+    CollectiveCurve, MeasuredLinkRates, find_measured_time as find_measured_time_collective,
     measured_elsewhere,
 };
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
 pub use flow_shop::{
-    FlowShopInput, FlowShopResult, IntraDimensionPolicy, StagePassage, simulate_flow_shop,
+    FlowShopInput, FlowShopResult, StagePassage, WaitingChunkPriority, simulate_flow_shop,
     simulate_flow_shop_observed,
 };
-pub use inter_dimension::InterDimensionPolicy;
+pub use inter_dimension::DimensionVisitOrder;
 pub use native::NativeBackend;
 pub use peer_sizes::PairBytesByPhase;
 pub use pipeline::ChunkingSettings;
-pub use protocol::{CollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
-pub use stage_assignment::{ChunkProperties, StageAssignment, assign_stages, outward_phases};
+pub use protocol::{FittedCollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
+pub use stage_assignment::{ChunkProperties, StageWithAlgorithm, assign_stages, outward_phases};
 
 /// The operation that members perform in one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +146,7 @@ impl CollectiveStage {
 /// - A barrier is an all-gather without data.
 pub fn decompose_collective(
     kind: CollectiveKind,
-    extent: &GroupExtent,
+    extent: &GroupPlacement,
     whole: BufferShare,
     order: &[usize],
     fused: bool,
@@ -226,7 +229,7 @@ pub fn decompose_collective(
 
 /// A member's position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinePosition {
+pub struct MemberLinePosition {
     /// Number of members in the line, at least 2.
     pub size: u32,
     /// Index of this member in the line.
@@ -237,13 +240,13 @@ pub struct LinePosition {
     pub position: u32,
 }
 
-impl LinePosition {
+impl MemberLinePosition {
     /// Finds the line in `phase` that contains the member at `position`, and returns the member's place in this line.
     /// `root` is the position of the collective's root. Returns `None` if the member's line takes no part in this
     /// stage. A line consists of members that differ only in their index in one phase. In a rooted collective, a line
     /// takes part only if its indices in all inner phases equal the root's; other lines neither have nor need data.
     pub fn new(
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
         stage: &CollectiveStage,
         position: Position,
         root: Position,

@@ -21,17 +21,19 @@ mod words;
 pub use attention::{
     AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve, HeadWidthFactors,
 };
-pub use curves::{CurveClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve, SustainedRates};
+pub use curves::{
+    CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve, SustainedRateFactors,
+};
 pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
-pub use host::HostTiming;
+pub use host::HostDurationSource;
 pub use loop_nest::{
-    BestMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
-    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost,
-    MemoryLevel, SpatialChoice, search_mapping,
+    BestMapping, GemminiSettings, LayerShape, LayerTensor, LevelCapacity, LoopDimension,
+    LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost, MemoryLevel,
+    SpatialLoopDimensions, TensorLevelAccesses, search_mapping,
 };
-pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
-pub use recorded_on::RecordingClass;
+pub use measured::{MeasuredKernel, MeasuredKernelTime, MeasuredKernels};
+pub use recorded_on::RecordingNpuClass;
 pub use systolic::SystolicArrays;
 pub use words::{
     ACCELERATOR, parse_efficiency, parse_host, parse_loop_nest, parse_model, parse_scaled,
@@ -40,13 +42,13 @@ pub use words::{
 
 /// Peak rates of an NPU class, one for each number format that the class supports.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PeakRates {
+pub struct PeakRatesByFormat {
     rates: [Option<FlopRate>; Dtype::COUNT],
     /// Systolic arrays for matrix multiplications of known sizes, if the class has arrays.
     systolic: Option<SystolicArrays>,
 }
 
-impl PeakRates {
+impl PeakRatesByFormat {
     /// Sets the peak rate for the number format `dtype`.
     pub fn set_peak(&mut self, dtype: Dtype, rate: FlopRate) {
         self.rates[dtype as usize] = Some(rate);
@@ -77,7 +79,7 @@ impl PeakRates {
 /// Source of kernel durations. By default a kernel takes its recorded duration, or its roofline time if nothing was
 /// recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ComputeModel {
+pub enum KernelDurationSource {
     /// The recorded duration. Without a recorded duration, the NPU class's curves determine the kernel's time. If the
     /// curves or the kernel's shape are missing, the roofline model determines the time. If an efficiency is given, a
     /// kernel without a recorded duration always takes its roofline time at this fraction of the peak rates.
@@ -96,7 +98,7 @@ pub enum ComputeModel {
     LoopNest(LoopNestModel),
     /// The duration recorded on another NPU class, times the ratio of the two classes' roofline times. If nothing was
     /// recorded, the kernel takes its roofline duration.
-    RecordedOn(RecordingClass),
+    RecordedOn(RecordingNpuClass),
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
     /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts this class.
     RecordedOnDevices,
@@ -104,7 +106,7 @@ pub enum ComputeModel {
     RecordedOnly,
 }
 
-impl Default for ComputeModel {
+impl Default for KernelDurationSource {
     fn default() -> Self {
         Self::Recorded(RooflineEfficiency::default())
     }
@@ -149,7 +151,7 @@ impl Default for RooflineEfficiency {
 
 /// Facts about a kernel from its trace. Models compute the kernel's duration from these facts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KernelProfile<'a> {
+pub struct KernelTraceFacts<'a> {
     /// Name of the kernel (empty if unknown).
     pub name: &'a str,
     /// Captured duration, or zero when unknown.
@@ -171,7 +173,7 @@ pub struct KernelProfile<'a> {
 
 /// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum KernelTiming {
+pub enum KernelDurationWithBasis {
     /// Duration that the requested model predicts.
     Modeled(Span),
     /// Recorded duration, because the model lacks the kernel's FLOPs or bytes, or a peak rate.
@@ -185,7 +187,7 @@ pub enum KernelTiming {
         /// Standard deviation of the duration.
         deviation: Span,
         /// Class of the curve. Kernels of the same class have correlated errors.
-        class: CurveClass,
+        class: CorrelatedErrorClass,
     },
     /// Duration and energy by the best mapping of the kernel's loop nest.
     Mapped {
@@ -205,7 +207,7 @@ pub enum KernelTiming {
     NoPeak(Option<Dtype>),
 }
 
-impl KernelTiming {
+impl KernelDurationWithBasis {
     /// Returns the duration, whatever its basis.
     pub fn duration(self) -> Span {
         match self {
@@ -221,7 +223,7 @@ impl KernelTiming {
     }
 }
 
-impl ComputeModel {
+impl KernelDurationSource {
     /// Returns true if the model computes durations from FLOPs and bytes even if a duration was recorded.
     pub fn ignores_recorded_durations(self) -> bool {
         match self {
@@ -254,7 +256,11 @@ impl ComputeModel {
     }
 
     /// Returns true if kernels were recorded on an NPU whose rates differ from `peaks` and `memory`.
-    pub fn was_recorded_at_other_rates(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
+    pub fn was_recorded_at_other_rates(
+        self,
+        peaks: &PeakRatesByFormat,
+        memory: Option<Bandwidth>,
+    ) -> bool {
         match (self, memory) {
             (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
             _ => false,
@@ -313,11 +319,11 @@ impl ComputeModel {
     /// and curves. Without a bandwidth, the roofline and the curves give no time.
     pub fn price_kernel(
         &self,
-        kernel: &KernelProfile<'_>,
-        peaks: &PeakRates,
+        kernel: &KernelTraceFacts<'_>,
+        peaks: &PeakRatesByFormat,
         memory: Option<Bandwidth>,
         curves: &KernelCurves,
-    ) -> KernelTiming {
+    ) -> KernelDurationWithBasis {
         let timed = kernel.captured || kernel.recorded > Span::ZERO;
         let factor = match *self {
             Self::Scaled(factor, _) => factor,
@@ -333,7 +339,7 @@ impl ComputeModel {
                 memory.and_then(|memory| curves.price_kernel(kernel, peaks, memory))
         {
             let span = scaled::scale_recorded(price.span, factor);
-            return KernelTiming::Curve {
+            return KernelDurationWithBasis::Curve {
                 span,
                 deviation: scaled::scale_recorded(span, price.error),
                 class: price.class,
@@ -344,78 +350,85 @@ impl ComputeModel {
         let times = |factor, span| scaled::scale_recorded(span, factor);
         let priced = match (*self, recorded) {
             (Self::Recorded(_) | Self::RecordedOnly, Some(span)) => {
-                Some(KernelTiming::Modeled(span))
+                Some(KernelDurationWithBasis::Modeled(span))
             }
             (Self::Scaled(factor, _), Some(span)) => {
-                Some(KernelTiming::Modeled(times(factor, span)))
+                Some(KernelDurationWithBasis::Modeled(times(factor, span)))
             }
             (Self::RecordedOn(class), Some(span)) if class.keeps_recorded_time() => {
-                Some(KernelTiming::Kept(span))
+                Some(KernelDurationWithBasis::Kept(span))
             }
             // The recording device is unknown, so the recorded duration is kept.
-            (Self::RecordedOnDevices, Some(span)) => Some(KernelTiming::Kept(span)),
+            (Self::RecordedOnDevices, Some(span)) => Some(KernelDurationWithBasis::Kept(span)),
             (Self::RecordedOn(class), Some(span)) => {
                 let carried =
                     memory.and_then(|memory| class.scale_time_to_class(kernel, peaks, memory));
-                Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
+                Some(carried.map_or(
+                    KernelDurationWithBasis::Fallback(span),
+                    KernelDurationWithBasis::Modeled,
+                ))
             }
             (Self::RecordedOn(_) | Self::RecordedOnDevices, None) => {
-                roofline(RooflineEfficiency::default()).map(KernelTiming::Estimated)
+                roofline(RooflineEfficiency::default()).map(KernelDurationWithBasis::Estimated)
             }
-            (Self::Recorded(efficiency), None) => roofline(efficiency).map(KernelTiming::Estimated),
-            (Self::Scaled(factor, efficiency), None) => {
-                roofline(efficiency).map(|span| KernelTiming::Estimated(times(factor, span)))
+            (Self::Recorded(efficiency), None) => {
+                roofline(efficiency).map(KernelDurationWithBasis::Estimated)
             }
+            (Self::Scaled(factor, efficiency), None) => roofline(efficiency)
+                .map(|span| KernelDurationWithBasis::Estimated(times(factor, span))),
             (Self::Roofline(_) | Self::Curves, _) => {
                 let efficiency = match *self {
                     Self::Roofline(efficiency) => efficiency,
                     _ => RooflineEfficiency::default(),
                 };
-                roofline(efficiency).map(KernelTiming::Modeled).or(recorded
-                    .filter(|&span| span > Span::ZERO)
-                    .map(KernelTiming::Fallback))
+                roofline(efficiency)
+                    .map(KernelDurationWithBasis::Modeled)
+                    .or(recorded
+                        .filter(|&span| span > Span::ZERO)
+                        .map(KernelDurationWithBasis::Fallback))
             }
             (Self::LoopNest(model), _) => {
-                let found = model
-                    .price_kernel(kernel)
-                    .map(|price| KernelTiming::Mapped {
-                        span: model.convert_to_time(price),
-                        energy: price.energy,
-                    });
+                let found =
+                    model
+                        .price_kernel(kernel)
+                        .map(|price| KernelDurationWithBasis::Mapped {
+                            span: model.convert_to_time(price),
+                            energy: price.energy,
+                        });
                 found.or(recorded
                     .filter(|&span| span > Span::ZERO)
-                    .map(KernelTiming::Fallback))
+                    .map(KernelDurationWithBasis::Fallback))
             }
-            (Self::RecordedOnly, None) => Some(KernelTiming::Unknown),
+            (Self::RecordedOnly, None) => Some(KernelDurationWithBasis::Unknown),
         };
         priced.unwrap_or(
             if kernel.flops > 0 || memory.is_none() && kernel.bytes > 0 {
-                KernelTiming::NoPeak(kernel.dtype)
+                KernelDurationWithBasis::NoPeak(kernel.dtype)
             } else {
-                KernelTiming::Unknown
+                KernelDurationWithBasis::Unknown
             },
         )
     }
 }
 
-impl ComputeModel {
+impl KernelDurationSource {
     /// Returns the recorded duration of a kernel with unknown FLOPs. If nothing was recorded, returns the time of the
     /// kernel's memory traffic, or `Unknown` if the model allows only recorded durations.
     fn time_without_flops(
         self,
-        kernel: &KernelProfile<'_>,
+        kernel: &KernelTraceFacts<'_>,
         memory: Option<Bandwidth>,
         factor: f64,
-    ) -> KernelTiming {
+    ) -> KernelDurationWithBasis {
         if kernel.captured || kernel.recorded > Span::ZERO {
-            return KernelTiming::Fallback(kernel.recorded);
+            return KernelDurationWithBasis::Fallback(kernel.recorded);
         }
         match memory {
             Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
                 let span = memory.serialization_time(BufferShare::from_bytes(kernel.bytes));
-                KernelTiming::BytesAlone(scaled::scale_recorded(span, factor))
+                KernelDurationWithBasis::BytesAlone(scaled::scale_recorded(span, factor))
             }
-            _ => KernelTiming::Unknown,
+            _ => KernelDurationWithBasis::Unknown,
         }
     }
 }
@@ -424,19 +437,19 @@ impl ComputeModel {
 mod tests {
     use super::*;
 
-    fn a100() -> (PeakRates, Option<Bandwidth>) {
-        let mut peaks = PeakRates::default();
+    fn a100() -> (PeakRatesByFormat, Option<Bandwidth>) {
+        let mut peaks = PeakRatesByFormat::default();
         peaks.set_peak(Dtype::Bf16, FlopRate::new(312e12).unwrap());
         peaks.set_peak(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
         (peaks, Bandwidth::new(2e12))
     }
 
-    const PEAK: ComputeModel = ComputeModel::Roofline(RooflineEfficiency {
+    const PEAK: KernelDurationSource = KernelDurationSource::Roofline(RooflineEfficiency {
         fraction: 1.0,
         stated: true,
     });
 
-    const KERNEL: KernelProfile<'_> = KernelProfile {
+    const KERNEL: KernelTraceFacts<'_> = KernelTraceFacts {
         name: "",
         recorded: Span(5_000_000),
         captured: false,
@@ -450,30 +463,40 @@ mod tests {
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price =
-            |k: KernelProfile<'_>| PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default());
+        let price = |k: KernelTraceFacts<'_>| {
+            PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
+        };
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
-        assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
+        assert_eq!(
+            price(KERNEL),
+            KernelDurationWithBasis::Modeled(Span(1_000_000))
+        );
         // Four times the bytes take 4e6 / 2e12 = 2 us.
-        let heavy = KernelProfile {
+        let heavy = KernelTraceFacts {
             bytes: 4_000_000,
             ..KERNEL
         };
-        assert_eq!(price(heavy), KernelTiming::Modeled(Span(2_000_000)));
+        assert_eq!(
+            price(heavy),
+            KernelDurationWithBasis::Modeled(Span(2_000_000))
+        );
         // In single precision, the kernel takes 312e6 / 19.5e12 = 16 us.
-        let single = KernelProfile {
+        let single = KernelTraceFacts {
             dtype: Some(Dtype::Fp32),
             ..KERNEL
         };
-        assert_eq!(price(single), KernelTiming::Modeled(Span(16_000_000)));
+        assert_eq!(
+            price(single),
+            KernelDurationWithBasis::Modeled(Span(16_000_000))
+        );
     }
 
     #[test]
     fn an_efficiency_slows_arithmetic_and_memory_alike() {
         let (peaks, memory) = a100();
-        let at = |fraction: f64, kernel: &KernelProfile<'_>| {
+        let at = |fraction: f64, kernel: &KernelTraceFacts<'_>| {
             let efficiency = RooflineEfficiency::new(fraction).unwrap();
-            ComputeModel::Roofline(efficiency).price_kernel(
+            KernelDurationSource::Roofline(efficiency).price_kernel(
                 kernel,
                 &peaks,
                 memory,
@@ -481,52 +504,73 @@ mod tests {
             )
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
-        assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
+        assert_eq!(
+            at(0.64, &KERNEL),
+            KernelDurationWithBasis::Modeled(Span(1_562_500))
+        );
         // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, more than the unchanged arithmetic time.
-        let heavy = KernelProfile {
+        let heavy = KernelTraceFacts {
             bytes: 4_000_000,
             ..KERNEL
         };
-        assert_eq!(at(0.64, &heavy), KernelTiming::Modeled(Span(3_125_000)));
+        assert_eq!(
+            at(0.64, &heavy),
+            KernelDurationWithBasis::Modeled(Span(3_125_000))
+        );
         // A kernel with neither FLOPs nor bytes keeps the recorded duration.
-        let bare = KernelProfile {
+        let bare = KernelTraceFacts {
             flops: 0,
             bytes: 0,
             ..KERNEL
         };
-        assert_eq!(at(0.64, &bare), KernelTiming::Fallback(Span(5_000_000)));
+        assert_eq!(
+            at(0.64, &bare),
+            KernelDurationWithBasis::Fallback(Span(5_000_000))
+        );
     }
 
     #[test]
     fn kernels_of_unknown_flops_keep_their_time() {
         let (peaks, memory) = a100();
-        let price = |model: ComputeModel, kernel: &KernelProfile<'_>| {
+        let price = |model: KernelDurationSource, kernel: &KernelTraceFacts<'_>| {
             model.price_kernel(kernel, &peaks, memory, &KernelCurves::default())
         };
-        let recorded = ComputeModel::default();
-        let attention = KernelProfile {
+        let recorded = KernelDurationSource::default();
+        let attention = KernelTraceFacts {
             flops: 0,
             flops_unknown: true,
             bytes: 4_000_000,
             ..KERNEL
         };
         let kept = Span(5_000_000);
-        assert_eq!(price(PEAK, &attention), KernelTiming::Fallback(kept));
-        assert_eq!(price(recorded, &attention), KernelTiming::Modeled(kept));
+        assert_eq!(
+            price(PEAK, &attention),
+            KernelDurationWithBasis::Fallback(kept)
+        );
+        assert_eq!(
+            price(recorded, &attention),
+            KernelDurationWithBasis::Modeled(kept)
+        );
         // A kernel without a recorded duration takes at least 4e6 / 2e12 = 2 us for its memory traffic, times the
         // factor of a scaled model.
-        let untimed = KernelProfile {
+        let untimed = KernelTraceFacts {
             recorded: Span::ZERO,
             ..attention
         };
         let least = Span(2_000_000);
-        assert_eq!(price(PEAK, &untimed), KernelTiming::BytesAlone(least));
-        assert_eq!(price(recorded, &untimed), KernelTiming::BytesAlone(least));
-        let half = ComputeModel::Scaled(0.5, RooflineEfficiency::default());
-        let expected = KernelTiming::BytesAlone(Span(1_000_000));
+        assert_eq!(
+            price(PEAK, &untimed),
+            KernelDurationWithBasis::BytesAlone(least)
+        );
+        assert_eq!(
+            price(recorded, &untimed),
+            KernelDurationWithBasis::BytesAlone(least)
+        );
+        let half = KernelDurationSource::Scaled(0.5, RooflineEfficiency::default());
+        let expected = KernelDurationWithBasis::BytesAlone(Span(1_000_000));
         assert_eq!(price(half, &untimed), expected);
-        let only = ComputeModel::RecordedOnly;
-        assert_eq!(price(only, &untimed), KernelTiming::Unknown);
+        let only = KernelDurationSource::RecordedOnly;
+        assert_eq!(price(only, &untimed), KernelDurationWithBasis::Unknown);
     }
 
     #[test]
@@ -543,7 +587,7 @@ mod tests {
         // 1 us at 1e-300 of the peak exceeds the longest representable time, so the duration saturates instead of
         // wrapping.
         let (peaks, memory) = a100();
-        let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
+        let crawl = KernelDurationSource::Roofline(RooflineEfficiency::new(1e-300).unwrap());
         assert_eq!(
             crawl
                 .price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default())
@@ -551,7 +595,7 @@ mod tests {
             Span(u64::MAX)
         );
         let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
-        let none = ComputeModel::Roofline(none).price_kernel(
+        let none = KernelDurationSource::Roofline(none).price_kernel(
             &KERNEL,
             &peaks,
             memory,
@@ -563,100 +607,119 @@ mod tests {
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price =
-            |k: KernelProfile<'_>| PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default());
-        let bare = KernelProfile {
+        let price = |k: KernelTraceFacts<'_>| {
+            PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
+        };
+        let bare = KernelTraceFacts {
             flops: 0,
             bytes: 0,
             ..KERNEL
         };
-        assert_eq!(price(bare), KernelTiming::Fallback(Span(5_000_000)));
-        let fp8 = KernelProfile {
+        assert_eq!(
+            price(bare),
+            KernelDurationWithBasis::Fallback(Span(5_000_000))
+        );
+        let fp8 = KernelTraceFacts {
             dtype: Some(Dtype::Fp8),
             ..KERNEL
         };
-        assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
+        assert_eq!(
+            price(fp8),
+            KernelDurationWithBasis::Fallback(Span(5_000_000))
+        );
         // If the class has no peak for a kernel's format and no duration was recorded, the kernel has no known
         // duration. Without FLOPs, the kernel's bytes determine the duration: 1e6 / 2e12 s.
-        let generated = KernelProfile {
+        let generated = KernelTraceFacts {
             recorded: Span::ZERO,
             ..fp8
         };
-        assert_eq!(price(generated), KernelTiming::NoPeak(Some(Dtype::Fp8)));
-        let moved = KernelProfile {
+        assert_eq!(
+            price(generated),
+            KernelDurationWithBasis::NoPeak(Some(Dtype::Fp8))
+        );
+        let moved = KernelTraceFacts {
             flops: 0,
             ..generated
         };
-        assert_eq!(price(moved), KernelTiming::Modeled(Span(500_000)));
+        assert_eq!(
+            price(moved),
+            KernelDurationWithBasis::Modeled(Span(500_000))
+        );
         let none = PEAK.price_kernel(
-            &KernelProfile {
+            &KernelTraceFacts {
                 dtype: None,
                 ..generated
             },
-            &PeakRates::default(),
+            &PeakRatesByFormat::default(),
             memory,
             &KernelCurves::default(),
         );
-        assert_eq!(none, KernelTiming::NoPeak(None));
-        let nothing = KernelProfile {
+        assert_eq!(none, KernelDurationWithBasis::NoPeak(None));
+        let nothing = KernelTraceFacts {
             recorded: Span::ZERO,
             ..bare
         };
-        assert_eq!(price(nothing), KernelTiming::Unknown);
+        assert_eq!(price(nothing), KernelDurationWithBasis::Unknown);
     }
 
     #[test]
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
-        let quarter = ComputeModel::Scaled(0.25, RooflineEfficiency::default());
+        let quarter = KernelDurationSource::Scaled(0.25, RooflineEfficiency::default());
         let price = quarter.price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default());
-        assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
+        assert_eq!(price, KernelDurationWithBasis::Modeled(Span(1_250_000)));
     }
 
     #[test]
     fn what_was_not_recorded_is_priced_by_what_it_does() {
         let (peaks, memory) = a100();
         let half = RooflineEfficiency::new(0.5).unwrap();
-        let price = |model: ComputeModel, k| {
+        let price = |model: KernelDurationSource, k| {
             model.price_kernel(&k, &peaks, memory, &KernelCurves::default())
         };
-        let unrecorded = KernelProfile {
+        let unrecorded = KernelTraceFacts {
             recorded: Span::ZERO,
             ..KERNEL
         };
         // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone. A factor of 0.25 reduces this duration to 0.5 us.
-        let recorded = ComputeModel::Recorded(half);
+        let recorded = KernelDurationSource::Recorded(half);
         let estimate = price(recorded, unrecorded);
-        assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));
-        let roofline = price(ComputeModel::Roofline(half), unrecorded);
+        assert_eq!(
+            estimate,
+            KernelDurationWithBasis::Estimated(Span(2_000_000))
+        );
+        let roofline = price(KernelDurationSource::Roofline(half), unrecorded);
         assert_eq!(roofline.duration(), estimate.duration());
-        let quarter = price(ComputeModel::Scaled(0.25, half), unrecorded);
-        assert_eq!(quarter, KernelTiming::Estimated(Span(500_000)));
+        let quarter = price(KernelDurationSource::Scaled(0.25, half), unrecorded);
+        assert_eq!(quarter, KernelDurationWithBasis::Estimated(Span(500_000)));
         // A kernel with a recorded duration keeps this duration instead of an estimate.
         let price_of = price(recorded, KERNEL);
-        assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
+        assert_eq!(price_of, KernelDurationWithBasis::Modeled(Span(5_000_000)));
         // A kernel has no known duration if its format has no peak, or if it has neither FLOPs nor bytes.
-        let fp8 = KernelProfile {
+        let fp8 = KernelTraceFacts {
             dtype: Some(Dtype::Fp8),
             ..unrecorded
         };
-        let no_peak = KernelTiming::NoPeak(Some(Dtype::Fp8));
+        let no_peak = KernelDurationWithBasis::NoPeak(Some(Dtype::Fp8));
         assert_eq!(price(recorded, fp8), no_peak);
-        let nothing = KernelProfile {
+        let nothing = KernelTraceFacts {
             flops: 0,
             bytes: 0,
             ..unrecorded
         };
-        assert_eq!(price(recorded, nothing), KernelTiming::Unknown);
+        assert_eq!(price(recorded, nothing), KernelDurationWithBasis::Unknown);
         // In a capture, a zero duration is a known value: the operator spent all its time before the kernel.
-        let captured = KernelProfile {
+        let captured = KernelTraceFacts {
             captured: true,
             ..unrecorded
         };
-        let none = KernelTiming::Modeled(Span::ZERO);
+        let none = KernelDurationWithBasis::Modeled(Span::ZERO);
         assert_eq!(price(recorded, captured), none);
-        assert_eq!(price(ComputeModel::Roofline(half), captured), roofline);
-        let only = price(ComputeModel::RecordedOnly, unrecorded);
-        assert_eq!(only, KernelTiming::Unknown);
+        assert_eq!(
+            price(KernelDurationSource::Roofline(half), captured),
+            roofline
+        );
+        let only = price(KernelDurationSource::RecordedOnly, unrecorded);
+        assert_eq!(only, KernelDurationWithBasis::Unknown);
     }
 }

@@ -23,13 +23,13 @@ const MAKERS: [(&str, &[&str]); 5] = [
 ];
 
 /// Words that a device's name must contain, words that it must not contain, and the device's preset and NPU class.
-type DevicePreset = (
+type DeviceNamePresetRule = (
     &'static [&'static str],
     &'static [&'static str],
     [&'static str; 2],
 );
 
-const PRESETS: [DevicePreset; 7] = [
+const PRESETS: [DeviceNamePresetRule; 7] = [
     (&["a100", "80gb"], &["pcie"], ["dgx-a100", "a100"]),
     (&["h100"], &["pcie", "nvl"], ["dgx-h100", "h100"]),
     (&["h200"], &["nvl"], ["dgx-h200", "h200"]),

@@ -1,6 +1,6 @@
 //! Placement of groups of NPUs on the machine.
 
-use crate::topology::{DimensionShape, NetworkPath, Topology};
+use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 
 /// The phase of a collective along one dimension of the machine.
@@ -8,7 +8,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 /// Positions of a group are numbered so that a member's index in this phase is `position / stride % size`. Members that
 /// differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupPhase {
+pub struct CollectiveDimensionPhase {
     /// Index of the machine's dimension that the phase covers; the phase uses this dimension's algorithm.
     pub dimension: usize,
     /// Number of members in each line of the phase, at least 2.
@@ -17,7 +17,7 @@ pub struct GroupPhase {
     pub stride: u32,
 }
 
-impl GroupPhase {
+impl CollectiveDimensionPhase {
     /// Returns the member's index in the dimension of this phase.
     #[inline]
     pub fn index(&self, position: Position) -> u32 {
@@ -33,19 +33,19 @@ impl GroupPhase {
 
 /// Paths between members of one line in a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CommonLinePaths {
+pub struct LineMemberPaths {
     /// Path from each member to the next, or `None` if these paths are not all equal.
-    pub next: Option<NetworkPath>,
+    pub next: Option<PathLatencyAndRates>,
     /// Path between any two members, or `None` if these paths are not all equal.
-    pub any: Option<NetworkPath>,
+    pub any: Option<PathLatencyAndRates>,
 }
 
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupExtent {
+pub struct GroupPlacement {
     /// The phases. A group of one member has no phases. A group that does not fill a sub-grid has a single phase over
     /// all its members in group order.
-    pub phases: Vec<GroupPhase>,
+    pub phases: Vec<CollectiveDimensionPhase>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
     /// The position of each member, in the order of the group.
@@ -56,7 +56,7 @@ pub struct GroupExtent {
     pub regular: bool,
 }
 
-impl GroupExtent {
+impl GroupPlacement {
     /// Determines the placement of `npus`, which must be distinct.
     ///
     /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
@@ -92,7 +92,7 @@ impl GroupExtent {
         for (dimension, found) in coordinates.iter().enumerate() {
             if found.len() > 1 {
                 let size = found.len() as u32;
-                phases.push(GroupPhase {
+                phases.push(CollectiveDimensionPhase {
                     dimension,
                     size,
                     stride,
@@ -130,7 +130,7 @@ impl GroupExtent {
     fn from_line_along_dimension(npus: &[Npu], dimension: usize) -> Self {
         let members = 0..npus.len() as u32;
         Self {
-            phases: vec![GroupPhase {
+            phases: vec![CollectiveDimensionPhase {
                 dimension,
                 size: npus.len() as u32,
                 stride: 1,
@@ -150,7 +150,11 @@ impl GroupExtent {
     /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member of such
     /// a line has one neighbour on either side, and the route from the last member to the first continues around the
     /// ring.
-    pub fn is_evenly_spaced_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
+    pub fn is_evenly_spaced_ring(
+        &self,
+        phase: &CollectiveDimensionPhase,
+        topology: &Topology,
+    ) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
         if !self.regular || dimension.shape != DimensionShape::Ring || phase.size <= 2 {
             return false;
@@ -168,9 +172,9 @@ impl GroupExtent {
     /// Returns the path from each member to the next of its line, or `None` if these paths are not all equal.
     pub fn common_path_to_neighbour(
         &self,
-        phase: &GroupPhase,
+        phase: &CollectiveDimensionPhase,
         topology: &Topology,
-    ) -> Option<NetworkPath> {
+    ) -> Option<PathLatencyAndRates> {
         // Explicit links may all differ, so no common path is assumed.
         if topology.explicit_links().is_some() {
             return None;
@@ -183,8 +187,12 @@ impl GroupExtent {
     }
 
     /// Returns the paths between members of one line in `phase`.
-    pub fn common_line_paths(&self, phase: &GroupPhase, topology: &Topology) -> CommonLinePaths {
-        CommonLinePaths {
+    pub fn common_line_paths(
+        &self,
+        phase: &CollectiveDimensionPhase,
+        topology: &Topology,
+    ) -> LineMemberPaths {
+        LineMemberPaths {
             next: self.common_path_to_neighbour(phase, topology),
             any: self.common_path_between_any(phase, topology),
         }
@@ -193,9 +201,9 @@ impl GroupExtent {
     /// Returns the path between any two members of a line, or `None` if these paths are not all equal.
     pub fn common_path_between_any(
         &self,
-        phase: &GroupPhase,
+        phase: &CollectiveDimensionPhase,
         topology: &Topology,
-    ) -> Option<NetworkPath> {
+    ) -> Option<PathLatencyAndRates> {
         let shape = topology.dimensions()[phase.dimension].shape;
         match shape {
             DimensionShape::FullyConnected | DimensionShape::Switch if self.regular => {
@@ -233,8 +241,8 @@ mod tests {
     fn sub_grids_become_phases() {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         // Coordinates {1, 3} x {0, 2}: The group has NPUs 1, 3, 9 and 11, given in a different order.
-        let e = GroupExtent::new(&npus(&[11, 1, 9, 3]), &t);
-        let phase = |dimension, stride| GroupPhase {
+        let e = GroupPlacement::new(&npus(&[11, 1, 9, 3]), &t);
+        let phase = |dimension, stride| CollectiveDimensionPhase {
             dimension,
             size: 2,
             stride,
@@ -250,9 +258,9 @@ mod tests {
     #[test]
     fn groups_that_are_no_sub_grid_are_one_line() {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
-        let e = GroupExtent::new(&npus(&[5, 0, 1]), &t);
+        let e = GroupPlacement::new(&npus(&[5, 0, 1]), &t);
         assert!(!e.regular);
-        let line = GroupPhase {
+        let line = CollectiveDimensionPhase {
             dimension: 1,
             size: 3,
             stride: 1,
@@ -263,7 +271,7 @@ mod tests {
     #[test]
     fn a_group_of_one_has_nothing_to_do() {
         let t = topology(&[(DimensionShape::Ring, 4)]);
-        let e = GroupExtent::new(&npus(&[2]), &t);
+        let e = GroupPlacement::new(&npus(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);
     }
 
@@ -284,7 +292,7 @@ mod tests {
             (&[0, 6, 12], false),
             (&[0, 18], false),
         ] {
-            let e = GroupExtent::new(&npus(members), &t);
+            let e = GroupPlacement::new(&npus(members), &t);
             assert_eq!(
                 e.is_evenly_spaced_ring(&e.phases[0], &t),
                 round,
@@ -297,7 +305,7 @@ mod tests {
     fn a_ring_with_a_longer_way_home_has_no_common_path() {
         let t = topology(&[(DimensionShape::Ring, 8)]);
         let path = |members: &[u32]| {
-            let e = GroupExtent::new(&npus(members), &t);
+            let e = GroupPlacement::new(&npus(members), &t);
             e.common_path_to_neighbour(&e.phases[0], &t)
                 .map(|p| p.latency)
         };

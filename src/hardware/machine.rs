@@ -4,11 +4,12 @@
 //! stack of dimensions. A machine may also have memory outside its NPUs.
 
 use crate::collective::{
-    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
+    ChunkingSettings, CollectiveAlgorithm, CollectiveCurve, DimensionAlgorithmChoice,
+    FittedCollectiveProtocol,
 };
-use crate::compute::{KernelCurves, PeakRates, RecordingClass};
+use crate::compute::{KernelCurves, PeakRatesByFormat, RecordingNpuClass};
 use crate::devices::maker_of;
-use crate::memory::{LocalMemory, MemoryAttachment, NamedMemory, RemoteMemory};
+use crate::memory::{LocalMemory, MemoryAttachment, NamedRemoteMemory, RemoteMemory};
 use crate::network;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::config::ConfigDocument;
@@ -37,15 +38,15 @@ mod stack_prices;
 pub use correction::KernelTimeCorrection;
 pub use error::MachineError;
 pub use failure::{FailedPart, MachineFailure};
-pub use host::{Host, HostWait};
+pub use host::{Host, HostSyncPoints};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    MachineSource, find_source, is_preset, load_for_ranks, load_for_ranks_with,
+    MachineFileSource, find_source, is_preset, load_for_ranks, load_for_ranks_with,
     machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
-pub use rank_domain::RankDomain;
+pub use rank_domain::SpareNpuDomains;
 pub use relative::{
     DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
@@ -57,7 +58,7 @@ pub struct NpuClass {
     /// Name of the class in the machine file.
     pub name: String,
     /// Dense peak rates by number format.
-    pub peaks: PeakRates,
+    pub peaks: PeakRatesByFormat,
     /// Curves of measured kernels (empty if none were measured).
     pub curves: KernelCurves,
     /// The memory of one NPU. `None` if the machine does not describe its NPUs; their peak rates are then also unknown.
@@ -75,7 +76,7 @@ impl NpuClass {
     pub fn unknown_class() -> Self {
         Self {
             name: "unknown".to_owned(),
-            peaks: PeakRates::default(),
+            peaks: PeakRatesByFormat::default(),
             curves: KernelCurves::default(),
             memory: None,
             lanes: UNKNOWN_LANES,
@@ -89,11 +90,11 @@ impl NpuClass {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Converts the class to a [`RecordingClass`], which describes the NPUs on which kernels were recorded. Returns
+    /// Converts the class to a [`RecordingNpuClass`], which describes the NPUs on which kernels were recorded. Returns
     /// `None` if the class's memory bandwidth is unknown.
-    pub fn to_recording_class(&self) -> Option<RecordingClass> {
+    pub fn to_recording_class(&self) -> Option<RecordingNpuClass> {
         let memory = self.memory_bandwidth()?;
-        Some(RecordingClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
+        Some(RecordingNpuClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
     }
 }
 
@@ -110,16 +111,16 @@ pub struct Machine {
     price_per_npu_hour: Option<f64>,
     topology: Topology,
     network: NetworkSettings,
-    algorithms: Vec<AlgorithmChoice>,
+    algorithms: Vec<DimensionAlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
-    collective_protocols: Vec<Vec<CollectiveProtocol>>,
+    collective_protocols: Vec<Vec<FittedCollectiveProtocol>>,
     pipeline: ChunkingSettings,
     scalable: bool,
-    rank_domain: Option<RankDomain>,
+    rank_domain: Option<SpareNpuDomains>,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
-    named_memories: Vec<NamedMemory>,
+    named_memories: Vec<NamedRemoteMemory>,
     host: Option<Host>,
     corrections: Vec<KernelTimeCorrection>,
     failures: Vec<MachineFailure>,
@@ -184,7 +185,7 @@ impl Machine {
     pub fn with_uniform_class(
         name: String,
         topology: Topology,
-        algorithms: Vec<AlgorithmChoice>,
+        algorithms: Vec<DimensionAlgorithmChoice>,
         class: NpuClass,
         remote: Option<RemoteMemory>,
     ) -> Option<Self> {
@@ -234,14 +235,14 @@ impl Machine {
         }]);
         let class = NpuClass {
             name: name.to_owned(),
-            peaks: PeakRates::default(),
+            peaks: PeakRatesByFormat::default(),
             curves: KernelCurves::default(),
             memory: None,
             lanes: 1,
             host_lanes: 1,
             slowdown: 1.0,
         };
-        let algorithms = vec![AlgorithmChoice::Named(CollectiveAlgorithm::Direct)];
+        let algorithms = vec![DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Direct)];
         let topology = topology.expect("one dimension of one NPU");
         Self::with_uniform_class(name.to_owned(), topology, algorithms, class, None)
             .expect("an algorithm for the dimension, lanes and memory")
@@ -249,7 +250,11 @@ impl Machine {
 
     /// Returns the machine with the algorithm of `dimension` changed to `algorithm`, or `None` if the machine has no
     /// such dimension.
-    pub fn with_algorithm(mut self, dimension: usize, algorithm: AlgorithmChoice) -> Option<Self> {
+    pub fn with_algorithm(
+        mut self,
+        dimension: usize,
+        algorithm: DimensionAlgorithmChoice,
+    ) -> Option<Self> {
         *self.algorithms.get_mut(dimension)? = algorithm;
         Some(self)
     }
@@ -295,7 +300,7 @@ impl Machine {
     }
 
     /// Returns the network model, which a replay may override.
-    pub fn network(&self) -> network::NetworkKind {
+    pub fn network(&self) -> network::NetworkModelKind {
         self.network.model
     }
 
@@ -310,7 +315,7 @@ impl Machine {
     }
 
     /// Returns the choice of collective algorithm for each dimension, innermost first.
-    pub fn algorithms(&self) -> &[AlgorithmChoice] {
+    pub fn algorithms(&self) -> &[DimensionAlgorithmChoice] {
         &self.algorithms
     }
 
@@ -322,7 +327,7 @@ impl Machine {
 
     /// Returns the protocols of the collective library along each dimension, innermost first (empty if none are
     /// described).
-    pub fn collective_protocols(&self) -> &[Vec<CollectiveProtocol>] {
+    pub fn collective_protocols(&self) -> &[Vec<FittedCollectiveProtocol>] {
         &self.collective_protocols
     }
 
@@ -337,7 +342,7 @@ impl Machine {
     }
 
     /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub fn rank_domain(&self) -> Option<&RankDomain> {
+    pub fn rank_domain(&self) -> Option<&SpareNpuDomains> {
         self.rank_domain.as_ref()
     }
 
@@ -352,7 +357,7 @@ impl Machine {
 
     /// Returns the NPU of `rank` in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
-        let placed = |domain: &RankDomain| domain.npu_of_rank(rank, ranks);
+        let placed = |domain: &SpareNpuDomains| domain.npu_of_rank(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
@@ -362,7 +367,7 @@ impl Machine {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
         let unit: u128 = inner.iter().map(|d| u128::from(d.size)).product();
-        let large = |domain: &&RankDomain| ranks > u128::from(domain.npus);
+        let large = |domain: &&SpareNpuDomains| ranks > u128::from(domain.npus);
         let usable = match self.rank_domain.as_ref().filter(large) {
             Some(domain) => unit / u128::from(domain.npus) * u128::from(domain.used),
             None => unit,
@@ -373,7 +378,7 @@ impl Machine {
     /// Returns the number of ranks in the largest job that fits without a placement map.
     pub fn max_ranks(&self) -> u32 {
         let npus = self.topology.npu_count();
-        let most = |domain: &RankDomain| domain.max_ranks(npus);
+        let most = |domain: &SpareNpuDomains| domain.max_ranks(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
@@ -470,7 +475,7 @@ impl Machine {
     }
 
     /// Returns the remote memories that traces address by name, in the order of the file.
-    pub fn named_memories(&self) -> &[NamedMemory] {
+    pub fn named_memories(&self) -> &[NamedRemoteMemory] {
         &self.named_memories
     }
 
@@ -502,7 +507,7 @@ impl Machine {
 fn with_memories(
     topology: Topology,
     remote: Option<&RemoteMemory>,
-    named: &[NamedMemory],
+    named: &[NamedRemoteMemory],
 ) -> Topology {
     let named = named.iter().map(|named| &named.memory);
     let all = remote.into_iter().chain(named);

@@ -8,9 +8,9 @@
 //! (`memory/pool_layout.rs`). All designs share bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
-//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPorts`]), for example at the edges of
+//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortNpus`]), for example at the edges of
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
-//! be the NPU's port into a dimension ([`NetworkAttachment`]). If the network model has contention, loads and stores
+//! be the NPU's port into a dimension ([`MemoryNetworkAttachment`]). If the network model has contention, loads and stores
 //! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
 //! port is one more stage of the access.
 
@@ -35,12 +35,12 @@ mod remote;
 mod ring;
 mod switch;
 
-pub use chunked_access::PortRequest;
+pub use chunked_access::ChunkPortArrival;
 pub use hierarchical::HierarchicalPool;
-pub use memory_ports::MemoryPorts;
+pub use memory_ports::MemoryPortNpus;
 pub use mesh::MeshPool;
-pub use network_attachment::{MOST_CHUNKS, NetworkAttachment};
-pub use remote::{MemoryModel, RemoteMemoryModel};
+pub use network_attachment::{MOST_CHUNKS, MemoryNetworkAttachment};
+pub use remote::{RemoteMemorySimulation, UserRemoteMemoryModel};
 pub use ring::RingPool;
 pub use switch::SwitchPool;
 
@@ -108,7 +108,7 @@ pub enum MemoryAttachment {
     /// Memories and NPUs on a mesh of two dimensions.
     Mesh(MeshPool),
     /// Ports at NPUs, reached over the links of the network.
-    Ports(MemoryPorts),
+    Ports(MemoryPortNpus),
 }
 
 impl MemoryAttachment {
@@ -215,7 +215,7 @@ pub enum PoolDesign<'a> {
 
 impl PoolDesign<'_> {
     /// Returns the links of the pool for `npus` NPUs. Each memory has bandwidth `memory`.
-    fn build_layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
+    fn build_layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolServerPaths {
         match self {
             Self::Hierarchical(design) => design.build_layout(memory, npus),
             Self::Switch(design) => design.build_layout(memory, npus),
@@ -240,12 +240,12 @@ pub struct RemoteMemory {
     pub whole_ns: bool,
     /// Network ports that the memory's bytes pass, or `None`. The bandwidth of these ports must equal the bandwidth of
     /// the NPUs' ports in the pool's design.
-    pub through: Option<NetworkAttachment>,
+    pub through: Option<MemoryNetworkAttachment>,
 }
 
 /// Remote memory that traces address by name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NamedMemory {
+pub struct NamedRemoteMemory {
     /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
     pub name: String,
     /// Attachment, rates and capacity of the memory.
@@ -296,7 +296,7 @@ impl RemoteMemory {
 
     /// Returns true if a machine with this network can have this memory.
     pub fn fits_topology(&self, topology: &Topology) -> bool {
-        let through = |through: &NetworkAttachment| {
+        let through = |through: &MemoryNetworkAttachment| {
             let port = self.attachment.port_bandwidth();
             // The network's ports serve as the NPUs' ports of the pool, so both bandwidths must be equal.
             let same = port.is_none_or(|port| port == through.port_bandwidth());

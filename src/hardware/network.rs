@@ -5,12 +5,12 @@
 //! [`DeliveryNotice`]s. An operation opens [`PortHandle`]s, and its messages leave and enter through these ports.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
-//! memories, which NPUs access by loads and stores ([`MemoryTransfer`]).
+//! memories, which NPUs access by loads and stores ([`LoadStoreTransfer`]).
 
 use crate::topology::link_graph::LinkGraph;
-use crate::topology::{LinePattern, NetworkPath};
+use crate::topology::{LineSendPattern, PathLatencyAndRates};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::sync::Arc;
@@ -33,17 +33,17 @@ pub use contended::ContendedNetwork;
 pub use contention_free::ContentionFreeNetwork;
 pub use exclusive::ExclusiveNetwork;
 pub use fair_sharing::FairSharingNetwork;
-pub use links::LinkNetwork;
-pub use occupancy::{LinkOccupancy, NetworkOccupancy};
-pub use ports::PortNetwork;
-pub use rehearsed_links::{RehearsableLinks, RehearsedLink};
+pub use links::LinkContentionNetwork;
+pub use occupancy::{CoreLinkOccupancy, TileNetworkOccupancy};
+pub use ports::PortContentionNetwork;
+pub use rehearsed_links::{RehearsableLinks, RehearsedLinkUse};
 pub use send_completion::SendCompletion;
-pub use servers::{ServerId, ServerTable};
-pub use traffic::{LinkLoad, LinkPlace, LinkTraffic};
+pub use servers::{QueueingServerId, QueueingServerTable};
+pub use traffic::{LinkDimensionOrMemory, LinkLoad, LinkTraffic};
 
 /// Network models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NetworkKind {
+pub enum NetworkModelKind {
     /// Messages of different operations do not delay one another.
     #[default]
     ContentionFree,
@@ -58,14 +58,14 @@ pub enum NetworkKind {
     Exclusive,
 }
 
-impl NetworkKind {
+impl NetworkModelKind {
     /// Returns true if the model allows the links along one dimension to have different rates, as on tiles.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
 }
 
-impl SettingChoice for NetworkKind {
+impl EnumeratedSetting for NetworkModelKind {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::ContentionFree,
@@ -95,7 +95,7 @@ impl SettingChoice for NetworkKind {
     ];
 }
 
-impl fmt::Display for NetworkKind {
+impl fmt::Display for NetworkModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.choice_name())
     }
@@ -144,7 +144,7 @@ pub struct NetworkMessage {
     /// The receiver's port.
     pub to: PortHandle,
     /// Path between the ends, if the caller knows this path. If `None`, the model finds the path in the topology.
-    pub path: Option<NetworkPath>,
+    pub path: Option<PathLatencyAndRates>,
     /// Size of the message.
     pub amount: BufferShare,
     /// True if the caller requests a notice when the last byte has left the sender.
@@ -158,12 +158,12 @@ pub struct NetworkMessage {
     /// Place of the message in the receiver's program. If several messages with the same `strand` enter one port, the
     /// port receives the messages in ascending order of `step`. An early message therefore never delays an earlier
     /// step.
-    pub turn: MessagePriority,
+    pub turn: ReceiverProgramPosition,
 }
 
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MessagePriority {
+pub struct ReceiverProgramPosition {
     /// Identifies the message's chunk and its receiver.
     pub strand: u32,
     /// Position of the message among its chunk's messages to the same receiver.
@@ -183,21 +183,21 @@ impl NetworkMessage {
             tell_injected: false,
             sole_sender: true,
             order: 0,
-            turn: MessagePriority::default(),
+            turn: ReceiverProgramPosition::default(),
         }
     }
 }
 
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryTransfer {
+pub struct LoadStoreTransfer {
     /// Value by which the caller identifies the transfer in the notice of its end. If the model sends no notice, the
     /// value is unused.
     pub op: OpIndex,
     /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
     /// Path between the ends, including the memory's link.
-    pub path: NetworkPath,
+    pub path: PathLatencyAndRates,
     /// Number of bytes to move.
     pub amount: BufferShare,
 }
@@ -260,7 +260,7 @@ pub trait LinkReservations {
 
 /// Bytes of a message that move to a different route because a link on their route failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MovedBytes {
+pub struct ReroutedMessageBytes {
     /// Source and destination of the bytes.
     pub ends: (EndpointId, EndpointId),
     /// Bytes that had not left the sender.
@@ -273,7 +273,7 @@ pub struct MovedBytes {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
     /// Messages that were on the failed links, or that would still have used these links.
-    pub moved: Vec<MovedBytes>,
+    pub moved: Vec<ReroutedMessageBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
     /// Number of bytes sent again, summed over all messages.
@@ -327,7 +327,7 @@ pub trait NetworkBackend {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &MemoryTransfer,
+        transfer: &LoadStoreTransfer,
         _agenda: &mut impl EventScheduler,
     ) -> Option<Time> {
         Some(now + transfer.path.time_message(transfer.amount))
@@ -335,7 +335,7 @@ pub trait NetworkBackend {
 
     /// Returns the busy time of links and memory ports, or `None` if the model does not record busy times. Models with
     /// contention record busy times on machines of tiles.
-    fn occupancy(&self) -> Option<NetworkOccupancy> {
+    fn occupancy(&self) -> Option<TileNetworkOccupancy> {
         None
     }
 
@@ -353,8 +353,8 @@ pub trait NetworkBackend {
 
     /// Returns true if messages in this pattern, among `members` members in one line of `dimension`, delay one another
     /// only by [`Self::link_time`]. If the result is true, each member sends at most one message and receives at most
-    /// one message at a time, except with [`LinePattern::Staggered`].
-    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
+    /// one message at a time, except with [`LineSendPattern::Staggered`].
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool;
 
     /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend and links
     /// cannot be reserved, every collective is simulated message by message.
@@ -375,7 +375,7 @@ pub trait NetworkBackend {
     /// Returns the servers of NPUs in dimensions in which NPUs have their own ports. Traffic other than messages
     /// between NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not
     /// contend.
-    fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
+    fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
         None
     }
 

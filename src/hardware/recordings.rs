@@ -1,6 +1,6 @@
 //! NPU classes on which captures were recorded, found by the device names in captures.
 
-use crate::compute::{ComputeModel, RecordingClass};
+use crate::compute::{KernelDurationSource, RecordingNpuClass};
 use crate::devices::preset_of_device;
 use crate::machine::Machine;
 use std::collections::BTreeMap;
@@ -9,19 +9,22 @@ use std::sync::{Mutex, PoisonError};
 /// Returns `model` for the kernels of a capture on `device`. If the model depends on the recording device and a preset
 /// describes this device, the result is the model with the device's NPU class. In all other cases, the model is
 /// unchanged.
-pub fn compute_model_for_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
-    if model != ComputeModel::RecordedOnDevices {
+pub fn compute_model_for_capture(
+    model: KernelDurationSource,
+    device: Option<&str>,
+) -> KernelDurationSource {
+    if model != KernelDurationSource::RecordedOnDevices {
         return model;
     }
     device
         .and_then(class_of_device)
-        .map_or(model, ComputeModel::RecordedOn)
+        .map_or(model, KernelDurationSource::RecordedOn)
 }
 
 /// Returns the NPU class of devices with this name, or `None` if no preset describes these devices.
-fn class_of_device(name: &str) -> Option<RecordingClass> {
+fn class_of_device(name: &str) -> Option<RecordingNpuClass> {
     // The result is cached because every rank of a job needs it.
-    static KNOWN: Mutex<BTreeMap<&str, Option<RecordingClass>>> = Mutex::new(BTreeMap::new());
+    static KNOWN: Mutex<BTreeMap<&str, Option<RecordingNpuClass>>> = Mutex::new(BTreeMap::new());
     let [preset, _] = preset_of_device(name)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let load = || {

@@ -31,9 +31,9 @@ mod switching;
 pub mod tile_grid;
 
 pub use endpoint::{MemoryEndpoint, MemorySite};
-pub use line_pattern::LinePattern;
+pub use line_pattern::LineSendPattern;
 pub use switching::SwitchingMode;
-pub use tile_grid::DieLinkCounts;
+pub use tile_grid::RouteDieLinkCounts;
 pub use tile_grid::TileGrid;
 
 /// Wiring of the NPUs along one dimension.
@@ -147,7 +147,7 @@ impl TopologyDimension {
 
 /// Latency and rates of the route between two NPUs, over all its links.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NetworkPath {
+pub struct PathLatencyAndRates {
     /// Sum of the latencies of all links crossed.
     pub latency: Span,
     /// Bandwidth of the slowest link crossed.
@@ -159,7 +159,7 @@ pub struct NetworkPath {
     pub others: InverseRate,
 }
 
-impl NetworkPath {
+impl PathLatencyAndRates {
     /// Returns the time of the first byte: from the start of sending a message of `amount` until the message begins to
     /// arrive. From this time on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, with the
     /// latencies α of all links, and the serializations γ of one segment on all links except the slowest. (The slowest
@@ -408,7 +408,7 @@ impl Topology {
     /// Returns the path from `a` to `b` in dimension order. Latencies add up, and the slowest link determines the rate.
     /// Returns `None` if both are the same NPU.
     #[inline]
-    pub fn path_between_npus(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+    pub fn path_between_npus(&self, a: Npu, b: Npu) -> Option<PathLatencyAndRates> {
         if let Some(graph) = &self.graph {
             return graph.find_path(a, b, self.switching);
         }
@@ -437,7 +437,7 @@ impl Topology {
             }
             others.add_links(links, rate)
         });
-        Some(NetworkPath {
+        Some(PathLatencyAndRates {
             switching: self.switching,
             others,
             ..path
@@ -445,8 +445,8 @@ impl Topology {
     }
 
     #[inline]
-    fn ideal_path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
-        let mut path: Option<NetworkPath> = None;
+    fn ideal_path(&self, a: Npu, b: Npu) -> Option<PathLatencyAndRates> {
+        let mut path: Option<PathLatencyAndRates> = None;
         for (d, dimension) in self.dimensions.iter().enumerate() {
             let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
             if from == to {
@@ -456,13 +456,13 @@ impl Topology {
             let latency = dimension.latency.times(u64::from(hops));
             let rate = self.links[d];
             path = Some(match path {
-                None => NetworkPath {
+                None => PathLatencyAndRates {
                     latency,
                     bandwidth: rate,
                     switching: SwitchingMode::IDEAL,
                     others: InverseRate::ZERO,
                 },
-                Some(inner) => NetworkPath {
+                Some(inner) => PathLatencyAndRates {
                     latency: inner.latency + latency,
                     bandwidth: if rate < inner.bandwidth {
                         rate

@@ -3,17 +3,17 @@
 use super::JobError;
 use super::custom::parse_algorithm_scripts;
 use super::input::hashed_input;
-use super::load::{LoadProgress, read_traces};
-use chakram_astra_sim::custom_algorithm::ScriptTiming;
+use super::load::{LoadProgressFn, read_traces};
+use chakram_astra_sim::custom_algorithm::ScriptComputeDurationSource;
 use chakram_astra_sim::{
-    self as astra_sim, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs,
-    AstraRankGraph, AstraTraceReader, CongestionAware, CongestionUnaware, CutThroughLinks,
-    CutThroughPorts, InputNote, NodeTypes, Quirk, RankTensors, RankWorkTotals,
+    self as astra_sim, AnalyticalNetwork, AstraCollectiveBackend, AstraFlags, AstraInputs,
+    AstraRankGraph, AstraTraceReader, CongestionAwareModel, CongestionUnawareModel, InputNote,
+    LinkCutThroughNetwork, NodeTypes, PortCutThroughNetwork, Quirk, RankTensors, RankWorkTotals,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, ComputeModel, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
+    CompiledReplay, KernelDurationSource, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
 };
 use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::machine::Machine;
@@ -31,7 +31,7 @@ pub struct AstraSimJob {
     /// The inputs without the traces.
     pub inputs: AstraInputs,
     /// Implementation of collectives, with ASTRA-sim's algorithms.
-    pub collectives: AstraCollectives,
+    pub collectives: AstraCollectiveBackend,
     /// Traces of all ranks.
     pub workload: Workload,
     /// Number of lanes that an NPU needs for the job.
@@ -68,7 +68,7 @@ impl AstraSimJob {
     pub fn load_inputs(
         flags: &AstraFlags,
         hash: bool,
-        progress: &mut LoadProgress<'_>,
+        progress: &mut LoadProgressFn<'_>,
     ) -> Result<Self, JobError> {
         let mut files = Vec::new();
         let inputs = AstraInputs::read_files(flags, &mut |role, path| {
@@ -80,7 +80,7 @@ impl AstraSimJob {
             Ok(text)
         })?;
         let mut notes = inputs.notes.clone();
-        let mut collectives = AstraCollectives::new(&inputs);
+        let mut collectives = AstraCollectiveBackend::new(&inputs);
         for prefix in inputs.custom_prefixes() {
             let algorithm = custom_algorithm(prefix, inputs.network.npu_count())?;
             collectives.add_custom_algorithm(&inputs, prefix, algorithm);
@@ -152,7 +152,7 @@ impl AstraSimJob {
             allow_unmatched: self.lenient,
             // ASTRA-sim's rules already gave the kernels their durations when the traces were read,
             // so use only recorded durations.
-            compute: ComputeModel::RecordedOnly,
+            compute: KernelDurationSource::RecordedOnly,
             ..options.clone()
         };
         Ok(CompiledReplay::compile_with_backend(
@@ -187,7 +187,7 @@ impl AstraSimJob {
 pub fn replay_on_input_network(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
-    collectives: &mut AstraCollectives,
+    collectives: &mut AstraCollectiveBackend,
     full: bool,
     observer: &mut dyn Observer,
 ) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
@@ -196,19 +196,19 @@ pub fn replay_on_input_network(
     let cuts_through = !quirks.has_quirk(Quirk::StoreAndForward);
     let replayed = match inputs.model {
         AnalyticalNetwork::Unaware if shares => {
-            let network = CutThroughPorts::new(file, quirks);
+            let network = PortCutThroughNetwork::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
         AnalyticalNetwork::Unaware => {
-            let network = CongestionUnaware::new(file, quirks);
+            let network = CongestionUnawareModel::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
         AnalyticalNetwork::Aware if cuts_through => {
-            let network = CutThroughLinks::new(file, quirks);
+            let network = LinkCutThroughNetwork::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
         AnalyticalNetwork::Aware => {
-            let network = CongestionAware::new(file, quirks);
+            let network = CongestionAwareModel::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
     };
@@ -240,7 +240,7 @@ fn zero_endpoint_delay_error(inputs: &AstraInputs, npu: Npu, node: u64) -> Repla
 fn replay_over_network<N: NetworkBackend>(
     network: N,
     prepared: &CompiledReplay<'_>,
-    collectives: &mut AstraCollectives,
+    collectives: &mut AstraCollectiveBackend,
     full: bool,
     observer: &mut dyn Observer,
 ) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
@@ -333,5 +333,5 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
         .iter()
         .map(|path| TraceContents::open_current_schema(path));
     let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
-    parse_algorithm_scripts(&contents, ScriptTiming::AstraSim)
+    parse_algorithm_scripts(&contents, ScriptComputeDurationSource::AstraSim)
 }

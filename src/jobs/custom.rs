@@ -1,11 +1,11 @@
 //! Loads custom collectives. A custom algorithm has one trace per member.
 
 use super::input::hashed_input;
-use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram_astra_sim::custom_algorithm::{self, ScriptComputeDurationSource};
 use chakram_hardware::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
-use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
+use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
 use std::path::{Path, PathBuf};
 
 /// Files that define a custom algorithm.
@@ -36,7 +36,7 @@ pub fn load_custom_algorithms(
             let all = files.iter().zip(&contents);
             inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
         }
-        let scripts = parse_algorithm_scripts(&contents, ScriptTiming::Recorded)?;
+        let scripts = parse_algorithm_scripts(&contents, ScriptComputeDurationSource::Recorded)?;
         let matched = scripts.with_matched_labels();
         Ok(CustomCollective {
             kind: arg.kind,
@@ -50,7 +50,7 @@ pub fn load_custom_algorithms(
 /// Parses an algorithm from `contents`, the contents of its files sorted by position.
 pub fn parse_algorithm_scripts(
     contents: &[TraceContents],
-    timing: ScriptTiming,
+    timing: ScriptComputeDurationSource,
 ) -> Result<ScriptedAlgorithm, TraceError> {
     let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
     custom_algorithm::read_custom_algorithm(&bytes, timing)
@@ -118,10 +118,10 @@ fn fault_to_error(
             "a send before a receive at one of the positions; sends do not wait for their receivers",
         ),
     };
-    let place = TraceLocation {
+    let place = TraceErrorLocation {
         file: Some(files[position as usize].path.clone()),
         node: Some(scripts.script_of_position(position).op_id(part)),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     };
     TraceError::invalid_at(place, found, hint)
 }

@@ -124,7 +124,7 @@ pub fn note_settings_without_effect(
 
 /// A value in an edited machine file that differs from the original file.
 #[derive(Clone, Debug)]
-pub struct MachineEdit {
+pub struct EditedMachineValue {
     /// Path of the value in the file.
     pub path: String,
     /// New value as TOML text; `removed` if the edit removed the value.
@@ -136,7 +136,7 @@ pub struct MachineEdit {
 /// Returns the values in which `machine`'s text differs from the preset with the machine's name,
 /// sorted by key. The list is empty for a preset, and for a machine whose name no preset has. Error
 /// messages name the text `file`.
-pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
+pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<EditedMachineValue> {
     let Ok(original) = read_preset_text(machine.name()) else {
         return Vec::new();
     };
@@ -149,12 +149,12 @@ pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<Machi
 
 /// Returns the values that differ between a machine's text and `original`, sorted by key. Error
 /// messages name the text `file`.
-pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
+pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<EditedMachineValue> {
     // Ignore labels, because labels have no effect on results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
-    let edits = changes.map(|change| MachineEdit {
+    let edits = changes.map(|change| EditedMachineValue {
         without: Machine::parse(&change.without, file).ok(),
         value: change.value.unwrap_or_else(|| "removed".to_owned()),
         path: change.path,
@@ -162,7 +162,7 @@ pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<Mach
     edits.collect()
 }
 
-impl MachineEdit {
+impl EditedMachineValue {
     /// Returns the edit as a setting of a run on the edited machine.
     pub fn to_setting(&self) -> GivenSetting<'_> {
         GivenSetting {

@@ -32,23 +32,23 @@ pub use astra_sim::AstraSimJob;
 pub use astra_sim::replay_on_input_network;
 pub use custom::{CustomAlgorithmFiles, load_custom_algorithms};
 pub use given_settings::{
-    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithoutSetting, edits_from_preset,
+    EditedMachineValue, GivenSetting, MAX_REPEATED_NODES, RunWithoutSetting, edits_from_preset,
     machine_edits_between, note_settings_without_effect,
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
-pub use load::{JobOptions, LoadProgress};
+pub use load::{JobLoadOptions, LoadProgressFn};
 pub use load::{
     check_memory, declared_groups, find_traces, groups_of, load_found_traces, mark_read,
     restrict_to_step,
 };
 pub use machine_facts::{least_npu_memory, machine_facts};
-pub use outputs::{JobOutputs, SavedJob, list_stale_traces, update_listed_digest, write_job};
+pub use outputs::{JobBeingWritten, SavedJob, list_stale_traces, update_listed_digest, write_job};
 pub use replay_settings::{
-    MachineTextError, MachineValueChange, REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax,
-    ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
+    MachineValueChange, MachineValuesError, REPLAY_OPTIONS, ReplayOptionDefinition,
+    ReplayOptionSyntax, ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
-pub use sensitivities::{MachineText, find_sensitivities};
-pub use stack::{STACK_PRESETS, SoftwareStack, StackError, StackPreset};
+pub use sensitivities::{NamedMachineText, find_sensitivities};
+pub use stack::{STACK_PRESETS, SoftwareStack, SoftwareStackPreset, StackError};
 pub use traces::{JobTraces, merge_declarations};
 
 /// A job that can be replayed on any machine.
@@ -121,7 +121,7 @@ impl Job {
     ///
     /// Fails if there are no traces, if a trace is invalid, or if the traces do not form a job.
     pub fn open_job<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
-        Self::open_job_with_options(paths, &JobOptions::default())
+        Self::open_job_with_options(paths, &JobLoadOptions::default())
     }
 
     /// Like [`Self::open_job`], with options.
@@ -131,7 +131,7 @@ impl Job {
     /// Fails in the same cases as [`Self::open_job`].
     pub fn open_job_with_options<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
-        options: &JobOptions,
+        options: &JobLoadOptions,
     ) -> Result<Self, JobError> {
         let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
         let paths: Vec<PathBuf> = paths.collect();
@@ -146,7 +146,7 @@ impl Job {
     ///
     /// Fails if the options are invalid, or if the job would exceed the memory limit.
     pub fn generate_job(pattern: WorkloadPattern) -> Result<Self, JobError> {
-        let job = generate::GeneratedJob::new(pattern)?;
+        let job = generate::CheckedWorkloadPattern::new(pattern)?;
         job.check_memory()?;
         Ok(Self {
             name: "job".to_owned(),
@@ -192,7 +192,7 @@ impl Job {
         self.workload
     }
 
-    /// Returns the number of items that each of the [edits](JobOptions::edits) changed.
+    /// Returns the number of items that each of the [edits](JobLoadOptions::edits) changed.
     pub fn edits(&self) -> &[EditRow] {
         &self.edits
     }
@@ -203,7 +203,7 @@ impl Job {
     }
 
     /// Returns the files of the job with their hashes. The list is empty unless
-    /// [`JobOptions::hash`] is true.
+    /// [`JobLoadOptions::hash`] is true.
     pub fn hashed_inputs(&self) -> &[HashedInput] {
         &self.inputs
     }

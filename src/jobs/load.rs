@@ -13,17 +13,17 @@ use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputSet, file_identity};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    FileDigest, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
+    FileLengthAndHash, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
-use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerCostPolicy, SlotBinding};
+use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerCostPolicy, RankSlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Options for loading a job from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobOptions {
+pub struct JobLoadOptions {
     /// Strictness of the comparison of traces with the job file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
     /// A file with process groups that replace the groups in the job file.
@@ -52,7 +52,7 @@ pub struct JobOptions {
 }
 
 /// Function that receives the number of ranks read so far and the total number.
-pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
+pub type LoadProgressFn<'p> = dyn FnMut(usize, usize) + 'p;
 
 /// Finds the files of a job. If there are several paths, all paths must belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
@@ -131,8 +131,8 @@ pub fn restrict_to_step(
 pub fn load_found_traces(
     found: &FoundTraces,
     name: String,
-    options: &JobOptions,
-    progress: &mut LoadProgress<'_>,
+    options: &JobLoadOptions,
+    progress: &mut LoadProgressFn<'_>,
 ) -> Result<Job, JobError> {
     let mut builder = WorkloadBuilder::default();
     let mut inputs = Vec::new();
@@ -256,9 +256,9 @@ pub fn read_traces<R: Send>(
     mut inputs: Option<&mut Vec<HashedInput>>,
     (read, mut graph_of): (
         impl Fn(&[u8], &RankFile) -> Result<R, TraceError> + Sync,
-        impl FnMut(R) -> (Graph, SlotBinding),
+        impl FnMut(R) -> (Graph, RankSlotBinding),
     ),
-    progress: &mut LoadProgress<'_>,
+    progress: &mut LoadProgressFn<'_>,
 ) -> Result<(), JobError> {
     let is_hashed = inputs.is_some();
     let read = |file: &RankFile| -> Result<LoadedTrace<R>, JobError> {
@@ -282,9 +282,9 @@ pub fn read_traces<R: Send>(
             let key = stored.or_else(|| file_identity(&file.path));
             key.map(|key| (key, file.seal))
         });
-        let keys: Vec<Option<LinkKey>> = keys.collect();
+        let keys: Vec<Option<InodeDigestKey>> = keys.collect();
         let mut seen = BTreeSet::new();
-        let is_new = |key: &Option<LinkKey>| {
+        let is_new = |key: &Option<InodeDigestKey>| {
             key.is_none_or(|key| !linked.0.contains_key(&key) && seen.insert(key))
         };
         let new: Vec<bool> = keys.iter().map(is_new).collect();
@@ -335,7 +335,7 @@ pub fn read_traces<R: Send>(
 
 /// Files that were already read, keyed by device and inode, because a file can have several names.
 #[derive(Default)]
-struct FilesByInode(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
+struct FilesByInode(BTreeMap<InodeDigestKey, (GraphId, RankSlotBinding, Option<usize>)>);
 
 /// Device and inode of a file, and its expected digest.
-type LinkKey = ((u64, u64), Option<FileDigest>);
+type InodeDigestKey = ((u64, u64), Option<FileLengthAndHash>);

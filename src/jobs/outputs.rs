@@ -1,10 +1,10 @@
 //! Writes a job. The files get their final names only when all of them are complete. The job file gets its name last.
 
 use super::{JobError, machine_reference};
-use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
-use chakram_trace::format::file::{CompressedWriter, job_prefix_of_file};
+use chakram_trace::files::{OutputFile, OutputSet, UncommittedOutputHandle, numbered_path};
+use chakram_trace::format::file::{MaybeCompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::job::{JobFile, JobRank};
+use chakram_trace::format::job::{JobFile, JobFileTraceEntry};
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -39,20 +39,20 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
 }
 
 /// Writer of an incomplete trace.
-pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
+pub type UnfinishedTraceWriter = MaybeCompressedWriter<BufWriter<OutputFile>>;
 
 /// A job that is being written.
 #[derive(Debug)]
-pub struct JobOutputs {
+pub struct JobBeingWritten {
     prefix: PathBuf,
     packed: &'static str,
     /// Output files, and the inputs that they must not replace.
     pub files: OutputSet,
-    ranks: Vec<JobRank>,
+    ranks: Vec<JobFileTraceEntry>,
     names: Vec<PathBuf>,
 }
 
-impl JobOutputs {
+impl JobBeingWritten {
     /// Starts to write a job at `output`. `packed` is the extension of compressed files, `.zst` or
     /// `.gz`. The extension is empty for uncompressed files.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
@@ -71,13 +71,13 @@ impl JobOutputs {
     }
 
     /// Starts to write a rank's trace.
-    pub fn start_trace(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
+    pub fn start_trace(&mut self, rank: u32) -> Result<UnfinishedTraceWriter, JobError> {
         let file = self
             .files
             .create_file(&self.path_of_rank(rank))?
             .with_digest();
         let file = BufWriter::with_capacity(1 << 18, file);
-        Ok(CompressedWriter::new(
+        Ok(MaybeCompressedWriter::new(
             file,
             self.packed.trim_start_matches('.'),
         )?)
@@ -87,8 +87,8 @@ impl JobOutputs {
     pub fn finish_trace(
         &mut self,
         rank: u32,
-        trace: TraceOutput,
-    ) -> Result<OutputHandle, JobError> {
+        trace: UnfinishedTraceWriter,
+    ) -> Result<UncommittedOutputHandle, JobError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
         let written = self.files.finish_file(file)?;
@@ -98,7 +98,11 @@ impl JobOutputs {
     }
 
     /// Writes a rank's trace, which is already complete in memory.
-    pub fn write_trace(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
+    pub fn write_trace(
+        &mut self,
+        rank: u32,
+        trace: &[u8],
+    ) -> Result<UncommittedOutputHandle, JobError> {
         let mut file = self.start_trace(rank)?;
         file.write_all(trace)?;
         self.finish_trace(rank, file)
@@ -109,9 +113,9 @@ impl JobOutputs {
     pub fn share_trace(
         &mut self,
         rank: u32,
-        written: OutputHandle,
+        written: UncommittedOutputHandle,
         link: bool,
-    ) -> Result<Option<OutputHandle>, JobError> {
+    ) -> Result<Option<UncommittedOutputHandle>, JobError> {
         let path = self.path_of_rank(rank);
         let shared = self.files.duplicate_as(written, &path, link)?;
         if let Some(shared) = shared {
@@ -121,9 +125,9 @@ impl JobOutputs {
     }
 
     /// Records `written` as the trace of `rank`.
-    pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
+    pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: UncommittedOutputHandle) {
         let file = path.file_name().unwrap_or_default();
-        self.ranks.push(JobRank {
+        self.ranks.push(JobFileTraceEntry {
             rank,
             file: file.to_string_lossy().into_owned(),
             seal: written.seal,
@@ -193,7 +197,7 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
 pub fn update_listed_digest(
     files: &mut OutputSet,
     path: &Path,
-    written: OutputHandle,
+    written: UncommittedOutputHandle,
 ) -> Result<(), JobError> {
     let Some(prefix) = job_prefix_of_file(path) else {
         return Ok(());
@@ -203,7 +207,8 @@ pub fn update_listed_digest(
         return Ok(());
     }
     let mut job = JobFile::read_file(&beside)?;
-    let named = |row: &&mut JobRank| path.file_name().is_some_and(|name| *name == *row.file);
+    let named =
+        |row: &&mut JobFileTraceEntry| path.file_name().is_some_and(|name| *name == *row.file);
     if let Some(row) = job.ranks.iter_mut().find(named) {
         row.seal = written.seal;
         let machine = job.machine.as_deref();

@@ -4,13 +4,15 @@
 //! of options. The command line, archives and studies therefore accept the same options, and parse them in the same
 //! way.
 
-use super::{CustomAlgorithmFiles, JobOptions, load_custom_algorithms};
+use super::{CustomAlgorithmFiles, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
-use chakram_engine::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
+use chakram_engine::{
+    CollectiveTimeSource, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions,
+};
 use chakram_hardware::compute::{RooflineEfficiency, parse_efficiency, parse_host, parse_model};
 use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
-use chakram_hardware::network::NetworkKind;
+use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::VerifyLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
@@ -29,7 +31,7 @@ pub use words::{parse_edits, parse_npus};
 
 /// An option of a replay: a key in studies, and a flag on the command line.
 #[derive(Debug)]
-pub struct ReplayOption {
+pub struct ReplayOptionDefinition {
     /// Key of the option, which is also its flag on the command line.
     pub key: SettingKey,
     /// Placeholder for the value in the help text; empty for switches.
@@ -64,7 +66,7 @@ pub enum ReplayOptionSyntax {
 
 use ReplayOptionSyntax::{Choice, List, Switch, Word};
 
-impl ReplayOption {
+impl ReplayOptionDefinition {
     const BASE: Self = Self {
         key: SettingKey::Compute,
         value: "",
@@ -104,8 +106,8 @@ impl ReplayOption {
 }
 
 /// Every option, in the order of help: options of the timing model, then options of traces.
-pub static REPLAY_OPTIONS: &[ReplayOption] = &[
-    ReplayOption {
+pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
+    ReplayOptionDefinition {
         key: SettingKey::Compute,
         value: "MODEL",
         help: "Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F), curves \
@@ -113,9 +115,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         default: "recorded",
         is_rare: false,
         set: |to, words| parse_only_word(words, parse_model).map(|model| to.replay.compute = model),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::RecordedOn,
         value: "MACHINE",
         help: "Machine on which the kernels were recorded, or capture for the devices named in the capture; scales \
@@ -126,9 +128,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
             to.recorded_on = words.first().cloned();
             Ok(())
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Efficiency,
         value: "FRACTION",
         help: "Fraction of the peak rates that roofline kernels reach, up to 1",
@@ -136,34 +138,34 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_only_word(words, parse_efficiency).map(|part| to.efficiency = Some(part))
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Host,
         value: "MODEL",
         help: "Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host)",
         default: "recorded",
         set: |to, words| parse_only_word(words, parse_host).map(|host| to.replay.host = host),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Launch,
         value: "HOW",
         help: "How the machine's host launches kernels, collectives and messages, for traces without host work; by \
                default eager if kernel times come from curves, else none",
-        syntax: Choice(choice_words::<LaunchMode>),
+        syntax: Choice(choice_words::<HostLaunchMode>),
         set: |to, words| parse_choice(words).map(|launch| to.replay.launch = launch),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Collectives,
         value: "HOW",
         help: "How to time uncontended collectives; by default curves if kernels use curves",
-        syntax: Choice(choice_words::<CollectiveTiming>),
+        syntax: Choice(choice_words::<CollectiveTimeSource>),
         set: |to, words| parse_choice(words).map(|how| to.replay.collectives = Some(how)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Comm,
         value: "TIMING",
         help: "How to time collectives and messages",
@@ -171,47 +173,47 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         is_rare: false,
         syntax: Choice(choice_words::<CommTiming>),
         set: |to, words| parse_choice(words).map(|comm| to.replay.comm = comm),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Network,
         value: "MODEL",
         help: "Network contention model; by default the machine's own",
         is_rare: false,
-        syntax: Choice(choice_words::<NetworkKind>),
+        syntax: Choice(choice_words::<NetworkModelKind>),
         set: |to, words| parse_choice(words).map(|network| to.replay.network = Some(network)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Bandwidth,
         value: "RATES",
         help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one for all",
         set: |to, words| parse_only_word(words, parse_text).map(|rates| to.bandwidth = Some(rates)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Latency,
         value: "TIMES",
         help: "Latency of a link in each dimension of {machine} 'Ring(4)_Switch(2)': 500ns,1us, or one for all",
         set: |to, words| parse_only_word(words, parse_text).map(|times| to.latency = Some(times)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Map,
         value: "NPUS",
         help: "NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r",
         set: |to, words| parse_only_word(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::FillDomains,
         help: "Place ranks on all NPUs of each rack, even if the machine's jobs leave some free",
         syntax: Switch,
         excludes: &[SettingKey::Map],
         set: |to, words| parse_only_word(words, parse_flag).map(|fill| to.fill_domains = fill),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Stepwise,
         help: "Simulate every collective message by message, even if the analytical result is exact",
         syntax: Switch,
@@ -219,9 +221,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_only_word(words, parse_flag).map(|stepwise| to.replay.stepwise = stepwise)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Aggregate,
         help: "Simulate one rank in place of several, as long as they do the same at the same time; fewer events, \
                same result",
@@ -230,27 +232,27 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_only_word(words, parse_flag).map(|aggregate| to.replay.aggregate = aggregate)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::LowerBound,
         help: "Give communication without size and recorded duration no time, instead of rejecting it",
         syntax: Switch,
         set: |to, words| {
             parse_only_word(words, parse_flag).map(|bound| to.replay.lower_bound = bound)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Custom,
         value: "KIND=PREFIX",
         help: "Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
                repeatable",
         syntax: List,
         set: |to, words| parse_all(words, parse_custom_files).map(|custom| to.custom = custom),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Set,
         value: "machine.KEY=VALUE",
         help: "Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
@@ -258,9 +260,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_all(words, parse_machine_value).map(|values| to.machine_values = values)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Kernel,
         value: "PATTERN=TIME",
         help: "Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us', \
@@ -269,9 +271,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Collective,
         value: "PATTERN=TIME",
         help: "Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number is a \
@@ -281,9 +283,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
             parse_all(words, str::parse)
                 .map(|collectives| to.replay.changes.collectives = collectives)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Slow,
         value: "RANK=FACTOR",
         help: "Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable",
@@ -291,26 +293,26 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_all(words, parse_slow_rank).map(|slow| to.replay.changes.slow = slow)
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Jitter,
         value: "SPREAD",
         help: "Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7",
         set: |to, words| {
             parse_only_word(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Fail,
         value: "PART@TIME",
         help: "Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable",
         syntax: List,
         set: |to, words| parse_all(words, str::parse).map(|failures| to.replay.failures = failures),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::NoVerify,
         help: "Accept traces that differ from their job's file, PREFIX.job.json",
         syntax: Switch,
@@ -321,9 +323,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
             };
             Ok(())
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Groups,
         value: "FILE",
         help: "Process groups as JSON, replacing the job's: {\"1\": [0, 1], …}",
@@ -331,18 +333,18 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         set: |to, words| {
             parse_only_word(words, parse_text).map(|path| to.job.groups = Some(path.into()))
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Dependencies,
         value: "WHICH",
         help: "Which dependencies to enforce",
         default: "auto",
         syntax: Choice(choice_words::<DependencyPolicy>),
         set: |to, words| parse_choice(words).map(|which| to.job.dependencies = which),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::MissingRanks,
         value: "WHAT",
         help: "Action for ranks without a trace",
@@ -350,41 +352,41 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         is_rare: false,
         syntax: Choice(choice_words::<MissingRankPolicy>),
         set: |to, words| parse_choice(words).map(|what| to.job.absent = what),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Ranks,
         value: "N",
         help: "Number of ranks of the job, if more than the traces show; by default all NPUs with {missing_ranks} mirror",
         set: |to, words| {
             parse_only_word(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks))
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Without,
         value: "WHAT",
         help: "Part of a captured job to leave out; by default the profiler, if the capture has steps without it",
         syntax: Choice(choice_words::<ProfilerCostPolicy>),
         set: |to, words| parse_choice(words).map(|what| to.profiler = Some(what)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Step,
         value: "N",
         help: "Use only this profiled step, like `chakram slice`",
         set: |to, words| parse_only_word(words, parse_step).map(|step| to.job.step = Some(step)),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Delays,
         value: "RANK=TIME",
         help: "Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable",
         syntax: List,
         set: |to, words| parse_all(words, parse_delay).map(|delays| to.job.delays = delays),
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
-    ReplayOption {
+    ReplayOptionDefinition {
         key: SettingKey::Edits,
         value: "EDIT",
         help: "Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable",
@@ -394,13 +396,13 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
             to.job.edits = edits.into_iter().flatten().collect();
             Ok(())
         },
-        ..ReplayOption::BASE
+        ..ReplayOptionDefinition::BASE
     },
 ];
 
 /// Reason why the options' machine values cannot be applied to a machine's text.
 #[derive(Debug, thiserror::Error)]
-pub enum MachineTextError {
+pub enum MachineValuesError {
     /// A value in the machine's text cannot be changed.
     #[error(transparent)]
     Edit(#[from] TomlEditError),
@@ -412,7 +414,7 @@ pub enum MachineTextError {
 /// Parsed options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplaySettings {
-    job: JobOptions,
+    job: JobLoadOptions,
     replay: ReplayOptions,
     profiler: Option<ProfilerCostPolicy>,
     bandwidth: Option<String>,
@@ -531,12 +533,12 @@ impl ReplaySettings {
     ) -> Result<Self, ReplaySettingsError> {
         let given: Vec<_> = given.into_iter().collect();
         let mut settings = Self::default();
-        let words_of = |option: &ReplayOption| {
+        let words_of = |option: &ReplayOptionDefinition| {
             let found = given.iter().find(|(key, _)| *key == option.key);
             found.map(|(_, words)| *words)
         };
         let is_given = |key| {
-            let option = ReplayOption::find_by_key(key);
+            let option = ReplayOptionDefinition::find_by_key(key);
             option.is_some_and(|option| {
                 words_of(option).is_some_and(|words| !option.is_switched_off(words))
             })
@@ -567,14 +569,14 @@ impl ReplaySettings {
 
     /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank for
     /// each of the machine's `npus` NPUs.
-    pub fn job_options(&self, npus: u32) -> JobOptions {
+    pub fn job_options(&self, npus: u32) -> JobLoadOptions {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
         let default = match self.replay.comm {
             CommTiming::Captured => ProfilerCostPolicy::Keep,
             _ => ProfilerCostPolicy::default(),
         };
-        JobOptions {
+        JobLoadOptions {
             mirrored: npus,
             profiler: self.profiler.unwrap_or(default),
             ..self.job.clone()
@@ -656,7 +658,7 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails in the same cases as [`Self::apply_machine_values`], and if a value is invalid.
-    pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
+    pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineValuesError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
             return Ok(original);
@@ -686,7 +688,7 @@ impl ReplaySettings {
 mod tests {
     use super::*;
     use chakram_base::ids::Npu;
-    use chakram_hardware::compute::ComputeModel;
+    use chakram_hardware::compute::KernelDurationSource;
 
     fn read(given: &[(SettingKey, &str)]) -> Result<ReplaySettings, ReplaySettingsError> {
         let words: Vec<_> = given
@@ -706,9 +708,9 @@ mod tests {
         ]);
         let options = settings.unwrap().replay_options(None).unwrap();
         let half = RooflineEfficiency::new(0.5).unwrap();
-        assert_eq!(options.compute, ComputeModel::Roofline(half));
+        assert_eq!(options.compute, KernelDurationSource::Roofline(half));
         assert_eq!(options.map, Some(vec![Npu(1), Npu(2), Npu(7)]));
-        assert_eq!(options.network, Some(NetworkKind::ContentionFree));
+        assert_eq!(options.network, Some(NetworkModelKind::ContentionFree));
         let keys = REPLAY_OPTIONS.iter().map(|option| option.key.display_key());
         let mut keys: Vec<String> = keys.map(|key| key.to_string()).collect();
         keys.sort();

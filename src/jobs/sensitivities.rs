@@ -15,7 +15,7 @@ const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine file, and its name for error messages.
 #[derive(Clone, Copy, Debug)]
-pub struct MachineText<'a> {
+pub struct NamedMachineText<'a> {
     /// Contents of the file.
     pub text: &'a str,
     /// Name of the file for error messages.
@@ -47,7 +47,7 @@ const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 /// Fails if a replay fails.
 pub fn find_sensitivities(
     run: &SensitivityInputs<'_>,
-    machine: MachineText<'_>,
+    machine: NamedMachineText<'_>,
 ) -> Result<SensitivityReport, ReplayError> {
     let nodes = run.workload.node_count();
     let mut report = run.find_sensitivities(nodes <= CONFIRMED_NODES)?;
@@ -65,7 +65,7 @@ pub fn find_sensitivities(
             continue;
         }
         // `end` replays the job with the key's time multiplied by approximately `factor`.
-        let end = |factor: f64| -> Option<ScaledKeyResult> {
+        let end = |factor: f64| -> Option<ScaledMachineKeyRun> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
                 false => scale_time(&value, factor)?,
@@ -73,7 +73,7 @@ pub fn find_sensitivities(
             let text = replace_toml_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
             let other = Machine::parse_edited(&text, machine.file, run.machine).ok()?;
             let makespan = run.replay_makespan_on(&other).ok()?;
-            Some(ScaledKeyResult { factor, makespan })
+            Some(ScaledMachineKeyRun { factor, makespan })
         };
         if let Some(row) = sensitivity_row(
             &path,
@@ -91,7 +91,7 @@ pub fn find_sensitivities(
 
 /// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
-struct ScaledKeyResult {
+struct ScaledMachineKeyRun {
     /// Factor that multiplies the key's time; below 1, the run is faster.
     factor: f64,
     makespan: Span,
@@ -104,13 +104,13 @@ fn sensitivity_row(
     makespan: Span,
     path_nodes: u64,
     confirms: bool,
-    end: impl Fn(f64) -> Option<ScaledKeyResult>,
+    end: impl Fn(f64) -> Option<ScaledMachineKeyRun>,
 ) -> Option<SensitivityRow> {
     let [tenth_less, none] = [end(TENTH_LESS)?, end(NEARLY_NONE)?].map(|at| at.makespan);
     if tenth_less == makespan && none == makespan {
         return None;
     }
-    let saved = |at: ScaledKeyResult| makespan.0 as f64 - at.makespan.0 as f64;
+    let saved = |at: ScaledMachineKeyRun| makespan.0 as f64 - at.makespan.0 as f64;
     let slope_to = |factor: f64| {
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))

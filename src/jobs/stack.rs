@@ -45,7 +45,7 @@ const OF_STACKS: &[&str] = &[
 
 /// A stack that is built into the program.
 #[derive(Clone, Copy, Debug)]
-pub struct StackPreset {
+pub struct SoftwareStackPreset {
     /// Name of the stack for `--stack`.
     pub name: &'static str,
     /// Contents of the stack file. Comments in the file state the source of every number.
@@ -55,7 +55,7 @@ pub struct StackPreset {
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
         /// Every stack that is built into the program.
-        pub const STACK_PRESETS: &[StackPreset] = &[$(StackPreset {
+        pub const STACK_PRESETS: &[SoftwareStackPreset] = &[$(SoftwareStackPreset {
             name: $name,
             text: include_str!(concat!("stack/presets/", $name, ".toml")),
         }),*];
@@ -76,7 +76,7 @@ presets!(
 
 /// A plan option, and its value in a stack.
 #[derive(Clone, Debug)]
-struct StackOption {
+struct StackPlanOption {
     option: &'static PlanOption,
     words: Vec<String>,
 }
@@ -87,7 +87,7 @@ pub struct SoftwareStack {
     name: String,
     description: String,
     prices: SoftwareStackTimes,
-    options: Vec<StackOption>,
+    options: Vec<StackPlanOption>,
 }
 
 /// Reason why a stack cannot be found, read or applied.
@@ -254,7 +254,7 @@ impl SoftwareStack {
         is_given: impl Fn(&str) -> bool,
         report: &mut StackReport,
     ) {
-        for StackOption { option, words } in &self.options {
+        for StackPlanOption { option, words } in &self.options {
             let key = option.key;
             if is_given(key) {
                 let why = format!("{}: given otherwise", words.join(","));
@@ -278,7 +278,7 @@ impl SoftwareStack {
 /// Reads the options in a table, in the order of [`OPTIONS`].
 fn read_options(
     table: &chakram_base::config::ConfigTable<'_>,
-) -> Result<Vec<StackOption>, ConfigError> {
+) -> Result<Vec<StackPlanOption>, ConfigError> {
     let mut found = Vec::new();
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for option in OPTIONS {
@@ -294,7 +294,7 @@ fn read_options(
             ConfigLiteral::List(items) => items.iter().map(ToString::to_string).collect(),
             one => vec![one.to_string()],
         };
-        found.push(StackOption { option, words });
+        found.push(StackPlanOption { option, words });
     }
     if found.is_empty() {
         let expected = format!("at least one of {}", OF_STACKS.join(", "));

@@ -8,7 +8,7 @@ use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::InstanceId;
-use chakram_engine::{CompiledReplay, LoopCounts};
+use chakram_engine::{CompiledReplay, EventLoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
@@ -49,18 +49,18 @@ pub struct RankDifference {
 
 /// Keeps the counts that the event loop reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LoopCountObserver(Option<LoopCounts>);
+pub(super) struct EventLoopCountObserver(Option<EventLoopCounts>);
 
-impl Observer for LoopCountObserver {
+impl Observer for EventLoopCountObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         self.0 = Some(counts.clone());
     }
 }
 
-impl LoopCountObserver {
+impl EventLoopCountObserver {
     /// Returns the results of rank aggregation for the replay of `prepared`; `None` if the replay did not detect
     /// groups.
     pub(super) fn summarize_aggregation(

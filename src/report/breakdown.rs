@@ -4,7 +4,7 @@
 //! waiting, memory, host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host
 //! time. A communication (collective or message) counts as waiting until all of its partners have begun.
 //! Afterwards, it counts as transfer. Transfer and waiting without simultaneous compute are *exposed
-//! communication*. Waiting for another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
+//! communication*. Waiting for another pipeline stage ([`StageCrossingDetector`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
 //! several communications are in progress, the instant is charged to the earliest transfer. If no communication
@@ -15,9 +15,9 @@
 //! own memory is in progress as well, the instant counts as local memory.
 
 use super::keyed::by_part;
-use super::open_comms::{CommProgress, OpenComms};
-use super::stages::PipelineStages;
-use super::{CollectiveRecord, Observer, TimeCategory};
+use super::open_comms::{CommProgress, CommunicationsInProgress};
+use super::stages::StageCrossingDetector;
+use super::{CollectiveRecord, NpuTimeCategory, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
@@ -42,9 +42,9 @@ struct NpuTimeTracker {
     /// End of the time that has been attributed to categories.
     until: Time,
     /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
-    active: [u32; TimeCategory::COUNT - 1],
+    active: [u32; NpuTimeCategory::COUNT - 1],
     /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed at the end.
-    parts: [Span; TimeCategory::COUNT - 1],
+    parts: [Span; NpuTimeCategory::COUNT - 1],
     /// Number of accesses to remote memory in progress; `active` counts them too, as memory.
     remote_accesses: u32,
     /// Memory time with accesses to remote memory only.
@@ -52,7 +52,7 @@ struct NpuTimeTracker {
     /// Time with a communication in progress, with or without other nodes in progress.
     communicating: Span,
     /// Communications in progress.
-    open: OpenComms,
+    open: CommunicationsInProgress,
     /// Completion of the NPU's last node.
     finish: Time,
 }
@@ -105,7 +105,7 @@ pub struct NpuTime {
     /// Time by category, in order of precedence; the sum is the makespan.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
-    pub parts: [Span; TimeCategory::COUNT],
+    pub parts: [Span; NpuTimeCategory::COUNT],
     /// Part of the memory time: accesses to remote memory, without accesses to the NPU's own memory at the same time.
     /// Zero in reports of older versions, which do not record this part.
     #[serde(rename = "remote_memory_ps", default)]
@@ -130,7 +130,7 @@ pub struct BreakdownObserver<'a> {
     /// instance's own labels number groups by the instance's slots; shared labels number groups by the replay's group
     /// ids.
     own_labels: Option<Vec<u32>>,
-    stages: PipelineStages<'a>,
+    stages: StageCrossingDetector<'a>,
 }
 
 impl<'a> BreakdownObserver<'a> {
@@ -138,7 +138,7 @@ impl<'a> BreakdownObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let npus = workload.instances().iter().map(|instance| NpuTimeTracker {
-            open: OpenComms::new(workload.graph_of(instance)),
+            open: CommunicationsInProgress::new(workload.graph_of(instance)),
             ..NpuTimeTracker::default()
         });
         Self {
@@ -148,7 +148,7 @@ impl<'a> BreakdownObserver<'a> {
                 COLLECTIVES + prepared.group_views().count() * KINDS
             ],
             own_labels: None,
-            stages: PipelineStages::new(prepared),
+            stages: StageCrossingDetector::new(prepared),
             prepared,
         }
     }
@@ -173,9 +173,9 @@ impl<'a> BreakdownObserver<'a> {
     }
 
     /// Returns the time of each instance's NPU up to `makespan`, and the time charged to communications.
-    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, CommunicationCharges) {
+    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, ChargedCommunicationTime) {
         let (times, charged) = self.charge_time_until_end(makespan);
-        (times, CommunicationCharges::from_labels(charged))
+        (times, ChargedCommunicationTime::from_labels(charged))
     }
 
     /// Returns the results of [`Self::into_times`] for the whole job that the simulated part represents.
@@ -184,7 +184,7 @@ impl<'a> BreakdownObserver<'a> {
         makespan: Span,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
-    ) -> (Vec<NpuTime>, CommunicationCharges) {
+    ) -> (Vec<NpuTime>, ChargedCommunicationTime) {
         let firsts = self.own_labels.take().unwrap_or_default();
         let (times, charged) = self.charge_time_until_end(makespan);
         let labels = COLLECTIVES + whole.group_views().count() * KINDS;
@@ -198,7 +198,7 @@ impl<'a> BreakdownObserver<'a> {
             }
         }
         let times = folded.instances.iter().map(|by| times[by.index()]);
-        (times.collect(), CommunicationCharges::from_labels(sums))
+        (times.collect(), ChargedCommunicationTime::from_labels(sums))
     }
 
     /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
@@ -223,7 +223,7 @@ impl<'a> BreakdownObserver<'a> {
 
 /// Time charged to communications, summed over NPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommunicationCharges {
+pub struct ChargedCommunicationTime {
     /// Time charged to messages between ranks.
     pub messages: ChargedTime,
     /// Time charged to communication with unknown partners.
@@ -232,7 +232,7 @@ pub struct CommunicationCharges {
     pub collectives: Vec<ChargedTime>,
 }
 
-impl CommunicationCharges {
+impl ChargedCommunicationTime {
     /// Separates the times, which are indexed by shared labels, into messages, unknown communication and collectives.
     fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
@@ -255,7 +255,7 @@ fn add_charged_times(sums: &mut [ChargedTime], times: &[ChargedTime]) {
 impl NpuTimeTracker {
     /// Number of accesses to local and remote memory in progress.
     fn memory_accesses(&self) -> u32 {
-        self.active[TimeCategory::Memory as usize]
+        self.active[NpuTimeCategory::Memory as usize]
     }
 
     #[inline]
@@ -266,7 +266,7 @@ impl NpuTimeTracker {
         }
         self.until = now;
         let mut part = self.active.iter().position(|&count| count > 0);
-        let exposed = part == Some(TimeCategory::Communication as usize);
+        let exposed = part == Some(NpuTimeCategory::Communication as usize);
         if let Some((label, progress)) = self.open.charged_comm() {
             self.communicating += elapsed;
             let charged = &mut charged[label];
@@ -282,12 +282,12 @@ impl NpuTimeTracker {
             }
             if exposed && progress == CommProgress::WaitsForStage {
                 charged.bubble += elapsed;
-                part = Some(TimeCategory::Bubble as usize);
+                part = Some(NpuTimeCategory::Bubble as usize);
             }
         }
         if let Some(part) = part {
             self.parts[part] += elapsed;
-            if part == TimeCategory::Memory as usize
+            if part == NpuTimeCategory::Memory as usize
                 && self.remote_accesses == self.memory_accesses()
             {
                 self.remote_memory += elapsed;
@@ -307,14 +307,14 @@ impl BreakdownObserver<'_> {
 impl Observer for BreakdownObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let Some(part) = TimeCategory::from_node_kind(kind) else {
+        let Some(part) = NpuTimeCategory::from_node_kind(kind) else {
             return;
         };
         let npu = &mut self.npus[instance.index()];
         npu.charge_until(now, &mut self.charged);
         npu.active[part as usize] += 1;
         npu.remote_accesses += u32::from(kind == NodeKind::RemoteMemory);
-        if part == TimeCategory::Communication {
+        if part == NpuTimeCategory::Communication {
             let graph = self.graph_of_instance(instance);
             let first = self.own_labels.as_ref();
             let first = first.map_or(0, |firsts| firsts[instance.index()] as usize);
@@ -348,13 +348,13 @@ impl Observer for BreakdownObserver<'_> {
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let npu = &mut self.npus[instance.index()];
         npu.finish = now;
-        let Some(part) = TimeCategory::from_node_kind(kind) else {
+        let Some(part) = NpuTimeCategory::from_node_kind(kind) else {
             return;
         };
         npu.charge_until(now, &mut self.charged);
         npu.active[part as usize] -= 1;
         npu.remote_accesses -= u32::from(kind == NodeKind::RemoteMemory);
-        if part == TimeCategory::Communication {
+        if part == NpuTimeCategory::Communication {
             let place = self.graph_of_instance(instance).communication_index(node);
             self.npus[instance.index()].open.end_comm(place);
         }
@@ -374,13 +374,13 @@ impl Observer for BreakdownObserver<'_> {
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
         let npu = &mut self.npus[instance.index()];
         npu.charge_until(now, &mut self.charged);
-        npu.active[TimeCategory::Host as usize] += 1;
+        npu.active[NpuTimeCategory::Host as usize] += 1;
     }
 
     #[inline]
     fn on_ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
         let npu = &mut self.npus[instance.index()];
         npu.charge_until(now, &mut self.charged);
-        npu.active[TimeCategory::Host as usize] -= 1;
+        npu.active[NpuTimeCategory::Host as usize] -= 1;
     }
 }

@@ -10,7 +10,9 @@ use super::breakdown::ChargedTime;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_engine::{CompiledReplay, FoldedReplay, GroupView, InstanceId, ReplayGroupId};
+use chakram_engine::{
+    CompiledReplay, FoldedReplay, InstanceId, PlacedWorkloadGroup, ReplayGroupId,
+};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
@@ -97,7 +99,7 @@ impl CollectiveObserver {
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
     ) -> Self {
-        let of_part: Vec<GroupView<'_>> = folded.part.group_views().collect();
+        let of_part: Vec<PlacedWorkloadGroup<'_>> = folded.part.group_views().collect();
         let mut late = BTreeMap::new();
         let by_group = (0..).map(ReplayGroupId).zip(whole.group_views());
         let by_group = by_group.map(|(group, view)| {

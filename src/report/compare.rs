@@ -6,8 +6,8 @@
 //! [`MakespanExplanation`] sorts the changes by size. A communication on one machine is compared with the
 //! communication of the same kind and group name on the other.
 
+use super::NpuTimeCategory;
 use super::Report;
-use super::TimeCategory;
 use super::breakdown::ChargedTime;
 use super::collectives::{CollectiveRow, LatestRank};
 use super::operators::{OperatorTime, table::combine_operator_families};
@@ -36,7 +36,7 @@ pub use text::render_text as text;
 
 /// A machine, and the result of the replay on it.
 #[derive(Debug)]
-pub struct MachineColumn<'a> {
+pub struct ComparedMachineResult<'a> {
     /// Name of the machine in the comparison.
     pub name: String,
     /// The machine that the job was replayed on.
@@ -55,12 +55,12 @@ pub struct MachineComparison<'a> {
     /// Options of the job's replays.
     pub options: &'a ReplayOptions,
     /// Machines with their results, in the user's order.
-    pub columns: Vec<MachineColumn<'a>>,
+    pub columns: Vec<ComparedMachineResult<'a>>,
 }
 
 /// A duration on one machine and on another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpanChange {
+pub struct DurationOnTwoMachines {
     /// Duration on the reference machine.
     pub before: Span,
     /// Duration on the other machine.
@@ -86,7 +86,7 @@ pub struct MachineCommunication {
 
 /// A communication on two machines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CommunicationChange {
+pub struct CommunicationOnTwoMachines {
     /// Displayed description, such as `all-reduce, all 8 ranks`.
     pub what: String,
     /// Kind of collective; `None` for messages between ranks.
@@ -103,21 +103,21 @@ pub struct CommunicationChange {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakespanExplanation {
     /// Makespans on the two machines.
-    pub makespan: SpanChange,
+    pub makespan: DurationOnTwoMachines,
     /// Each part of the time (mean over NPUs).
-    pub parts: Vec<(TimeCategory, SpanChange)>,
+    pub parts: Vec<(NpuTimeCategory, DurationOnTwoMachines)>,
     /// Exposed communication, by group and kind.
-    pub communication: Vec<CommunicationChange>,
+    pub communication: Vec<CommunicationOnTwoMachines>,
     /// Time of kernels and memory accesses by name (mean over NPUs). If nodes overlap, each is counted with its
     /// full duration.
-    pub operators: Vec<(TimeCategory, String, SpanChange)>,
+    pub operators: Vec<(NpuTimeCategory, String, DurationOnTwoMachines)>,
     /// Duration of host nodes (mean over NPUs). If nodes overlap, each is counted with its full duration.
-    pub host: SpanChange,
+    pub host: DurationOnTwoMachines,
     /// Time from a rank's last node to the end of the replay (mean over ranks).
-    pub after_last: SpanChange,
+    pub after_last: DurationOnTwoMachines,
 }
 
-impl SpanChange {
+impl DurationOnTwoMachines {
     /// Returns the increase in picoseconds; a decrease is negative.
     pub fn increase_ps(&self) -> i128 {
         i128::from(self.after.0) - i128::from(self.before.0)
@@ -138,17 +138,20 @@ impl SpanChange {
     }
 }
 
-impl CommunicationChange {
+impl CommunicationOnTwoMachines {
     /// Returns the exposed communication (mean over NPUs).
-    pub fn exposed_time_change(&self) -> SpanChange {
+    pub fn exposed_time_change(&self) -> DurationOnTwoMachines {
         self.time_change(|side| side.mean.exposed_time())
     }
 
     /// Returns `time` of the communication on both machines. If the communication did not occur on a machine, its
     /// time is zero.
-    pub fn time_change(&self, time: impl Fn(&MachineCommunication) -> Span) -> SpanChange {
+    pub fn time_change(
+        &self,
+        time: impl Fn(&MachineCommunication) -> Span,
+    ) -> DurationOnTwoMachines {
         let time = |side: &Option<MachineCommunication>| side.as_ref().map_or(Span::ZERO, &time);
-        SpanChange {
+        DurationOnTwoMachines {
             before: time(&self.before),
             after: time(&self.after),
         }
@@ -166,12 +169,12 @@ impl MachineCommunication {
 
 impl<'a> MachineComparison<'a> {
     /// Returns the reference column: the first column that has a report.
-    pub fn reference_machine(&self) -> Option<(&MachineColumn<'a>, &Report)> {
+    pub fn reference_machine(&self) -> Option<(&ComparedMachineResult<'a>, &Report)> {
         self.replayed_columns().next()
     }
 
     /// Returns the columns that have a report.
-    pub fn replayed_columns(&self) -> impl Iterator<Item = (&MachineColumn<'a>, &Report)> {
+    pub fn replayed_columns(&self) -> impl Iterator<Item = (&ComparedMachineResult<'a>, &Report)> {
         let columns = self.columns.iter();
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
@@ -180,7 +183,7 @@ impl<'a> MachineComparison<'a> {
     /// to `column`.
     fn explain_nothing_moved(
         &self,
-        column: &MachineColumn<'_>,
+        column: &ComparedMachineResult<'_>,
         report: &Report,
         other: &Machine,
     ) -> String {
@@ -199,7 +202,7 @@ impl<'a> MachineComparison<'a> {
     }
 
     /// Compares the makespan of the reference machine (before) with the makespan of `report` (after).
-    pub fn compare_makespan_with(&self, report: &Report) -> SpanChange {
+    pub fn compare_makespan_with(&self, report: &Report) -> DurationOnTwoMachines {
         let (_, first) = self.reference_machine().expect("there is a report");
         compare_makespans(first, report)
     }
@@ -234,8 +237,8 @@ impl<'a> MachineComparison<'a> {
     }
 }
 
-fn compare_makespans(first: &Report, other: &Report) -> SpanChange {
-    SpanChange {
+fn compare_makespans(first: &Report, other: &Report) -> DurationOnTwoMachines {
+    DurationOnTwoMachines {
         before: first.outcome.makespan,
         after: other.outcome.makespan,
     }
@@ -244,10 +247,10 @@ fn compare_makespans(first: &Report, other: &Report) -> SpanChange {
 impl MakespanExplanation {
     /// Compares a job's replays on two machines: `first` is the reference, `other` the changed one.
     pub fn new(first: &Report, other: &Report) -> Self {
-        let part = |report: &Report, part: TimeCategory| report.mean_parts[part as usize];
-        let mut parts: Vec<_> = TimeCategory::ALL
+        let part = |report: &Report, part: NpuTimeCategory| report.mean_parts[part as usize];
+        let mut parts: Vec<_> = NpuTimeCategory::ALL
             .map(|(p, _)| {
-                let change = SpanChange {
+                let change = DurationOnTwoMachines {
                     before: part(first, p),
                     after: part(other, p),
                 };
@@ -268,11 +271,11 @@ impl MakespanExplanation {
             parts,
             communication: compare_communication(first, other),
             operators: compare_operators(first, other),
-            host: SpanChange {
+            host: DurationOnTwoMachines {
                 before: host(first),
                 after: host(other),
             },
-            after_last: SpanChange {
+            after_last: DurationOnTwoMachines {
                 before: after_last(first),
                 after: after_last(other),
             },
@@ -280,27 +283,31 @@ impl MakespanExplanation {
     }
 
     /// Returns a part of the time on both machines.
-    pub fn category_change(&self, part: TimeCategory) -> SpanChange {
+    pub fn category_change(&self, part: NpuTimeCategory) -> DurationOnTwoMachines {
         let found = self.parts.iter().find(|(p, _)| *p == part);
         found.map(|(_, change)| *change).unwrap_or_default()
     }
 }
 
 /// Returns the kernels and memory accesses whose times differ, largest change first.
-fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
-    let mut changes: BTreeMap<(u8, String), (TimeCategory, SpanChange)> = BTreeMap::new();
-    let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {
+fn compare_operators(
+    first: &Report,
+    other: &Report,
+) -> Vec<(NpuTimeCategory, String, DurationOnTwoMachines)> {
+    let mut changes: BTreeMap<(u8, String), (NpuTimeCategory, DurationOnTwoMachines)> =
+        BTreeMap::new();
+    let mut take = |report: &Report, set: fn(&mut DurationOnTwoMachines, Span)| {
         for OperatorTime {
             name, kind, total, ..
         } in combine_operator_families(&report.operators)
         {
             let part = match kind {
-                NodeKind::Compute => TimeCategory::Compute,
-                NodeKind::LocalMemory | NodeKind::RemoteMemory => TimeCategory::Memory,
+                NodeKind::Compute => NpuTimeCategory::Compute,
+                NodeKind::LocalMemory | NodeKind::RemoteMemory => NpuTimeCategory::Memory,
                 _ => continue,
             };
             let change = changes.entry((kind as u8, name));
-            let (_, change) = change.or_insert((part, SpanChange::default()));
+            let (_, change) = change.or_insert((part, DurationOnTwoMachines::default()));
             set(change, mean_span(total, report.rows.len()));
         }
     };
@@ -317,9 +324,9 @@ fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, Strin
 
 /// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter to
 /// distinguish rows with equal name and kind.
-type CollectiveKey = (String, CollectiveKind, u32);
+type MatchedCollectiveKey = (String, CollectiveKind, u32);
 
-fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
+fn rows_by_key(report: &Report) -> BTreeMap<MatchedCollectiveKey, &CollectiveRow> {
     let mut rows = BTreeMap::new();
     for row in &report.collectives {
         let mut key = (row.group.clone(), row.kind, 0);
@@ -342,9 +349,9 @@ type SimilarGroupsKey<'r> = (
 );
 type CollectiveRowPair<'r> = [Option<&'r CollectiveRow>; 2];
 
-fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationChange> {
+fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnTwoMachines> {
     let (before, after) = (rows_by_key(first), rows_by_key(other));
-    let mut keys: Vec<&CollectiveKey> = before.keys().chain(after.keys()).collect();
+    let mut keys: Vec<&MatchedCollectiveKey> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
     let mut alike: BTreeMap<SimilarGroupsKey<'_>, Vec<CollectiveRowPair<'_>>> = BTreeMap::new();
@@ -368,7 +375,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationCha
             (1, None) => format!("{kind}, {}", row.group),
             (n, None) => format!("{kind}, {n} groups of {members} such as {}", row.group),
         };
-        CommunicationChange {
+        CommunicationOnTwoMachines {
             what,
             kind: Some(kind),
             groups: pairs.len() as u32,
@@ -389,7 +396,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationCha
                 ..MachineCommunication::default()
             })
         });
-        (before.is_some() || after.is_some()).then(|| CommunicationChange {
+        (before.is_some() || after.is_some()).then(|| CommunicationOnTwoMachines {
             what: what.to_owned(),
             kind: None,
             groups: 0,

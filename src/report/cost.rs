@@ -67,7 +67,7 @@ pub struct TokenRun {
 
 /// Inputs for computing costs.
 #[derive(Clone, Copy, Debug)]
-struct CostBasis {
+struct ReplayCostInputs {
     npus: f64,
     /// Makespan, seconds.
     makespan: f64,
@@ -79,7 +79,7 @@ struct CostBasis {
     watts: Option<f64>,
 }
 
-impl CostBasis {
+impl ReplayCostInputs {
     fn interval_around(&self, value: f64) -> Option<[f64; 2]> {
         self.ends.map(|ends| ends.map(|end| end * value))
     }
@@ -130,7 +130,7 @@ impl Report {
         // The energy of an extrapolated step is unknown, because energy was counted only for the simulated
         // micro-batches.
         let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
-        let basis = CostBasis {
+        let basis = ReplayCostInputs {
             npus: f64::from(self.ranks),
             makespan,
             tokens_per_s: self.tokens_per_s(),
@@ -323,10 +323,10 @@ pub(super) fn collect_cost_figures(report: &Report) -> Vec<CostFigure> {
 }
 
 /// A row of the comparison table: its name, and a function that formats the figure of a report.
-pub(super) type ComparedCostFigure = (&'static str, fn(&Report) -> Option<String>);
+pub(super) type CostComparisonRow = (&'static str, fn(&Report) -> Option<String>);
 
 /// Rows about cost in the comparison table, in order of display.
-pub(super) const ROWS: [ComparedCostFigure; 6] = [
+pub(super) const ROWS: [CostComparisonRow; 6] = [
     ("money per million tokens", |report| {
         report.cost?.dollars_per_million_tokens.map(format_dollars)
     }),

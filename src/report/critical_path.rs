@@ -22,13 +22,13 @@ mod table;
 mod walk;
 
 pub(super) use recorder::RunRecorder;
-pub(super) use scaled_run::{RunEndWithSlope, ScaledRun};
+pub(super) use scaled_run::{RetimableRun, RunEndWithSlope};
 pub(super) use table::build_path_sections;
 
 use super::keyed::by_part;
 use super::node_table::RowLimit;
 use super::operators::OperatorTime;
-use super::{CriticalPathSegment, TimeCategory};
+use super::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::strip_micro_batch;
@@ -56,7 +56,7 @@ pub struct CriticalPathSummary {
     /// late, or a collective waits for its turn in the launch order.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
-    pub parts: [Span; TimeCategory::COUNT],
+    pub parts: [Span; NpuTimeCategory::COUNT],
     /// Operators and collectives on the path, longest time first, at most 64.
     pub operators: Vec<OperatorTime>,
     /// Ranks on the path, longest time first, at most 64.
@@ -117,7 +117,7 @@ impl RunRecorder<'_> {
     ) -> (CriticalPathSummary, Vec<CriticalPathSegment>) {
         let end = Time::ZERO + makespan;
         let path = self.trace_path_segments();
-        let mut parts = [Span::ZERO; TimeCategory::COUNT];
+        let mut parts = [Span::ZERO; NpuTimeCategory::COUNT];
         for segment in &path {
             parts[segment.category as usize] += segment.to.since(segment.from);
         }
@@ -139,11 +139,11 @@ impl RunRecorder<'_> {
     fn name_and_kind_of_segment(&self, segment: &CriticalPathSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);
-        if TimeCategory::from_node_kind(kind) == Some(segment.category) {
+        if NpuTimeCategory::from_node_kind(kind) == Some(segment.category) {
             return (strip_micro_batch(graph.name(segment.node)), kind);
         }
         match segment.category {
-            TimeCategory::Host => ("launch delays".into(), NodeKind::Host),
+            NpuTimeCategory::Host => ("launch delays".into(), NodeKind::Host),
             _ => ("no node".into(), NodeKind::Nothing),
         }
     }

@@ -29,4 +29,4 @@ const ROW: f64 = 20.0;
 const FOOT: f64 = 26.0;
 
 /// Function that formats a value on an axis.
-pub type ValueFormat<'f> = &'f dyn Fn(f64) -> String;
+pub type AxisValueFormatFn<'f> = &'f dyn Fn(f64) -> String;

@@ -4,7 +4,7 @@ use super::Report;
 use super::head::HeadLineStyle;
 use super::summary::format_thousands;
 use chakram_base::units::{Span, format_count, format_percent_change};
-use chakram_engine::{DurationChangeCount, FailureOutcome};
+use chakram_engine::{DurationChangeEffect, FailureOutcome};
 use serde::{Deserialize, Serialize};
 
 /// An edit and its effect.
@@ -44,7 +44,7 @@ impl Report {
 
 impl EditRow {
     /// Returns the row of an edit that changes the times of kernels or collectives.
-    pub(crate) fn of_prices(count: &DurationChangeCount) -> Self {
+    pub(crate) fn of_prices(count: &DurationChangeEffect) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {
             edit: count.change.clone(),

@@ -14,7 +14,7 @@ mod tiles;
 
 pub use sections::render_time_bars;
 
-use super::section::{ReportMedium, ReportSection, SectionId};
+use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes};
 use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
 use page::{escape_html, render_list, render_report_number, render_report_table, render_section};
@@ -46,18 +46,21 @@ impl ReportChapter {
     ];
 
     /// Returns the chapter that a table belongs to.
-    fn chapter_of_section(id: SectionId) -> Self {
+    fn chapter_of_section(id: ReportTableSubject) -> Self {
         match id {
-            SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
-                Self::Time
-            }
-            SectionId::Steps => Self::Steps,
-            SectionId::Memory | SectionId::MemoryAccesses => Self::Memory,
-            SectionId::Collectives | SectionId::Exposed => Self::Collectives,
-            SectionId::Dimensions | SectionId::Links | SectionId::Tiles => Self::Links,
-            SectionId::Modules => Self::Modules,
-            SectionId::Operators => Self::Operators,
-            SectionId::CriticalPath | SectionId::Sensitivities => Self::Path,
+            ReportTableSubject::Breakdown
+            | ReportTableSubject::Launches
+            | ReportTableSubject::Ranks
+            | ReportTableSubject::Finishes => Self::Time,
+            ReportTableSubject::Steps => Self::Steps,
+            ReportTableSubject::Memory | ReportTableSubject::MemoryAccesses => Self::Memory,
+            ReportTableSubject::Collectives | ReportTableSubject::Exposed => Self::Collectives,
+            ReportTableSubject::Dimensions
+            | ReportTableSubject::Links
+            | ReportTableSubject::Tiles => Self::Links,
+            ReportTableSubject::Modules => Self::Modules,
+            ReportTableSubject::Operators => Self::Operators,
+            ReportTableSubject::CriticalPath | ReportTableSubject::Sensitivities => Self::Path,
         }
     }
 
@@ -119,7 +122,7 @@ pub(crate) fn chapters_with_content(
     chapters.filter(|(.., body)| !body.is_empty())
 }
 
-fn render_all_tables(report: &Report) -> Vec<ReportSection> {
+fn render_all_tables(report: &Report) -> Vec<ReportTableWithNotes> {
     let breakdown = npus::build_breakdown_sections(report);
     let groups = super::tables::build_grouped_tables(report, ReportMedium::Page).flatten();
     let path = critical_path::build_path_sections(report, ReportMedium::Page);

@@ -12,7 +12,7 @@
 //! Kernels timed by measured curves form one class per curve. There are curves for matrix multiplications, for
 //! attention, for kernels that move bytes, and for kernels measured by name.
 //!
-//! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates).
+//! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::MeasuredLinkRates).
 //! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
 //! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, the result is the
 //! error of measured collectives (0.10). If the target's links have nothing in common with the measured ones, the
@@ -67,7 +67,7 @@
 //! The time of each class is taken from the critical path or, if no path was computed, from the mean over NPUs. Waiting
 //! and idle time result from the other times, so they have no separate error.
 
-use super::TimeCategory;
+use super::NpuTimeCategory;
 use super::text::format_share;
 use super::{CollectiveRow, Report};
 use chakram_base::units::Span;
@@ -161,7 +161,7 @@ pub struct PredictionInterval {
 
 /// Time on the critical path that one method estimated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct IntervalPart {
+pub(super) struct EstimationMethodTime {
     pub time: Span,
     /// Key of the part in JSON.
     pub key: &'static str,
@@ -207,8 +207,8 @@ impl PredictionInterval {
             Some(path) => path.parts,
             None => report.mean_parts,
         };
-        let part = |category: TimeCategory| parts[category as usize];
-        let compute = part(TimeCategory::Compute);
+        let part = |category: NpuTimeCategory| parts[category as usize];
+        let compute = part(NpuTimeCategory::Compute);
         let kernels = basis.curve_time + basis.roofline_time + basis.recorded_time;
         let of_kernels = |time: u128| scale_span(compute, time as f64, kernels as f64);
         let (curves, roofline) = (
@@ -224,7 +224,7 @@ impl PredictionInterval {
         };
         let measured = transferring(true);
         let others = transferring(false) + report.messages_charged.transferring.0 as f64;
-        let communication = part(TimeCategory::Communication);
+        let communication = part(NpuTimeCategory::Communication);
         let measured = scale_span(communication, measured, measured + others);
         let as_recorded = compute - curves - roofline.min(compute - curves);
         let kept = of_kernels(basis.kept_time).min(as_recorded);
@@ -233,7 +233,7 @@ impl PredictionInterval {
             CommTiming::Model => (communication - measured, as_recorded),
             _ => (Span::ZERO, as_recorded + communication - measured),
         };
-        let (host, memory) = (part(TimeCategory::Host), part(TimeCategory::Memory));
+        let (host, memory) = (part(NpuTimeCategory::Host), part(NpuTimeCategory::Memory));
         let host_error = prepared.machine().host().map_or(0.0, |host| host.error);
         let host_error = match basis.carried {
             true => ANOTHER_HOST.max(host_error),
@@ -305,7 +305,7 @@ impl PredictionInterval {
     }
 
     /// Returns the time on the critical path for each estimation method, with its key and name.
-    pub(super) fn list_parts_by_method(&self) -> [IntervalPart; 9] {
+    pub(super) fn list_parts_by_method(&self) -> [EstimationMethodTime; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
             (
@@ -329,12 +329,12 @@ impl PredictionInterval {
             (self.memory, "memory_ps", "memory"),
             (self.follows, "follows_ps", "waiting and idle"),
         ]
-        .map(|(time, key, name)| IntervalPart { time, key, name })
+        .map(|(time, key, name)| EstimationMethodTime { time, key, name })
     }
 
     /// Formats the interval and the share of each method. Omits shares that would round to zero.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
-        let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
+        let shown = |part: &EstimationMethodTime| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self.list_parts_by_method().into_iter().filter(shown);
         let parts =
             parts.map(|part| format!("{} {}", part.name, format_share(part.time, makespan)));

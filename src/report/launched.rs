@@ -2,11 +2,13 @@
 //!
 //! Each program has its own report and its own observers. A program's observers receive only events of its ranks. A
 //! rank runs one launch of its program at a time, so observers may store state per node. Feeds such as
-//! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this.
+//! [`RepeatedLaunchFeed`](chakram_engine::RepeatedLaunchFeed) ensure this.
 
-use super::memory::MemoryObserver;
+use super::memory::MemoryPeakObserver;
 use super::replay::{FinishedReplay, ReportObservers, create_observers, finish_report};
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+};
 use super::summary::format_thousands;
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer};
@@ -87,13 +89,16 @@ const SHOWN: usize = 6;
 
 /// If there are several launches, returns a table of them: start, end, duration, and time since the previous launch
 /// ended.
-pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_launch_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     let launches = &report.launches;
     if launches.len() < 2 {
         return Vec::new();
     }
-    let mut section = ReportSection::new(
-        SectionId::Launches,
+    let mut section = ReportTableWithNotes::new(
+        ReportTableSubject::Launches,
         [
             left_aligned_column("LAUNCHES", 10),
             right_aligned_column("began", 14),
@@ -177,7 +182,11 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
         }
         let watched = programs.iter().map(|prepared| ProgramWithObservers {
             prepared,
-            observers: create_observers(prepared, MemoryObserver::for_first_launch(prepared), ()),
+            observers: create_observers(
+                prepared,
+                MemoryPeakObserver::for_first_launch(prepared),
+                (),
+            ),
             tally: LaunchTally::default(),
         });
         Self {

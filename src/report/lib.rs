@@ -66,12 +66,12 @@ mod warnings;
 
 pub use breakdown::{BreakdownObserver, ChargedTime};
 pub use busy::{BusyObserver, RankBusyTime};
-pub use chakram_engine::{CollectiveRecord, CriticalPathSegment, Observer, TimeCategory};
+pub use chakram_engine::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use collectives::CollectiveObserver;
-pub use compare::{MachineColumn, MachineComparison, MachineResult};
+pub use compare::{ComparedMachineResult, MachineComparison, MachineResult};
 pub use critical_path::CriticalPathSummary;
 pub use launched::{attach_neighbour_reports, replay_launched_programs};
-pub use memory::{MemoryObserver, MemoryRow};
+pub use memory::{MemoryPeakObserver, MemoryRow};
 pub use node_table::{NodeTable, RowLimit};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
@@ -173,7 +173,7 @@ pub struct Report {
     /// Each part of the time: the mean over NPUs, rounded to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
-    pub mean_parts: [Span; TimeCategory::COUNT],
+    pub mean_parts: [Span; NpuTimeCategory::COUNT],
     /// Time with communication in progress (mean over NPUs).
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
@@ -297,7 +297,7 @@ impl Report {
     }
 
     /// Returns the rows with the shortest and the longest time in category `part`.
-    pub fn rows_with_extreme_time(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
+    pub fn rows_with_extreme_time(&self, part: NpuTimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
         let most = self
@@ -341,22 +341,22 @@ impl Report {
 
     /// Returns the exposed transfer time (after all partners have begun), as a mean over NPUs.
     pub fn exposed_transferring(&self) -> Span {
-        let part = |part: TimeCategory| self.mean_parts[part as usize].0;
-        let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
+        let part = |part: NpuTimeCategory| self.mean_parts[part as usize].0;
+        let all = part(NpuTimeCategory::Communication) + part(NpuTimeCategory::Bubble);
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
     /// Returns the time of communication, including waiting, that compute hides, as a mean over NPUs.
     pub fn hidden_communication_time(&self) -> Span {
-        let part = |part: TimeCategory| self.mean_parts[part as usize].0;
-        let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
+        let part = |part: NpuTimeCategory| self.mean_parts[part as usize].0;
+        let exposed = part(NpuTimeCategory::Communication) + part(NpuTimeCategory::Bubble);
         // The two means are rounded separately, so their difference may be negative.
         Span(self.mean_communicating.0.saturating_sub(exposed))
     }
 
     /// Returns the exposed waiting except the bubble, as a mean over NPUs.
     pub(crate) fn mean_exposed_waiting(&self) -> Span {
-        let all = self.mean_parts[TimeCategory::Communication as usize].0;
+        let all = self.mean_parts[NpuTimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))
     }
 }

@@ -9,11 +9,13 @@
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+};
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::{Bytes, Span, format_percent_of};
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::{LinkLoad, LinkPlace};
+use chakram_hardware::network::{LinkDimensionOrMemory, LinkLoad};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -78,17 +80,17 @@ pub struct LinkRow {
 }
 
 /// Links that share a row of summed traffic.
-enum LinkGroup {
+enum SummedLinkGroup {
     Dimension(u32),
     /// Links of a memory, one at each of its endpoints.
     Memory(Range<u32>),
 }
 
-impl LinkGroup {
-    fn contains_link(&self, place: LinkPlace) -> bool {
+impl SummedLinkGroup {
+    fn contains_link(&self, place: LinkDimensionOrMemory) -> bool {
         match (self, place) {
-            (Self::Dimension(own), LinkPlace::Dimension(of)) => *own == of,
-            (Self::Memory(own), LinkPlace::Memory(of)) => own.contains(&of.0),
+            (Self::Dimension(own), LinkDimensionOrMemory::Dimension(of)) => *own == of,
+            (Self::Memory(own), LinkDimensionOrMemory::Memory(of)) => own.contains(&of.0),
             _ => false,
         }
     }
@@ -100,9 +102,9 @@ impl LinkGroup {
 
 /// Returns the groups of links, each with its name: first the machine's dimensions, then its memories outside the
 /// NPUs.
-fn named_link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
+fn named_link_groups(machine: &Machine) -> Vec<(SummedLinkGroup, String)> {
     let dimensions = (0..).zip(machine.topology().dimensions());
-    let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
+    let dimensions = dimensions.map(|(d, of)| (SummedLinkGroup::Dimension(d), of.name.clone()));
     let named = machine.named_memories().iter();
     let named = named.map(|memory| format!("remote {}", memory.name));
     let names = std::iter::once("remote".to_owned()).chain(named);
@@ -111,7 +113,7 @@ fn named_link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
         .zip(names)
         .map(|((memory, first), name)| {
             let ports = memory.map_or(0, |memory| memory.list_endpoints().len() as u32);
-            (LinkGroup::Memory(first.0..first.0 + ports), name)
+            (SummedLinkGroup::Memory(first.0..first.0 + ports), name)
         });
     dimensions.chain(memories).collect()
 }
@@ -198,7 +200,10 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
 ];
 
 /// Returns the table of dimensions, and the table of the busiest links. If bytes were not counted, the result is empty.
-pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(crate) fn build_link_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     let Some(links) = &report.links else {
         return Vec::new();
     };
@@ -210,8 +215,8 @@ pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<
             format_busy_share(busy, makespan),
         ),
     };
-    let mut dimensions = ReportSection::new(
-        SectionId::Dimensions,
+    let mut dimensions = ReportTableWithNotes::new(
+        ReportTableSubject::Dimensions,
         [
             left_aligned_column("DIMENSIONS", 34),
             right_aligned_column("links", 8),
@@ -246,8 +251,8 @@ pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<
         bottleneck.dimension,
         format_busy_share(bottleneck.busy, makespan)
     )));
-    let mut section = ReportSection::new(
-        SectionId::Links,
+    let mut section = ReportTableWithNotes::new(
+        ReportTableSubject::Links,
         [
             left_aligned_column("LINKS", 46),
             right_aligned_column("bytes", 18),

@@ -7,8 +7,8 @@
 //! parts. If some kernels are modelled and others keep recorded times, compute is divided in the ratio of the total
 //! durations of the two kinds.
 
+use super::NpuTimeCategory;
 use super::Report;
-use super::TimeCategory;
 use super::summary::mean_span;
 use super::text::format_share;
 use chakram_base::units::Span;
@@ -64,8 +64,8 @@ impl MachineResponse {
     /// Returns how the time of `report`, a replay of `prepared`, depends on the machine. The report must already
     /// contain its mean parts.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
-        let part = |part: TimeCategory| report.mean_parts[part as usize];
-        let compute = ComputeTimeBySource::from_compute(part(TimeCategory::Compute), prepared);
+        let part = |part: NpuTimeCategory| report.mean_parts[part as usize];
+        let compute = ComputeTimeBySource::from_compute(part(NpuTimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
         // Communication with an unknown operation keeps its recorded time on every machine.
         let unknown = mean_span(
@@ -77,13 +77,13 @@ impl MachineResponse {
             CommTiming::Model => (transfers - unknown, unknown),
             _ => (Span::ZERO, transfers),
         };
-        let host = part(TimeCategory::Host);
+        let host = part(NpuTimeCategory::Host);
         let (launches, host) = if prepared.is_launched() {
             (host, Span::ZERO)
         } else {
             (Span::ZERO, host)
         };
-        let responds = compute.roofline + by_network + part(TimeCategory::Memory) + launches;
+        let responds = compute.roofline + by_network + part(NpuTimeCategory::Memory) + launches;
         let fixed = compute.recorded + as_recorded + host;
         let makespan = report.outcome.makespan;
         // Means are rounded separately, so their sum may exceed the makespan by a few picoseconds.
@@ -108,8 +108,8 @@ impl Report {
     /// a CPU ran the kernels, or most of the time is host time.
     pub fn describe_machine_dependence(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
-        let part = |part: TimeCategory| self.mean_parts[part as usize];
-        let host = part(TimeCategory::Host);
+        let part = |part: NpuTimeCategory| self.mean_parts[part as usize];
+        let host = part(NpuTimeCategory::Host);
         let response = &self.response;
         let mostly_host = host.0 > makespan.0 / 2;
         let (heading, subject) = match (response.kernels_on_cpu, mostly_host) {
@@ -121,9 +121,9 @@ impl Report {
             ),
             (false, true) => ("HOST-BOUND", "most of the time is host time"),
         };
-        let memory = part(TimeCategory::Memory);
+        let memory = part(NpuTimeCategory::Memory);
         let without = |whole: Span, part: Span| Span(whole.0.saturating_sub(part.0));
-        let by_roofline = without(part(TimeCategory::Compute), response.fixed_compute);
+        let by_roofline = without(part(NpuTimeCategory::Compute), response.fixed_compute);
         let launches = response.launches;
         let transfers = without(response.responds, by_roofline + memory + launches);
         let kernels = match self.kernels.by_curves {

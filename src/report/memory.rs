@@ -28,17 +28,17 @@ mod table;
 mod tracker;
 
 pub(super) use table::{CSV, build_memory_sections, group_equal_memory_rows};
-pub(super) use tracker::{EndedInstant, MemoryTracker};
+pub(super) use tracker::{BytesAtInstantEnd, MemoryTracker};
 
 /// Totals of one NPU over the whole replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NpuMemoryTotals {
     peak: MemoryPeak,
     /// Bytes allocated at the end of the replay.
-    settled: BytesByClass,
+    settled: BytesByTensorClass,
     /// Number of nodes that freed more than was allocated, the first such node, and the bytes that were freed but not
     /// allocated.
-    missing: Option<(u64, NodeIndex, BytesByClass)>,
+    missing: Option<(u64, NodeIndex, BytesByTensorClass)>,
 }
 
 /// The largest number of bytes allocated at one time.
@@ -47,7 +47,7 @@ struct MemoryPeak {
     /// Total bytes.
     bytes: u64,
     /// Bytes at the peak, by class.
-    classes: BytesByClass,
+    classes: BytesByTensorClass,
     /// Time when the peak was first reached.
     at: Time,
     /// Node with the allocation that first reached the peak.
@@ -55,7 +55,7 @@ struct MemoryPeak {
 }
 
 /// Bytes for each [`TensorClass`].
-pub type BytesByClass = [u64; TensorClass::COUNT];
+pub type BytesByTensorClass = [u64; TensorClass::COUNT];
 
 /// Memory use of one NPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ pub struct MemoryRow {
         any(test, feature = "schema"),
         schemars(with = "by_class::Classes<u64>")
     )]
-    pub classes: BytesByClass,
+    pub classes: BytesByTensorClass,
     /// Time when the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
@@ -117,7 +117,7 @@ pub struct MemoryRow {
         any(test, feature = "schema"),
         schemars(with = "by_class::Classes<u64>")
     )]
-    pub left: BytesByClass,
+    pub left: BytesByTensorClass,
     /// Bytes that were freed but never allocated. Null if there are none.
     #[serde(rename = "overfreed")]
     pub missing: Option<MissingBytes>,
@@ -138,7 +138,7 @@ pub struct MissingBytes {
         any(test, feature = "schema"),
         schemars(with = "by_class::Classes<u64>")
     )]
-    pub classes: BytesByClass,
+    pub classes: BytesByTensorClass,
 }
 
 /// A node of a trace.
@@ -182,12 +182,12 @@ pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
 
 /// Computes the memory peak of each NPU.
 #[derive(Debug)]
-pub struct MemoryObserver<'a> {
+pub struct MemoryPeakObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     followed: MemoryTracker<'a>,
 }
 
-impl<'a> MemoryObserver<'a> {
+impl<'a> MemoryPeakObserver<'a> {
     /// Creates an observer of all instances of `prepared`; each instance must be launched only once.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
@@ -274,7 +274,7 @@ impl<'a> MemoryObserver<'a> {
     }
 }
 
-impl Observer for MemoryObserver<'_> {
+impl Observer for MemoryPeakObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.on_issued(now, instance, node);

@@ -1,7 +1,7 @@
 //! Loads and stores by memory: the NPU's own memory, unnamed memory outside the NPU, and named memories.
 
 use super::Report;
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
+use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
@@ -82,12 +82,15 @@ impl MemoryAccessSums {
 }
 
 /// Returns the table of loads and stores by memory.
-pub(super) fn build_memory_access_sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_memory_access_sections(
+    report: &Report,
+    _: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     if report.memory_accesses.is_empty() {
         return Vec::new();
     }
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::MemoryAccesses,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::MemoryAccesses,
         [
             left_aligned_column("LOADS AND STORES", 24),
             right_aligned_column("loads", 10),

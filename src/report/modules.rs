@@ -6,7 +6,7 @@
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
+use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer, Report};
 use chakram_base::ids::NodeIndex;
@@ -55,7 +55,7 @@ const ROWS: usize = 10;
 
 /// Modules that share a table row, because the class names in their paths are equal.
 #[derive(Clone, Debug, Default)]
-struct ModuleFamily {
+struct SameClassModules {
     /// Index of the last of these modules in the report.
     last: usize,
     modules: u64,
@@ -79,11 +79,14 @@ fn family_of_module(path: &str) -> String {
 
 /// Returns the table of modules with the most device time. If there are no modules, the result is empty. Modules
 /// with equal class names in their paths share a row.
-pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_module_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     if report.modules.is_empty() {
         return Vec::new();
     }
-    let mut families: BTreeMap<String, ModuleFamily> = BTreeMap::new();
+    let mut families: BTreeMap<String, SameClassModules> = BTreeMap::new();
     let (mut device, mut outside) = (Span::ZERO, None);
     for (i, row) in report.modules.iter().enumerate() {
         device += row.own_device;
@@ -101,8 +104,8 @@ pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Ve
     }
     let mut families: Vec<_> = families.into_iter().collect();
     families.sort_by_key(|(_, family)| Reverse((family.device, family.host)));
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::Modules,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::Modules,
         [
             left_aligned_column("MODULES", 40),
             right_aligned_column("modules", 8),

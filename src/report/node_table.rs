@@ -120,13 +120,13 @@ pub struct NodeTable {
 }
 
 /// A node, identified by its rank and its id in the trace.
-pub type RowNode = (u32, u64);
+pub type NodeRankAndId = (u32, u64);
 
-/// A row to add. The row's strings are indices from [`TextNumbers`].
+/// A row to add. The row's strings are indices from [`DistinctTextIndices`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
     /// Rank and trace id that identify the node.
-    pub node: RowNode,
+    pub node: NodeRankAndId,
     /// String index of the node's name.
     pub name: i32,
     /// String index of the node's class.
@@ -136,16 +136,16 @@ pub struct NodeTableRow {
     /// String index of the lane's name, or -1 if the node has no lane.
     pub lane: i32,
     /// Reason why the node did not start earlier, and the node that it waited for.
-    pub cause: (StartCause, Option<RowNode>),
+    pub cause: (StartCause, Option<NodeRankAndId>),
     /// The communication partner that determined the node's end, if there is one.
-    pub partner: Option<RowNode>,
+    pub partner: Option<NodeRankAndId>,
 }
 
 /// Assigns indices to distinct strings in order of first occurrence.
 #[derive(Debug, Default)]
-pub struct TextNumbers(BTreeMap<String, i32>);
+pub struct DistinctTextIndices(BTreeMap<String, i32>);
 
-impl TextNumbers {
+impl DistinctTextIndices {
     /// Returns the index of `text`, and adds `text` if it is new.
     pub fn intern_text(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
@@ -219,7 +219,12 @@ impl NodeTable {
     }
 
     /// Sets the strings for the rows' name, class and lane indices.
-    pub fn set_column_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
+    pub fn set_column_texts(
+        &mut self,
+        names: DistinctTextIndices,
+        classes: &[String],
+        lanes: DistinctTextIndices,
+    ) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();
         self.lane.values = lanes.into_values();
@@ -292,7 +297,10 @@ pub(super) mod tests {
     /// Returns a table of ten rows; every third row waits for no node.
     pub fn example() -> NodeTable {
         let mut table = NodeTable::default();
-        let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
+        let (mut names, mut lanes) = (
+            DistinctTextIndices::default(),
+            DistinctTextIndices::default(),
+        );
         for i in 0..10_u32 {
             let name = names.intern_text(["a, b", "=c"][i as usize % 2]);
             let lane = if i == 4 {

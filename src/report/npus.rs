@@ -1,11 +1,11 @@
 //! Table of NPUs: its rows, and its columns in text and CSV.
 
+use super::NpuTimeCategory;
 use super::Report;
-use super::TimeCategory;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
-    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote, SectionRow,
     group_adjacent_rows,
 };
 use super::table::{left_aligned_column, right_aligned_column};
@@ -47,13 +47,13 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("compute_ps", |_, row| row.time.parts[0].into()),
     ("communication_ps", |_, row| row.time.parts[1].into()),
     ("memory_ps", |_, row| {
-        time_in_category(row, TimeCategory::Memory).into()
+        time_in_category(row, NpuTimeCategory::Memory).into()
     }),
     ("host_ps", |_, row| {
-        time_in_category(row, TimeCategory::Host).into()
+        time_in_category(row, NpuTimeCategory::Host).into()
     }),
     ("idle_ps", |_, row| {
-        time_in_category(row, TimeCategory::Idle).into()
+        time_in_category(row, NpuTimeCategory::Idle).into()
     }),
     ("makespan_ps", |report, _| report.outcome.makespan.into()),
     ("communicating_ps", |_, row| row.time.communicating.into()),
@@ -63,7 +63,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
         decimal_cell(row.difference, 4)
     }),
     ("bubble_ps", |_, row| {
-        time_in_category(row, TimeCategory::Bubble).into()
+        time_in_category(row, NpuTimeCategory::Bubble).into()
     }),
     ("remote_memory_ps", |_, row| row.time.remote_memory.into()),
 ];
@@ -74,14 +74,17 @@ pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |repor
     u64::from(report.lower_bound).into()
 });
 
-fn time_in_category(row: &NpuRow, part: TimeCategory) -> Span {
+fn time_in_category(row: &NpuRow, part: NpuTimeCategory) -> Span {
     row.time.parts[part as usize]
 }
 
 /// Returns the table of each NPU's time by category.
-pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_npu_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     // Only pipelines have a bubble, so the column is omitted for other jobs.
-    let has_bubble = |row: &NpuRow| time_in_category(row, TimeCategory::Bubble) > Span::ZERO;
+    let has_bubble = |row: &NpuRow| time_in_category(row, NpuTimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
     let width = if bubble { 12 } else { 14 };
     let mut headings = vec![
@@ -92,7 +95,8 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
     ];
     headings.extend(bubble.then(|| right_aligned_column("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right_aligned_column(name, width)));
-    let mut section = ReportSection::with_aligned_columns(SectionId::Ranks, headings);
+    let mut section =
+        ReportTableWithNotes::with_aligned_columns(ReportTableSubject::Ranks, headings);
     // Adjacent NPUs with equal times share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let runs = group_adjacent_rows(&report.rows, |a, b| {
@@ -102,8 +106,8 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
     for (at, run) in runs.iter().take(shown) {
         let first = &run[0];
         let mut cells = vec![ranks_of(run).into(), SectionCell::name_cell(&*first.class)];
-        let parts = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
-        let parts = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
+        let parts = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
+        let parts = parts.filter(|((part, _), _)| bubble || *part != NpuTimeCategory::Bubble);
         cells.extend(parts.map(|((part, _), key)| {
             let time = first.time.parts[*part as usize];
             SectionCell::from(time).with_json_pointer(format!("/npus/{at}/time_ps/{key}"))
@@ -115,10 +119,10 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
 }
 
 /// Returns the table of the mean time per NPU by category.
-pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
+pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNotes> {
     let makespan = report.outcome.makespan;
-    let mut section = ReportSection::new(
-        SectionId::Breakdown,
+    let mut section = ReportTableWithNotes::new(
+        ReportTableSubject::Breakdown,
         [
             left_aligned_column("TIME BREAKDOWN", 24),
             right_aligned_column("mean of NPUs", 14),
@@ -127,7 +131,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             left_aligned_column("max", 0),
         ],
     );
-    for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
+    for ((part, name), key) in NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS) {
         let mean = report.mean_parts[*part as usize];
         let Some((min, max)) = report.rows_with_extreme_time(*part) else {
             continue;
@@ -143,7 +147,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
             SectionCell::number_cell(time(row).0, shown).with_optional_json_pointer(at)
         };
-        let is_memory = *part == TimeCategory::Memory && mean > Span::ZERO;
+        let is_memory = *part == NpuTimeCategory::Memory && mean > Span::ZERO;
         let is_all_remote = is_memory && mean == report.mean_remote_memory;
         let name = if is_all_remote {
             "memory, all remote"
@@ -160,7 +164,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             false => cells.extend([bound(min), bound(max)]),
         }
         section.push_row(cells);
-        if *part == TimeCategory::Memory {
+        if *part == NpuTimeCategory::Memory {
             section.rows.extend(rows_of_memory_kinds(report));
         }
     }
@@ -176,8 +180,8 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             format_share(report.hidden_communication_time(), under_way)
         )));
         let meant = [
-            (TimeCategory::Communication, TimeCategory::EXPOSED),
-            (TimeCategory::Bubble, TimeCategory::BUBBLE),
+            (NpuTimeCategory::Communication, NpuTimeCategory::EXPOSED),
+            (NpuTimeCategory::Bubble, NpuTimeCategory::BUBBLE),
         ];
         let shown = meant
             .iter()
@@ -194,7 +198,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
 /// only one kind, the result is empty.
 fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
     let remote = report.mean_remote_memory;
-    let local = report.mean_parts[TimeCategory::Memory as usize].0 - remote.0;
+    let local = report.mean_parts[NpuTimeCategory::Memory as usize].0 - remote.0;
     let row = |name: &str, mean: SectionCell, time: Span| {
         SectionRow::from(vec![
             name.into(),
@@ -229,12 +233,15 @@ pub(super) fn span_of(run: &[Rank]) -> String {
 
 /// Returns the table of finish times in the replay and in the capture. If no trace records its end, the result is
 /// empty.
-pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_finish_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();
     }
-    let mut section = ReportSection::new(
-        SectionId::Finishes,
+    let mut section = ReportTableWithNotes::new(
+        ReportTableSubject::Finishes,
         [
             left_aligned_column("REPLAY AGAINST CAPTURE", 26),
             right_aligned_column("finish", 14),

@@ -23,7 +23,7 @@ pub enum CommProgress {
 
 /// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
-struct OpenComm {
+struct StartedCommunication {
     /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: CommProgress,
@@ -31,9 +31,9 @@ struct OpenComm {
 
 /// The communications in progress on an NPU.
 #[derive(Clone, Debug, Default)]
-pub struct OpenComms {
+pub struct CommunicationsInProgress {
     /// Communications in order of start, from the first one that has not ended.
-    open: VecDeque<OpenComm>,
+    open: VecDeque<StartedCommunication>,
     /// Number of ended communications that were removed from the front of `open`.
     over: u32,
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
@@ -44,7 +44,7 @@ pub struct OpenComms {
     place: Box<[u32]>,
 }
 
-impl OpenComms {
+impl CommunicationsInProgress {
     /// Creates the state before the first communication of `graph` starts.
     pub fn new(graph: &Graph) -> Self {
         Self {
@@ -61,13 +61,14 @@ impl OpenComms {
             true => CommProgress::WaitsForStage,
             false => CommProgress::Waits,
         };
-        self.open.push_back(OpenComm { label, progress });
+        self.open
+            .push_back(StartedCommunication { label, progress });
     }
 
     /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
     /// removed or has not started.
     #[inline]
-    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
+    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut StartedCommunication)> {
         let number = self.place[place];
         let index = number.checked_sub(self.over)?;
         Some((number, self.open.get_mut(index as usize)?))

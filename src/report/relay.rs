@@ -10,8 +10,8 @@ use chakram_base::ids::{MAX_NPUS, NodeIndex};
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
-use chakram_engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
-use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
+use chakram_engine::{EventLoopCounts, LaunchRecord, ProcessorJobTimes, ProcessorKernelJob};
+use chakram_hardware::network::{LinkLoad, TileNetworkOccupancy};
 use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -38,7 +38,7 @@ enum NodeEventType {
 
 /// A node's event, packed into 16 bytes.
 #[derive(Clone, Copy, Debug)]
-struct StepRecord {
+struct PackedNodeEvent {
     at: Time,
     /// Index of the instance, node kind and event type, packed into one number.
     what: u32,
@@ -49,7 +49,7 @@ const KIND_AT: u32 = 22;
 const STEP_AT: u32 = 26;
 const _: () = assert!(MAX_NPUS <= 1 << KIND_AT, "instances have room");
 
-impl StepRecord {
+impl PackedNodeEvent {
     #[inline]
     fn new(
         step: NodeEventType,
@@ -81,7 +81,7 @@ impl StepRecord {
 /// because no observer of a report depends on the order between node and collective events.
 #[derive(Debug, Default)]
 struct ObserverEventBatch {
-    steps: Vec<StepRecord>,
+    steps: Vec<PackedNodeEvent>,
     collectives: Vec<CollectiveRecord>,
 }
 
@@ -98,7 +98,7 @@ impl ObserverEventBatch {
 }
 
 /// Destination of full batches.
-enum RelayTarget<'t> {
+enum EventBatchTarget<'t> {
     /// The observers, on this thread.
     Here(&'t mut dyn FnMut(&mut ObserverEventBatch)),
     /// Another thread, which delivers full batches to the observers and sends empty batches back.
@@ -112,11 +112,11 @@ enum RelayTarget<'t> {
 /// `others` immediately.
 pub struct ObserverRelay<'t, 'o> {
     batch: ObserverEventBatch,
-    target: RelayTarget<'t>,
+    target: EventBatchTarget<'t>,
     others: Option<&'o mut dyn Observer>,
     links: Option<Vec<LinkLoad>>,
-    network: Option<NetworkOccupancy>,
-    counts: Option<LoopCounts>,
+    network: Option<TileNetworkOccupancy>,
+    counts: Option<EventLoopCounts>,
 }
 
 /// Calls `run` with a relay to the observers that `watch` creates; `run` processes `nodes` nodes. Returns the result of
@@ -141,7 +141,7 @@ fn run_with_relay_on_this_thread<W: Observer, T>(
 ) -> (T, W) {
     let mut watching = watch();
     let mut here = |batch: &mut ObserverEventBatch| batch.deliver_to(&mut watching);
-    let mut relay = ObserverRelay::new(RelayTarget::Here(&mut here), others);
+    let mut relay = ObserverRelay::new(EventBatchTarget::Here(&mut here), others);
     let result = run(&mut relay);
     let end = relay.finish_relay();
     end.deliver_to(&mut watching);
@@ -166,7 +166,7 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
             }
             watching
         }));
-        let mut relay = ObserverRelay::new(RelayTarget::Beside { full, empty }, others);
+        let mut relay = ObserverRelay::new(EventBatchTarget::Beside { full, empty }, others);
         let result = run(&mut relay);
         let end = relay.finish_relay();
         match delivery.join() {
@@ -182,8 +182,8 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
 /// Results that the event loop reports once, at the end of a run.
 struct RunEndRecord {
     links: Option<Vec<LinkLoad>>,
-    network: Option<NetworkOccupancy>,
-    counts: Option<LoopCounts>,
+    network: Option<TileNetworkOccupancy>,
+    counts: Option<EventLoopCounts>,
 }
 
 impl RunEndRecord {
@@ -201,7 +201,7 @@ impl RunEndRecord {
 }
 
 impl<'t, 'o> ObserverRelay<'t, 'o> {
-    fn new(target: RelayTarget<'t>, others: Option<&'o mut dyn Observer>) -> Self {
+    fn new(target: EventBatchTarget<'t>, others: Option<&'o mut dyn Observer>) -> Self {
         Self {
             batch: ObserverEventBatch::default(),
             target,
@@ -223,7 +223,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     }
 
     #[inline]
-    fn record_node_event(&mut self, step: StepRecord) {
+    fn record_node_event(&mut self, step: PackedNodeEvent) {
         self.batch.steps.push(step);
         if self.batch.steps.len() >= BATCH {
             self.flush_batch();
@@ -233,8 +233,8 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     #[cold]
     fn flush_batch(&mut self) {
         match &mut self.target {
-            RelayTarget::Here(deliver) => deliver(&mut self.batch),
-            RelayTarget::Beside { full, empty } => {
+            EventBatchTarget::Here(deliver) => deliver(&mut self.batch),
+            EventBatchTarget::Beside { full, empty } => {
                 let next = empty.try_recv().unwrap_or_default();
                 let batch = std::mem::replace(&mut self.batch, next);
                 // Sending fails only if the other thread panicked. Ignore this error, because joining that thread
@@ -248,7 +248,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
 impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.record_node_event(StepRecord::new(
+        self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Issued,
             now,
             instance,
@@ -262,7 +262,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.record_node_event(StepRecord::new(
+        self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Completed,
             now,
             instance,
@@ -277,7 +277,7 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Collective;
-        self.record_node_event(StepRecord::new(
+        self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Began,
             now,
             instance,
@@ -303,7 +303,7 @@ impl Observer for ObserverRelay<'_, '_> {
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         // No observer uses the kind of a node before the node is issued, so any kind is correct here.
         let kind = NodeKind::Nothing;
-        self.record_node_event(StepRecord::new(
+        self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Delayed,
             now,
             instance,
@@ -318,7 +318,7 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Nothing;
-        self.record_node_event(StepRecord::new(
+        self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Ready,
             now,
             instance,
@@ -352,7 +352,12 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        times: &ProcessorJobTimes,
+    ) {
         if let Some(others) = &mut self.others {
             others.on_kernel_scheduled(now, job, times);
         }
@@ -365,14 +370,14 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
             others.on_network_measured(occupancy);
         }
     }
 
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         self.counts = Some(counts.clone());
         if let Some(others) = &mut self.others {
             others.on_loop_counted(counts);
@@ -389,12 +394,12 @@ mod tests {
 
     /// An observer that stores all calls, so that tests can compare them.
     #[derive(Debug, Default, PartialEq)]
-    struct RecordedCalls {
+    struct CallRecordingObserver {
         steps: Vec<(u32, u64, u32, u32, u8)>,
         groups: Vec<u32>,
     }
 
-    impl Observer for RecordedCalls {
+    impl Observer for CallRecordingObserver {
         fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
             let row = (0, now.0, instance.0, node.0, kind as u8);
             self.steps.push(row);
@@ -455,16 +460,17 @@ mod tests {
 
     #[test]
     fn observers_receive_the_same_at_once_in_batches_and_on_a_thread() {
-        let mut direct = RecordedCalls::default();
+        let mut direct = CallRecordingObserver::default();
         report_events(&mut direct);
-        let mut others = RecordedCalls::default();
-        let ((), here) =
-            run_with_relay_on_this_thread(RecordedCalls::default, Some(&mut others), |relay| {
-                report_events(relay)
-            });
+        let mut others = CallRecordingObserver::default();
+        let ((), here) = run_with_relay_on_this_thread(
+            CallRecordingObserver::default,
+            Some(&mut others),
+            |relay| report_events(relay),
+        );
         assert_eq!((&here, &others), (&direct, &direct));
         let (five, beside) =
-            run_with_relay_on_other_thread(RecordedCalls::default, None, |relay| {
+            run_with_relay_on_other_thread(CallRecordingObserver::default, None, |relay| {
                 report_events(relay);
                 5
             });

@@ -2,8 +2,8 @@
 
 use super::Observer;
 use super::Report;
-use super::aggregation::LoopCountObserver;
-use super::breakdown::{BreakdownObserver, ChargedTime, CommunicationCharges, NpuTime};
+use super::aggregation::EventLoopCountObserver;
+use super::breakdown::{BreakdownObserver, ChargedCommunicationTime, ChargedTime, NpuTime};
 use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
@@ -13,7 +13,7 @@ use super::interval::PredictionInterval;
 use super::kernel_energy::KernelEnergy;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
-use super::memory::{MemoryObserver, MemoryRow, pool_memory, port_memory};
+use super::memory::{MemoryPeakObserver, MemoryRow, pool_memory, port_memory};
 use super::memory_accesses::MemoryAccessRow;
 use super::modules::ModuleObserver;
 use super::node_table::{NodeTable, RowLimit};
@@ -23,13 +23,13 @@ use super::profiler::ProfilerBasis;
 use super::relay::run_with_observer_relay;
 use super::settings::GivenSettings;
 use super::stack::StackReport;
-use super::steps::StepObserver;
+use super::steps::ProfiledStepObserver;
 use super::summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema,
     UNKNOWN_COMMUNICATION, percent_more,
 };
 use super::throughput;
-use super::tiles::TileObserver;
+use super::tiles::TileBusyTimeObserver;
 use super::two_threads::run_both;
 use super::unknown;
 use super::warnings::collect_warnings;
@@ -38,8 +38,8 @@ use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
-    CommTiming, CompiledReplay, EngineCollectiveBackend, FoldedReplay, GroupView, ReplayError,
-    ReplayOutcome, StepTimes,
+    CommTiming, CompiledReplay, EngineCollectiveBackend, FoldedReplay, PlacedWorkloadGroup,
+    ReplayError, ReplayOutcome, StepTimes,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
@@ -113,7 +113,7 @@ fn replay_with_erased_observer(
     };
     // The relay creates the observers, so that the event loop is compiled for the relay alone.
     let watch = || {
-        let memory = MemoryObserver::new(prepared);
+        let memory = MemoryPeakObserver::new(prepared);
         (
             RunRecorder::new(prepared),
             create_observers(prepared, memory, ()),
@@ -175,7 +175,7 @@ fn replay_part(
 ) -> Result<Option<Report>, ReplayError> {
     let part = &folded.part;
     let watch = || {
-        let memory = MemoryObserver::new(part);
+        let memory = MemoryPeakObserver::new(part);
         let breakdown = BreakdownObserver::of_part(part);
         let operators = OperatorObserver::of_part(folded);
         combine_report_observers(part, (breakdown, operators), memory, ())
@@ -217,7 +217,7 @@ pub fn replay_with_given_models<O: Observer, N: NetworkBackend, M: EngineCollect
     network: N,
     backend: &mut M,
 ) -> Result<(Report, O), ReplayError> {
-    let mut observers = create_observers(prepared, MemoryObserver::new(prepared), extra);
+    let mut observers = create_observers(prepared, MemoryPeakObserver::new(prepared), extra);
     let watched: &mut dyn Observer = &mut observers;
     let outcome = prepared.run_with_backend(watched, network, backend)?;
     let finished = FinishedReplay {
@@ -237,12 +237,12 @@ pub(super) type ReportObservers<'a, O> = (
         (
             OperatorObserver<'a>,
             (
-                MemoryObserver<'a>,
+                MemoryPeakObserver<'a>,
                 (
-                    TileObserver,
+                    TileBusyTimeObserver,
                     (
-                        LoopCountObserver,
-                        (StepObserver<'a>, (ModuleObserver<'a>, O)),
+                        EventLoopCountObserver,
+                        (ProfiledStepObserver<'a>, (ModuleObserver<'a>, O)),
                     ),
                 ),
             ),
@@ -252,7 +252,7 @@ pub(super) type ReportObservers<'a, O> = (
 
 pub(super) fn create_observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
-    memory: MemoryObserver<'a>,
+    memory: MemoryPeakObserver<'a>,
     extra: O,
 ) -> ReportObservers<'a, O> {
     let breakdown = BreakdownObserver::new(prepared);
@@ -267,17 +267,17 @@ pub(super) fn create_observers<'a, O: Observer>(
 fn combine_report_observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
     (breakdown, operators): (BreakdownObserver<'a>, OperatorObserver<'a>),
-    memory: MemoryObserver<'a>,
+    memory: MemoryPeakObserver<'a>,
     extra: O,
 ) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.group_views().count());
     let program = (
-        StepObserver::new(prepared),
+        ProfiledStepObserver::new(prepared),
         (ModuleObserver::new(prepared), extra),
     );
     let ended = (
-        TileObserver::default(),
-        (LoopCountObserver::default(), program),
+        TileBusyTimeObserver::default(),
+        (EventLoopCountObserver::default(), program),
     );
     let others = (operators, (memory, ended));
     (breakdown, (collectives, others))
@@ -294,14 +294,14 @@ pub(super) struct FinishedReplay<'a> {
 /// The results of a report's observers.
 struct ObservedResults<'a> {
     npu_times: Vec<NpuTime>,
-    charged: CommunicationCharges,
+    charged: ChargedCommunicationTime,
     collectives: CollectiveObserver,
     operators: Vec<OperatorTime>,
     memory_accesses: Vec<MemoryAccessRow>,
     memory: Vec<MemoryRow>,
-    tiles: TileObserver,
-    counts: LoopCountObserver,
-    steps: StepObserver<'a>,
+    tiles: TileBusyTimeObserver,
+    counts: EventLoopCountObserver,
+    steps: ProfiledStepObserver<'a>,
     modules: ModuleObserver<'a>,
 }
 
@@ -538,7 +538,7 @@ fn build_collective_rows(
     collectives: &CollectiveObserver,
     charged: &[ChargedTime],
 ) -> Vec<CollectiveRow> {
-    let groups: Vec<GroupView<'_>> = prepared.group_views().collect();
+    let groups: Vec<PlacedWorkloadGroup<'_>> = prepared.group_views().collect();
     let rows = collectives.nonzero_tallies().map(|(index, kind, tally)| {
         let group = &groups[index.index()];
         let members = group.members.len() as u32;
@@ -565,7 +565,7 @@ fn build_collective_rows(
 /// Returns the exposed communication by group, longest time first.
 fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
-    charged: &CommunicationCharges,
+    charged: &ChargedCommunicationTime,
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .group_views()
@@ -592,12 +592,15 @@ fn build_exposed_rows(
     rows
 }
 
-fn role_of_group(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
+fn role_of_group(prepared: &CompiledReplay<'_>, group: &PlacedWorkloadGroup<'_>) -> Option<String> {
     prepared.workload().groups()[group.id.index()].role.clone()
 }
 
 /// Formats a group's name and members, as in `all 8 ranks` or `tp (0, 1, 2, 3)`.
-pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
+pub(super) fn group_label(
+    prepared: &CompiledReplay<'_>,
+    group: &PlacedWorkloadGroup<'_>,
+) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
     let members = || format_shortened_list(group.members.iter().map(|m| m.0));
     match (name, group.dimensions) {
@@ -613,7 +616,7 @@ pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) 
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
-    group: &GroupView<'_>,
+    group: &PlacedWorkloadGroup<'_>,
     bytes: u64,
 ) -> String {
     match prepared.comm_timing() {
@@ -627,7 +630,7 @@ pub(super) fn algorithm_label(
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
-    group: &GroupView<'_>,
+    group: &PlacedWorkloadGroup<'_>,
 ) -> Option<MeasuredLinks> {
     let (dimension, measured) = prepared.measured_elsewhere(kind, group)?;
     let dimension = &prepared.machine().topology().dimensions()[dimension];
@@ -647,7 +650,7 @@ fn derived_from(
 fn algorithm_label_range(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
-    group: &GroupView<'_>,
+    group: &PlacedWorkloadGroup<'_>,
     tally: &CollectiveTally,
 ) -> String {
     let label = |bytes| algorithm_label(prepared, kind, group, bytes);

@@ -209,7 +209,7 @@ impl SectionNote {
 
 /// Subject of a table. The subject determines the table's chapter on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum SectionId {
+pub(crate) enum ReportTableSubject {
     Breakdown,
     Launches,
     Steps,
@@ -230,8 +230,8 @@ pub(crate) enum SectionId {
 
 /// A table with its notes.
 #[derive(Clone, Debug)]
-pub(crate) struct ReportSection {
-    pub id: SectionId,
+pub(crate) struct ReportTableWithNotes {
+    pub id: ReportTableSubject,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
     /// True if each column of the text report is as wide as its widest cell. If false, a wide cell shifts the rest of
@@ -242,9 +242,9 @@ pub(crate) struct ReportSection {
     pub notes: Vec<SectionNote>,
 }
 
-impl ReportSection {
+impl ReportTableWithNotes {
     /// Creates an empty table without aligned columns. In the text report, a wide cell shifts the rest of its row.
-    pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
+    pub fn new(id: ReportTableSubject, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
             columns: columns.into(),
@@ -257,7 +257,7 @@ impl ReportSection {
 
     /// Creates an empty table with aligned columns. In the text report, each column is as wide as its widest cell.
     pub fn with_aligned_columns(
-        id: SectionId,
+        id: ReportTableSubject,
         columns: impl Into<Vec<TextColumn<'static>>>,
     ) -> Self {
         Self {

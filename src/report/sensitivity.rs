@@ -1,21 +1,23 @@
 //! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were shorter.
 //! Each row also contains the lowest factor down to which the makespan changes in proportion.
 //!
-//! The run is recorded once. From this recording, [`ScaledRun`] computes the end T(x) of the run with all durations of
+//! The run is recorded once. From this recording, [`RetimableRun`] computes the end T(x) of the run with all durations of
 //! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
 //! follows this derivative exactly as long as T is linear. The end of the linear range is computed by intersecting
 //! tangents (Newton's method on a convex function). T assumes that the order of nodes on lanes stays the same.
 //! Therefore, replays with changed durations check the derivative and the range, if such replays are affordable.
 
-use super::critical_path::{RunEndWithSlope, RunRecorder, ScaledRun};
+use super::critical_path::{RetimableRun, RunEndWithSlope, RunRecorder};
 use super::csv::{CsvCell, CsvColumn};
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+};
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{Report, summary::format_thousands};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CollectiveChange, CompiledReplay, DurationAdjustment, HostTiming, InstanceId,
+    CollectiveDurationChange, CompiledReplay, DurationAdjustment, HostDurationSource, InstanceId,
     KernelDurationChange, ReplayError, ReplayOptions,
 };
 use chakram_hardware::machine::Machine;
@@ -156,7 +158,7 @@ impl SensitivityInputs<'_> {
         };
         let (outcome, recorder) = prepared.run(recorder)?;
         let path_nodes = recorder.path_nodes();
-        let scaled = ScaledRun::new(&recorder);
+        let scaled = RetimableRun::new(&recorder);
         let mut notes = Vec::new();
         let mut rows = Vec::new();
         let plain = scaled.compute_scaled_end(1.0, &vec![false; recorder.node_count()], false);
@@ -187,7 +189,7 @@ impl SensitivityInputs<'_> {
     /// Returns the row of a class; `None` if shorter durations of this class would not shorten the makespan.
     fn build_class_row(
         &self,
-        scaled: &ScaledRun<'_>,
+        scaled: &RetimableRun<'_>,
         class: &DurationClass,
         makespan: Span,
         path_nodes: u64,
@@ -226,11 +228,11 @@ impl SensitivityInputs<'_> {
                     options
                         .changes
                         .collectives
-                        .push(CollectiveChange::of_kind(kind, time));
+                        .push(CollectiveDurationChange::of_kind(kind, time));
                 }),
-                DurationScalingOption::Host => {
-                    self.replay_makespan_with(|options| options.host = HostTiming::Scaled(factor))
-                }
+                DurationScalingOption::Host => self.replay_makespan_with(|options| {
+                    options.host = HostDurationSource::Scaled(factor)
+                }),
                 DurationScalingOption::Nothing => return None,
             })
         };
@@ -429,8 +431,8 @@ fn group_duration_classes(
     ));
     if has_host {
         let change = match options.host {
-            HostTiming::Recorded => DurationScalingOption::Host,
-            HostTiming::Scaled(_) => DurationScalingOption::Nothing,
+            HostDurationSource::Recorded => DurationScalingOption::Host,
+            HostDurationSource::Scaled(_) => DurationScalingOption::Nothing,
         };
         let class = of("host".to_owned(), "host = scaled".to_owned(), host, change);
         found.push(DurationClass {
@@ -446,12 +448,12 @@ fn group_duration_classes(
 pub(crate) fn build_sensitivity_sections(
     report: &Report,
     medium: ReportMedium,
-) -> Vec<ReportSection> {
+) -> Vec<ReportTableWithNotes> {
     let Some(found) = &report.sensitivities else {
         return Vec::new();
     };
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::Sensitivities,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::Sensitivities,
         [
             left_aligned_column("WHAT WOULD HELP MOST", 40),
             right_aligned_column("10 % less", 12),

@@ -17,11 +17,11 @@ const ACROSS: [&str; 2] = ["embedding", "embd"];
 
 /// Determines whether communication crosses pipeline stages.
 #[derive(Debug)]
-pub struct PipelineStages<'a> {
+pub struct StageCrossingDetector<'a> {
     prepared: &'a CompiledReplay<'a>,
     /// Groups with known roles; each group's members are sorted. Omits groups that contain every rank, except
     /// pipelines.
-    groups: Vec<(StageRole, Vec<Rank>)>,
+    groups: Vec<(GroupStageRelation, Vec<Rank>)>,
     /// For each rank, the indices in `groups` of the groups that contain it.
     of_rank: Vec<Vec<u32>>,
     /// For each group of the replay, true if the group's collectives cross stages.
@@ -31,13 +31,13 @@ pub struct PipelineStages<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StageRole {
+enum GroupStageRelation {
     Pipeline,
     Across,
     Within,
 }
 
-impl StageRole {
+impl GroupStageRelation {
     fn from_role(role: &str) -> Self {
         let role = role.to_ascii_lowercase();
         let has = |words: [&str; 2]| {
@@ -52,11 +52,12 @@ impl StageRole {
     }
 }
 
-impl<'a> PipelineStages<'a> {
+impl<'a> StageCrossingDetector<'a> {
     /// Reads the group roles of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
-        let is_across = |role: &String| StageRole::from_role(role) != StageRole::Within;
+        let is_across =
+            |role: &String| GroupStageRelation::from_role(role) != GroupStageRelation::Within;
         let across = prepared.group_views().map(|group| {
             let role = &workload.groups()[group.id.index()].role;
             role.as_ref().is_some_and(is_across)
@@ -69,10 +70,11 @@ impl<'a> PipelineStages<'a> {
             stated: false,
         };
         for group in workload.groups() {
-            let role = group.role.as_deref().map(StageRole::from_role);
-            stages.stated |= role == Some(StageRole::Pipeline);
+            let role = group.role.as_deref().map(GroupStageRelation::from_role);
+            stages.stated |= role == Some(GroupStageRelation::Pipeline);
             let whole = group.members.len() >= workload.rank_count() as usize;
-            let Some(role) = role.filter(|&role| !whole || role == StageRole::Pipeline) else {
+            let Some(role) = role.filter(|&role| !whole || role == GroupStageRelation::Pipeline)
+            else {
                 continue;
             };
             let mut members = group.members.clone();
@@ -108,14 +110,14 @@ impl<'a> PipelineStages<'a> {
 
     /// Returns true if a message between these ranks goes from one stage to another.
     fn are_in_different_stages(&self, one: Rank, other: Rank) -> bool {
-        let shared = |role: StageRole| {
+        let shared = |role: GroupStageRelation| {
             let groups = self.of_rank[one.index()].iter();
             let mut groups = groups.map(|&group| &self.groups[group as usize]);
             groups.any(|(of, members)| *of == role && members.binary_search(&other).is_ok())
         };
         match self.stated {
-            true => shared(StageRole::Pipeline),
-            false => one != other && !shared(StageRole::Within),
+            true => shared(GroupStageRelation::Pipeline),
+            false => one != other && !shared(GroupStageRelation::Within),
         }
     }
 }
@@ -127,14 +129,14 @@ mod tests {
     #[test]
     fn roles_say_whether_members_are_stages() {
         for (role, expected) in [
-            ("pp", StageRole::Pipeline),
-            ("Pipeline parallel", StageRole::Pipeline),
-            ("embedding", StageRole::Across),
-            ("tensor", StageRole::Within),
-            ("dp_cp", StageRole::Within),
-            ("shipping", StageRole::Within),
+            ("pp", GroupStageRelation::Pipeline),
+            ("Pipeline parallel", GroupStageRelation::Pipeline),
+            ("embedding", GroupStageRelation::Across),
+            ("tensor", GroupStageRelation::Within),
+            ("dp_cp", GroupStageRelation::Within),
+            ("shipping", GroupStageRelation::Within),
         ] {
-            assert_eq!(StageRole::from_role(role), expected, "{role}");
+            assert_eq!(GroupStageRelation::from_role(role), expected, "{role}");
         }
     }
 }

@@ -7,10 +7,10 @@
 //! its time, even if steps overlap.
 
 use super::csv::CsvColumn;
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
+use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
 use super::summary::rounded_mean;
 use super::table::{left_aligned_column, right_aligned_column};
-use super::{CollectiveRecord, Observer, Report, TimeCategory};
+use super::{CollectiveRecord, NpuTimeCategory, Observer, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, InstanceId};
@@ -71,12 +71,15 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 const ROWS: usize = 12;
 
 /// Returns the table of steps. The result is empty unless there are several steps.
-pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_step_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     if report.steps.len() < 2 {
         return Vec::new();
     }
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::Steps,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::Steps,
         [
             left_aligned_column("STEPS", 10),
             right_aligned_column("start", 13),
@@ -110,7 +113,7 @@ pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<
 
 /// Times of one step on one rank.
 #[derive(Clone, Copy, Debug, Default)]
-struct StepTracker {
+struct RankStepTimeTracker {
     /// Issue time of the first node of the step.
     begun: Option<Time>,
     /// Time up to which categories are already attributed.
@@ -118,13 +121,13 @@ struct StepTracker {
     /// Completion time of the last node of the step.
     end: Time,
     /// Number of the step's nodes in progress, by category.
-    active: [u32; TimeCategory::COUNT - 1],
+    active: [u32; NpuTimeCategory::COUNT - 1],
     /// Time by category, without idle time. Idle time is the rest of the step's time.
-    parts: [Span; TimeCategory::COUNT - 1],
+    parts: [Span; NpuTimeCategory::COUNT - 1],
     communicating: Span,
 }
 
-impl StepTracker {
+impl RankStepTimeTracker {
     fn charge_until(&mut self, now: Time) {
         if self.begun.is_none() {
             return;
@@ -134,7 +137,7 @@ impl StepTracker {
         if let Some(part) = self.active.iter().position(|&count| count > 0) {
             self.parts[part] += elapsed;
         }
-        if self.active[TimeCategory::Communication as usize] > 0 {
+        if self.active[NpuTimeCategory::Communication as usize] > 0 {
             self.communicating += elapsed;
         }
     }
@@ -142,14 +145,14 @@ impl StepTracker {
 
 /// Measures the profiled steps of a job; does nothing if the job has none.
 #[derive(Debug)]
-pub struct StepObserver<'a> {
+pub struct ProfiledStepObserver<'a> {
     /// Each instance's graph, and the index of the instance's first tracker.
     instances: Vec<(&'a Graph, usize)>,
     /// One tracker per step, instance by instance. Empty if no graph has steps.
-    trackers: Vec<StepTracker>,
+    trackers: Vec<RankStepTimeTracker>,
 }
 
-impl<'a> StepObserver<'a> {
+impl<'a> ProfiledStepObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
@@ -162,7 +165,7 @@ impl<'a> StepObserver<'a> {
         });
         Self {
             instances: instances.collect(),
-            trackers: vec![StepTracker::default(); trackers],
+            trackers: vec![RankStepTimeTracker::default(); trackers],
         }
     }
 
@@ -171,7 +174,7 @@ impl<'a> StepObserver<'a> {
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
-    ) -> Option<&mut StepTracker> {
+    ) -> Option<&mut RankStepTimeTracker> {
         if self.trackers.is_empty() {
             return None;
         }
@@ -182,7 +185,7 @@ impl<'a> StepObserver<'a> {
 
     /// Returns one row per step, sorted by step number.
     pub fn into_rows(self) -> Vec<StepRow> {
-        let mut of_step: BTreeMap<u64, Vec<StepTracker>> = BTreeMap::new();
+        let mut of_step: BTreeMap<u64, Vec<RankStepTimeTracker>> = BTreeMap::new();
         for (graph, first) in self.instances {
             let numbers = graph.step_numbers().iter().zip(&self.trackers[first..]);
             for (&number, tracker) in numbers.filter(|(_, tracker)| tracker.begun.is_some()) {
@@ -194,21 +197,21 @@ impl<'a> StepObserver<'a> {
             let begun = begun.unwrap_or(Time::ZERO);
             let end = ranks.iter().map(|rank| rank.end).max().unwrap_or(begun);
             let time = end.since(begun);
-            let mean = |of: &dyn Fn(&StepTracker) -> Span| {
+            let mean = |of: &dyn Fn(&RankStepTimeTracker) -> Span| {
                 let sum = ranks.iter().map(|rank| u128::from(of(rank).0)).sum();
                 rounded_mean(sum, ranks.len())
             };
-            let part = |part: TimeCategory| mean(&|rank| rank.parts[part as usize]);
+            let part = |part: NpuTimeCategory| mean(&|rank| rank.parts[part as usize]);
             StepRow {
                 step,
                 ranks: ranks.len() as u32,
                 start: begun.since(Time::ZERO),
                 time,
-                compute: part(TimeCategory::Compute),
-                exposed: part(TimeCategory::Communication),
+                compute: part(NpuTimeCategory::Compute),
+                exposed: part(NpuTimeCategory::Communication),
                 communication: mean(&|rank| rank.communicating),
-                memory: part(TimeCategory::Memory),
-                host: part(TimeCategory::Host),
+                memory: part(NpuTimeCategory::Memory),
+                host: part(NpuTimeCategory::Host),
                 idle: mean(&|rank| time - rank.parts.iter().copied().sum()),
             }
         });
@@ -216,11 +219,11 @@ impl<'a> StepObserver<'a> {
     }
 }
 
-impl Observer for StepObserver<'_> {
+impl Observer for ProfiledStepObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(step) = self.tracker_of_step(instance, node)
-            && let Some(part) = TimeCategory::from_node_kind(kind)
+            && let Some(part) = NpuTimeCategory::from_node_kind(kind)
         {
             if step.begun.is_none() {
                 (step.begun, step.until) = (Some(now), now);
@@ -233,7 +236,7 @@ impl Observer for StepObserver<'_> {
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(step) = self.tracker_of_step(instance, node)
-            && let Some(part) = TimeCategory::from_node_kind(kind)
+            && let Some(part) = NpuTimeCategory::from_node_kind(kind)
         {
             step.charge_until(now);
             step.active[part as usize] -= 1;
@@ -247,7 +250,7 @@ impl Observer for StepObserver<'_> {
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(step) = self.tracker_of_step(instance, node) {
             step.charge_until(now);
-            step.active[TimeCategory::Host as usize] += 1;
+            step.active[NpuTimeCategory::Host as usize] += 1;
         }
     }
 
@@ -255,7 +258,7 @@ impl Observer for StepObserver<'_> {
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(step) = self.tracker_of_step(instance, node) {
             step.charge_until(now);
-            step.active[TimeCategory::Host as usize] -= 1;
+            step.active[NpuTimeCategory::Host as usize] -= 1;
         }
     }
 }

@@ -9,15 +9,15 @@ use super::collectives::CollectiveRow;
 use super::summary::format_thousands;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_engine::{CommTiming, CompiledReplay, GroupView};
+use chakram_engine::{CommTiming, CompiledReplay, PlacedWorkloadGroup};
 use std::collections::BTreeMap;
 
 /// A family of collectives, identified by role, kind and group size.
-type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
+type CollectiveRoleKindSize<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
 /// Collectives of a family, separated by whether their group is within one domain or in several.
 #[derive(Default)]
-struct CollectivesByPlacement<'r> {
+struct CollectivesWithinOrAcrossDomains<'r> {
     inside: Vec<&'r CollectiveRow>,
     across: Vec<&'r CollectiveRow>,
 }
@@ -33,7 +33,7 @@ pub(super) fn describe_straddling_groups(
     if prepared.comm_timing() != CommTiming::Model || topology.tile_grid().is_some() {
         return Vec::new();
     }
-    let groups: Vec<GroupView<'_>> = prepared.group_views().collect();
+    let groups: Vec<PlacedWorkloadGroup<'_>> = prepared.group_views().collect();
     let mut warnings = Vec::new();
     let mut domain = 1;
     for dimension in &dimensions[..dimensions.len() - 1] {
@@ -43,8 +43,10 @@ pub(super) fn describe_straddling_groups(
             let first = npus.first().map(|npu| npu.0 / domain);
             npus.iter().any(|npu| Some(npu.0 / domain) != first)
         };
-        let mut families: BTreeMap<CollectiveFamily<'_>, CollectivesByPlacement<'_>> =
-            BTreeMap::new();
+        let mut families: BTreeMap<
+            CollectiveRoleKindSize<'_>,
+            CollectivesWithinOrAcrossDomains<'_>,
+        > = BTreeMap::new();
         for row in rows
             .iter()
             .filter(|row| (2..=domain).contains(&row.members))
@@ -58,7 +60,7 @@ pub(super) fn describe_straddling_groups(
             }
         }
         for ((role, kind, members), family) in families {
-            let CollectivesByPlacement { inside, mut across } = family;
+            let CollectivesWithinOrAcrossDomains { inside, mut across } = family;
             across.retain(|row| {
                 !inside.is_empty() || !groups[row.group_index as usize].extent.regular
             });

@@ -1,7 +1,7 @@
 //! The tables of a report, in order of display.
 
 use super::collectives::table;
-use super::section::{ReportMedium, ReportSection};
+use super::section::{ReportMedium, ReportTableWithNotes};
 use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
@@ -11,8 +11,8 @@ use super::{
 pub(crate) fn build_grouped_tables(
     report: &Report,
     medium: ReportMedium,
-) -> impl Iterator<Item = Vec<ReportSection>> {
-    let all: [fn(&Report, ReportMedium) -> Vec<ReportSection>; 12] = [
+) -> impl Iterator<Item = Vec<ReportTableWithNotes>> {
+    let all: [fn(&Report, ReportMedium) -> Vec<ReportTableWithNotes>; 12] = [
         launched::build_launch_sections,
         steps::build_step_sections,
         npus::build_npu_sections,

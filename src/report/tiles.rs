@@ -2,7 +2,7 @@
 
 use super::Observer;
 use super::Report;
-use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
+use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
 use super::table::{left_aligned_column, right_aligned_column};
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
@@ -10,7 +10,7 @@ use chakram_base::units::{Span, Time, format_percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::NetworkOccupancy;
+use chakram_hardware::network::TileNetworkOccupancy;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
@@ -68,18 +68,18 @@ impl TileUse {
 
 /// Stores the busy times that the network model reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub struct TileObserver(Option<NetworkOccupancy>);
+pub struct TileBusyTimeObserver(Option<TileNetworkOccupancy>);
 
-impl Observer for TileObserver {
+impl Observer for TileBusyTimeObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
         self.0 = Some(occupancy.clone());
     }
 }
 
-impl TileObserver {
+impl TileBusyTimeObserver {
     /// Returns the busy times on the machine of `prepared`; `None` if the machine has no tiles, or if its network model
     /// reports no busy times.
     pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
@@ -125,14 +125,14 @@ fn count_links_between_cores(machine: &Machine) -> u64 {
 }
 
 /// Returns the table of busy times of links and ports.
-pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<ReportTableWithNotes> {
     let used = report.tiles.as_ref();
     let used = used.filter(|tiles| !(tiles.links.is_empty() && tiles.ports.is_empty()));
     let Some(tiles) = used else {
         return Vec::new();
     };
-    let mut section = ReportSection::new(
-        SectionId::Tiles,
+    let mut section = ReportTableWithNotes::new(
+        ReportTableSubject::Tiles,
         [
             left_aligned_column("LINKS AND PORTS", 17),
             right_aligned_column("of machine", 11),

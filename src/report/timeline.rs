@@ -10,17 +10,17 @@
 //! counters: allocated bytes by class (if its nodes allocate or free memory); bytes sent per second (if it
 //! communicates); and the number of nodes that wait for a lane (if any node waits).
 
-use super::TimeCategory;
+use super::NpuTimeCategory;
 use super::collectives::bus_factor;
 use super::issue_times::IssueTimes;
-use super::memory::{EndedInstant, MemoryTracker};
+use super::memory::{BytesAtInstantEnd, MemoryTracker};
 use super::replay::group_label;
 use super::summary::kind_label;
 use super::{CollectiveRecord, CriticalPathSegment, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
-use chakram_engine::{CommTiming, CompiledReplay, GroupView};
+use chakram_engine::{CommTiming, CompiledReplay, PlacedWorkloadGroup};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub use selection::TimelineSelection;
 
 use chrome::ChromeEncoder;
 use counters::TimelineCounters;
-use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
+use events::{ArrowEnd, RankTrackId, TimelineEncoder, TimelineSlice};
 use nesting::{NestingRange, OpenLaneRanges};
 use origins::TimelineNodeCallers;
 use perfetto::PerfettoEncoder;
@@ -58,12 +58,12 @@ pub enum TimelineFormat {
 
 /// The encoder of the chosen format.
 #[derive(Debug)]
-enum FormatEncoder<W> {
+enum ChromeOrPerfettoEncoder<W> {
     Chrome(ChromeEncoder<W>),
     Perfetto(Box<PerfettoEncoder<W>>),
 }
 
-impl<W: Write> FormatEncoder<W> {
+impl<W: Write> ChromeOrPerfettoEncoder<W> {
     fn get(&mut self) -> &mut dyn TimelineEncoder {
         match self {
             Self::Chrome(encoder) => encoder,
@@ -78,7 +78,7 @@ pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
     /// Each group with its displayed name.
-    groups: Vec<(String, GroupView<'a>)>,
+    groups: Vec<(String, PlacedWorkloadGroup<'a>)>,
     /// By instance, the tracks for receives.
     receives: Vec<Vec<ReceiveTrack>>,
     /// The open slices of paths, by instance and lane.
@@ -88,7 +88,7 @@ pub struct TimelineWriter<'a, W> {
     memory: MemoryTracker<'a>,
     /// For each instance, the memory at the start of the drawn time range; `None` if the memory did not change before
     /// that time, or is already drawn.
-    held_before: Vec<Option<EndedInstant>>,
+    held_before: Vec<Option<BytesAtInstantEnd>>,
     counters: TimelineCounters,
     /// For each instance, the transfer start times of the sends in progress.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
@@ -96,7 +96,7 @@ pub struct TimelineWriter<'a, W> {
     origins: TimelineNodeCallers<'a>,
     /// Ranges around the current node; stored here to reuse the allocation.
     path: Vec<NestingRange<'a>>,
-    encoder: FormatEncoder<W>,
+    encoder: ChromeOrPerfettoEncoder<W>,
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
@@ -129,10 +129,10 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             path: Vec::new(),
             prepared,
             encoder: match format {
-                TimelineFormat::Chrome => FormatEncoder::Chrome(ChromeEncoder::new(out)),
+                TimelineFormat::Chrome => ChromeOrPerfettoEncoder::Chrome(ChromeEncoder::new(out)),
                 TimelineFormat::Perfetto => {
                     let title = format!("replay on {}", prepared.machine().name());
-                    FormatEncoder::Perfetto(Box::new(PerfettoEncoder::new(out, &title)))
+                    ChromeOrPerfettoEncoder::Perfetto(Box::new(PerfettoEncoder::new(out, &title)))
                 }
             },
         };
@@ -163,8 +163,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.counters
             .draw_remaining_counters(&ranks, self.encoder.get(), &self.selection);
         match self.encoder {
-            FormatEncoder::Chrome(encoder) => encoder.finish_file(),
-            FormatEncoder::Perfetto(encoder) => encoder.finish_file(),
+            ChromeOrPerfettoEncoder::Chrome(encoder) => encoder.finish_file(),
+            ChromeOrPerfettoEncoder::Perfetto(encoder) => encoder.finish_file(),
         }
     }
 
@@ -172,14 +172,14 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.prepared.workload().instances()[instance].rank.0
     }
 
-    fn track_of(&self, instance: usize, lane: u32) -> TrackId {
+    fn track_of(&self, instance: usize, lane: u32) -> RankTrackId {
         let rank = self.rank_of_instance(instance);
-        TrackId { rank, lane }
+        RankTrackId { rank, lane }
     }
 
     /// Draws the memory of an instance at the end of an instant.
     #[inline(never)]
-    fn draw_memory(&mut self, instance: InstanceId, over: EndedInstant) {
+    fn draw_memory(&mut self, instance: InstanceId, over: BytesAtInstantEnd) {
         let (at, selection) = (over.0, &self.selection);
         if !selection.has_rank(Rank(self.rank_of_instance(instance.index()))) || at > selection.to {
             return;
@@ -200,7 +200,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         }
     }
 
-    fn draw_allocated_memory(&mut self, instance: InstanceId, (at, held): EndedInstant) {
+    fn draw_allocated_memory(&mut self, instance: InstanceId, (at, held): BytesAtInstantEnd) {
         let classes = self.memory.changing_tensor_classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
@@ -210,13 +210,13 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     /// Draws a segment of the critical path on the path's own track.
-    fn draw_path_segment(&mut self, track: TrackId, segment: &CriticalPathSegment) {
+    fn draw_path_segment(&mut self, track: RankTrackId, segment: &CriticalPathSegment) {
         let CriticalPathSegment { instance, node, .. } = *segment;
         let rank = self.rank_of_instance(instance.index());
         let kind = self.started.graph_of(instance).kind(node);
         let (name, mut facts) =
             describe::describe_node(self.prepared, &self.groups, instance, node, kind);
-        let name = if TimeCategory::from_node_kind(kind) == Some(segment.category) {
+        let name = if NpuTimeCategory::from_node_kind(kind) == Some(segment.category) {
             format!("rank {rank}: {name}")
         } else {
             format!("rank {rank}: before {name}")
@@ -224,7 +224,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         facts.name = None;
         let slice = TimelineSlice {
             name: &name,
-            category: TimeCategory::KEYS[segment.category as usize],
+            category: NpuTimeCategory::KEYS[segment.category as usize],
             start: segment.from,
             end: segment.to,
             facts,
@@ -362,7 +362,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         // The critical path's process needs a number that no rank has. Ranks are numbered from 0, so use the
         // number of ranks.
         let rank = self.prepared.workload().rank_count();
-        let track = TrackId { rank, lane: 0 };
+        let track = RankTrackId { rank, lane: 0 };
         self.encoder_mut()
             .name_rank(rank, "critical path of the replay");
         self.encoder_mut().name_track(track, "critical path", 0);

@@ -3,7 +3,7 @@
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
 use super::scenario::{ArrivalRate, ArrivalStream, RequestWork, Scenario};
-use super::tables::{ColumnUnit, TableReader};
+use super::tables::{TableReader, TimeColumnUnit};
 use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
@@ -51,7 +51,7 @@ impl RequestModelSampler {
 }
 
 /// Yields, in time order, arrivals that do not depend on earlier answers.
-pub struct ArrivalSource<'s> {
+pub struct OpenLoopArrivalSource<'s> {
     scenario: &'s Scenario,
     mix: RequestModelSampler,
     gaps: RandomStream,
@@ -61,7 +61,7 @@ pub struct ArrivalSource<'s> {
     file: Option<ArrivalFile<'s>>,
 }
 
-impl<'s> ArrivalSource<'s> {
+impl<'s> OpenLoopArrivalSource<'s> {
     pub fn new(scenario: &'s Scenario) -> Result<Self, ServeError> {
         let file = match &scenario.stream {
             ArrivalStream::File { .. } => Some(ArrivalFile::open_file(scenario)?),
@@ -161,7 +161,7 @@ struct ArrivalFile<'s> {
 enum ArrivalFileReader {
     Table {
         reader: Box<TableReader>,
-        at: (usize, ColumnUnit),
+        at: (usize, TimeColumnUnit),
         model: Option<usize>,
         tokens: [Option<usize>; 2],
     },
@@ -330,8 +330,8 @@ impl ArrivalFileReader {
                 format_args!("one of {}", units.join(", ")),
             ));
         };
-        let unit = ColumnUnit::from_column_name(&reader.column_names()[at])
-            .unwrap_or(ColumnUnit::MICROSECONDS);
+        let unit = TimeColumnUnit::from_column_name(&reader.column_names()[at])
+            .unwrap_or(TimeColumnUnit::MICROSECONDS);
         Ok(Self::Table {
             at: (at, unit),
             model: reader.find_first_column(&["model"]),

@@ -26,7 +26,7 @@ struct SimultaneouslyFreeCores {
 
 /// Cores of a processor, and the times at which they are free.
 #[derive(Clone, Debug)]
-pub struct CoreArray {
+pub struct CoreFreeTimes {
     cores: u64,
     /// Core that gets the next task.
     pointer: u64,
@@ -44,7 +44,7 @@ pub struct JobTimeRange {
     pub end: Time,
 }
 
-impl CoreArray {
+impl CoreFreeTimes {
     /// Creates `cores` free cores; at least one is created.
     pub fn new(cores: u64) -> Self {
         let all = SimultaneouslyFreeCores {
@@ -145,8 +145,8 @@ mod tests {
     fn tasks_start_at_the_latest_of_three_instants() {
         // Three cores get 4 tasks of 5 ps at 10 ps: all cores are busy until 15 ps, and core 0
         // until 20 ps.
-        let mut cores = CoreArray::new(3);
-        let deal = |cores: &mut CoreArray, now, tasks, each| {
+        let mut cores = CoreFreeTimes::new(3);
+        let deal = |cores: &mut CoreFreeTimes, now, tasks, each| {
             let dealt = cores.assign_tasks(Time(now), tasks, Span(each));
             (dealt.start.0, dealt.end.0)
         };
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn runs_join_where_cores_idle() {
-        let mut cores = CoreArray::new(1000);
+        let mut cores = CoreFreeTimes::new(1000);
         for job in 0..10_000_u64 {
             // With a job every 100 ps, cores become idle between jobs, so at most three runs of
             // cores exist.

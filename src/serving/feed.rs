@@ -10,16 +10,16 @@
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
-use super::prepared::{PreparedModel, PreparedScenario};
+use super::prepared::{ModelWithJobTimes, ScenarioWithModelTimes};
 use super::program;
 use super::recorder::ServeRunRecorder;
-use super::server::{JobTimesWithToken, Server};
+use super::server::{JobTimesWithToken, ServeRunState};
 use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, FeedRequests, JobTimes, Launch, LaunchFeed, LaunchRecord, ProcessorJob,
-    ProcessorModel, run_launches,
+    CompiledReplay, FeedRequestBuffer, LanelessProcessorModel, LaunchFeed, LaunchRecord,
+    LaunchRequest, ProcessorJobTimes, ProcessorKernelJob, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
@@ -27,7 +27,7 @@ use std::cell::RefCell;
 
 /// Order of the models' programs in the event loop. Traces come first, because the loop takes the
 /// settings for collectives from its first program.
-struct ProgramOrder {
+struct ModelProgramOrder {
     /// For each program, the index of its model.
     models: Vec<usize>,
     /// For each model, the index of its program.
@@ -36,8 +36,8 @@ struct ProgramOrder {
     traces: u32,
 }
 
-impl ProgramOrder {
-    fn from_prepared_models(models: &[PreparedModel<'_>]) -> Self {
+impl ModelProgramOrder {
+    fn from_prepared_models(models: &[ModelWithJobTimes<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
         order.sort_by_key(|&model| models[model].traced_model().is_none());
         let mut programs = vec![0; models.len()];
@@ -59,35 +59,35 @@ impl ProgramOrder {
 }
 
 /// Implements a feed that launches the server's batches.
-struct RequestFeed<'f, 's> {
-    server: &'f RefCell<Server<'s>>,
-    order: &'f ProgramOrder,
+struct ServerBatchFeed<'f, 's> {
+    server: &'f RefCell<ServeRunState<'s>>,
+    order: &'f ModelProgramOrder,
 }
 
-impl RequestFeed<'_, '_> {
-    fn launch_batches(&self, queue: &mut FeedRequests) {
+impl ServerBatchFeed<'_, '_> {
+    fn launch_batches(&self, queue: &mut FeedRequestBuffer) {
         for begun in self.server.borrow_mut().take_launches() {
-            queue.begin_launch(Launch {
+            queue.begin_launch(LaunchRequest {
                 program: self.order.programs[begun.model as usize],
                 npu: begun.npu,
                 tag: begun.flight.into(),
-                ..Launch::default()
+                ..LaunchRequest::default()
             });
         }
     }
 }
 
-impl LaunchFeed for RequestFeed<'_, '_> {
+impl LaunchFeed for ServerBatchFeed<'_, '_> {
     fn wake_at(&self) -> Option<Time> {
         self.server.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
         self.server.borrow_mut().handle_due(now);
         self.launch_batches(queue);
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut FeedRequests) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut FeedRequestBuffer) {
         if self.order.is_trace(ended.program) {
             let mut server = self.server.borrow_mut();
             server.on_launch_ended(now, ended.tag as u32);
@@ -98,15 +98,15 @@ impl LaunchFeed for RequestFeed<'_, '_> {
 
 /// Implements a processor model that takes job times from the server.
 struct ServerProcessorModel<'f, 's> {
-    server: &'f RefCell<Server<'s>>,
-    order: &'f ProgramOrder,
+    server: &'f RefCell<ServeRunState<'s>>,
+    order: &'f ModelProgramOrder,
     /// Jobs whose times the current call computed; reused to keep the allocation.
     answered: Vec<JobTimesWithToken>,
 }
 
 impl ServerProcessorModel<'_, '_> {
-    fn report_started_jobs(&mut self, started: &mut Vec<JobTimes>) {
-        let times = self.answered.drain(..).map(|job| JobTimes {
+    fn report_started_jobs(&mut self, started: &mut Vec<ProcessorJobTimes>) {
+        let times = self.answered.drain(..).map(|job| ProcessorJobTimes {
             token: job.token,
             start: job.times.start,
             end: job.times.end,
@@ -115,12 +115,17 @@ impl ServerProcessorModel<'_, '_> {
     }
 }
 
-impl ProcessorModel for ServerProcessorModel<'_, '_> {
+impl LanelessProcessorModel for ServerProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, program: u32) -> bool {
         !self.order.is_trace(program)
     }
 
-    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn submit_job(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        started: &mut Vec<ProcessorJobTimes>,
+    ) {
         let mut server = self.server.borrow_mut();
         server.submit_job(
             now,
@@ -133,7 +138,12 @@ impl ProcessorModel for ServerProcessorModel<'_, '_> {
         self.report_started_jobs(started);
     }
 
-    fn on_job_ended(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn on_job_ended(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        started: &mut Vec<ProcessorJobTimes>,
+    ) {
         let mut server = self.server.borrow_mut();
         server.end_job(now, job.tag as u32, job.node.0, &mut self.answered);
         drop(server);
@@ -143,14 +153,14 @@ impl ProcessorModel for ServerProcessorModel<'_, '_> {
 
 /// Serves all requests.
 pub(super) fn run<'s>(
-    prepared: &'s PreparedScenario<'s>,
+    prepared: &'s ScenarioWithModelTimes<'s>,
     observer: &'s mut dyn RequestObserver,
 ) -> Result<ServeRunRecorder<'s>, ServeError> {
     let traces = || {
         prepared
             .models
             .iter()
-            .filter_map(PreparedModel::traced_model)
+            .filter_map(ModelWithJobTimes::traced_model)
     };
     let stand_in;
     let machine = match traces().next() {
@@ -160,7 +170,7 @@ pub(super) fn run<'s>(
             &stand_in
         }
     };
-    let order = ProgramOrder::from_prepared_models(&prepared.models);
+    let order = ModelProgramOrder::from_prepared_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.traced_model() {
         Some(_) => Ok(None),
@@ -179,8 +189,8 @@ pub(super) fn run<'s>(
         compiled.map_err(|refusal| ServeError::Replay(refusal.into()))
     });
     let programs: Vec<CompiledReplay<'_>> = programs.collect::<Result<_, _>>()?;
-    let server = RefCell::new(Server::new(prepared, observer)?);
-    let mut feed = RequestFeed {
+    let server = RefCell::new(ServeRunState::new(prepared, observer)?);
+    let mut feed = ServerBatchFeed {
         server: &server,
         order: &order,
     };
@@ -193,7 +203,7 @@ pub(super) fn run<'s>(
     server.into_inner().close_records()
 }
 
-fn create_model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
+fn create_model_program(model: &ModelWithJobTimes<'_>) -> Result<Workload, ServeError> {
     let after = |job: u32| match model.vector_jobs() {
         Some(vectors) => vectors.dependencies_of(job).to_vec(),
         None => job.checked_sub(1).into_iter().collect(),

@@ -12,7 +12,7 @@
 //! Rows with equal model, batch and concurrency are averaged.
 
 use super::error::ServeError;
-use super::tables::{ColumnUnit, TableReader};
+use super::tables::{TableReader, TimeColumnUnit};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ impl MeasurementSummary {
 }
 
 /// The times of a row, divided into datapath, queue and compute.
-struct MeasuredRow {
+struct MeasuredRowTimeParts {
     datapath: Span,
     queue: Span,
     compute: Span,
@@ -70,7 +70,7 @@ struct MeasuredRow {
 }
 
 /// Columns whose times add up to one part, such as the datapath.
-struct TimePartColumns(Vec<(usize, ColumnUnit)>);
+struct TimePartColumns(Vec<(usize, TimeColumnUnit)>);
 
 impl TimePartColumns {
     fn sum(&self, table: &TableReader) -> Result<Span, ServeError> {
@@ -116,7 +116,7 @@ pub fn import_measurements(
                     .rsplit_once('_')
                     .is_some_and(|(front, _)| front == name)
             })
-            .filter_map(|(at, heading)| Some((at, ColumnUnit::from_column_name(heading)?)))
+            .filter_map(|(at, heading)| Some((at, TimeColumnUnit::from_column_name(heading)?)))
             .collect();
         TimePartColumns(found)
     };
@@ -125,7 +125,11 @@ pub fn import_measurements(
             let columns = names
                 .iter()
                 .filter_map(|name| table.find_first_column(&[name]));
-            TimePartColumns(columns.map(|at| (at, ColumnUnit::MICROSECONDS)).collect())
+            TimePartColumns(
+                columns
+                    .map(|at| (at, TimeColumnUnit::MICROSECONDS))
+                    .collect(),
+            )
         };
         let total = part(&["Avg latency"]);
         (part(TRITON[0]), part(TRITON[1]), part(TRITON[2]), total)
@@ -145,7 +149,7 @@ pub fn import_measurements(
     }
     let [model, batch, concurrency, platform] =
         ["model", "batch", "concurrency", "platform"].map(|name| table.find_first_column(&[name]));
-    let mut groups: Vec<((String, u32, u32), Vec<MeasuredRow>)> = Vec::new();
+    let mut groups: Vec<((String, u32, u32), Vec<MeasuredRowTimeParts>)> = Vec::new();
     while table.advance_row()? {
         if platform.is_some_and(|column| table.cell_text(column) != options.platform) {
             continue;
@@ -201,7 +205,7 @@ pub fn import_measurements(
                 })?)
             }
         };
-        let row = MeasuredRow {
+        let row = MeasuredRowTimeParts {
             datapath,
             queue,
             compute,
@@ -224,15 +228,15 @@ pub fn import_measurements(
 }
 
 fn summarize_measured_rows(
-    ((model, batch, concurrency), rows): ((String, u32, u32), Vec<MeasuredRow>),
+    ((model, batch, concurrency), rows): ((String, u32, u32), Vec<MeasuredRowTimeParts>),
 ) -> MeasurementSummary {
     let count = rows.len() as u128;
-    let mean = |of: &dyn Fn(&MeasuredRow) -> Span| {
+    let mean = |of: &dyn Fn(&MeasuredRowTimeParts) -> Span| {
         let sum: u128 = rows.iter().map(|row| u128::from(of(row).0)).sum();
         Span(((sum + count / 2) / count) as u64)
     };
     let compute = mean(&|row| row.compute);
-    let off = |row: &MeasuredRow| row.compute.0.abs_diff(compute.0) as f64;
+    let off = |row: &MeasuredRowTimeParts| row.compute.0.abs_diff(compute.0) as f64;
     let most = rows.iter().map(off).fold(0.0, f64::max);
     MeasurementSummary {
         rows: rows.len() as u32,

@@ -26,7 +26,7 @@ use chakram_workloads::model::{
 
 /// Equal tasks that become ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VectorJob {
+pub struct EqualVectorProductTasks {
     /// Number of tasks.
     pub tasks: u64,
     /// Length of the two vectors of a task, in elements. The length is also the number of
@@ -34,7 +34,7 @@ pub struct VectorJob {
     pub length: u64,
 }
 
-impl VectorJob {
+impl EqualVectorProductTasks {
     /// Returns the number of multiplications of all tasks.
     pub fn multiplication_count(&self) -> u64 {
         self.tasks.saturating_mul(self.length)
@@ -84,7 +84,7 @@ impl ParallelBranchRule {
 
 /// Translation of operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JobLoweringOptions {
+pub struct OperatorToJobLowering {
     /// How convolutions are divided into vector products.
     pub convolution: ConvolutionTaskSplit,
     /// If true, each attention head has its own jobs (queries, keys, values and their products),
@@ -102,7 +102,7 @@ pub struct JobLoweringOptions {
 /// Jobs with their dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGraph {
-    jobs: Vec<VectorJob>,
+    jobs: Vec<EqualVectorProductTasks>,
     /// For each job, the index of its first dependency in `sources`. The last entry is the length
     /// of `sources`.
     offsets: Vec<u32>,
@@ -124,7 +124,7 @@ impl Default for JobGraph {
 
 impl JobGraph {
     /// Adds a job that depends on the earlier jobs `after`, and returns its index.
-    pub fn add_job(&mut self, job: VectorJob, after: &[u32]) -> u32 {
+    pub fn add_job(&mut self, job: EqualVectorProductTasks, after: &[u32]) -> u32 {
         let number = self.jobs.len() as u32;
         self.jobs.push(job);
         self.sources.extend_from_slice(after);
@@ -133,7 +133,7 @@ impl JobGraph {
     }
 
     /// Returns all jobs; each job comes after its dependencies.
-    pub fn jobs(&self) -> &[VectorJob] {
+    pub fn jobs(&self) -> &[EqualVectorProductTasks] {
         &self.jobs
     }
 
@@ -165,7 +165,10 @@ impl JobGraph {
 
     /// Returns the number of multiplications of a request.
     pub fn multiplication_count(&self) -> u64 {
-        let each = self.jobs.iter().map(VectorJob::multiplication_count);
+        let each = self
+            .jobs
+            .iter()
+            .map(EqualVectorProductTasks::multiplication_count);
         each.fold(0, u64::saturating_add)
     }
 
@@ -176,8 +179,8 @@ impl JobGraph {
     }
 
     /// Converts the operators of `model` to jobs.
-    pub fn of_model(model: &Model, lowering: JobLoweringOptions) -> Self {
-        let mut emitter = JobEmitter {
+    pub fn of_model(model: &Model, lowering: OperatorToJobLowering) -> Self {
+        let mut emitter = ModelJobGraphBuilder {
             graph: Self::default(),
             lowering,
             frontier: Vec::new(),
@@ -198,9 +201,9 @@ impl JobGraph {
 }
 
 /// Builds the jobs of a model, operator by operator.
-struct JobEmitter {
+struct ModelJobGraphBuilder {
     graph: JobGraph,
-    lowering: JobLoweringOptions,
+    lowering: OperatorToJobLowering,
     /// Jobs on which the next job of the chain depends.
     frontier: Vec<u32>,
     /// Jobs on which new branches of the current layer depend.
@@ -212,13 +215,13 @@ struct JobEmitter {
     around: Vec<u32>,
 }
 
-impl JobEmitter {
+impl ModelJobGraphBuilder {
     fn push_job(&mut self, tasks: u64, length: u64, after: &[u32]) -> u32 {
-        let mut job = VectorJob { tasks, length };
+        let mut job = EqualVectorProductTasks { tasks, length };
         let merge = self.lowering.merge;
         if length < merge {
             let all = u128::from(tasks) * u128::from(length);
-            job = VectorJob {
+            job = EqualVectorProductTasks {
                 tasks: u64::try_from(all.div_ceil(merge.into())).unwrap_or(u64::MAX),
                 length: merge,
             };

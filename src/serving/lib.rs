@@ -6,8 +6,8 @@
 //! measured latencies, or traces that are replayed.
 //!
 //! ```text
-//! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)
-//! platform ──────► Platform ─┴─► PreparedScenario ┤        │ Server: arrivals, policy, what is in flight
+//! scenario.toml ─► Scenario ─┐                    ┌─► ServerBatchFeed ──launches──► the one loop (engine)
+//! platform ──────► Platform ─┴─► ScenarioWithModelTimes ┤        │ ServeRunState: arrivals, policy, what is in flight
 //!                                                 └─► ServerProcessorModel ◄──jobs────┘        │
 //!                                                     closed forms         ServeRunRecorder ─► ServeReport
 //! ```
@@ -44,7 +44,10 @@ pub use error::ServeError;
 pub use import::{
     MeasurementImportDefaults, MeasurementSummary, format_platform_file, import_measurements,
 };
-pub use jobs::{ConvolutionTaskSplit, JobGraph, JobLoweringOptions, ParallelBranchRule, VectorJob};
+pub use jobs::{
+    ConvolutionTaskSplit, EqualVectorProductTasks, JobGraph, OperatorToJobLowering,
+    ParallelBranchRule,
+};
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreCountAndClock, MeasuredLatency, Platform, read_platform_text};
 pub use presets::{PRESETS, PlatformPreset};
@@ -55,7 +58,7 @@ pub use report::{
 };
 pub use scenario::{
     ArrivalRate, ArrivalStream, ModelValueLocation, RequestWork, RunStopRule, Scenario,
-    ServedModel, ServicePolicyChoice, ServicePolicyKind,
+    ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
 pub use tables::LatencyCurve;
@@ -63,7 +66,7 @@ pub use timeline::RequestTimelineWriter;
 pub use trace_job::TraceJob;
 
 use chakram_base::units::Span;
-use prepared::PreparedScenario;
+use prepared::ScenarioWithModelTimes;
 
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +95,7 @@ pub fn serve_requests(
     options: ServeOptions,
     observer: &mut dyn RequestObserver,
 ) -> Result<ServeReport, ServeError> {
-    let mut prepared = PreparedScenario::new(scenario, platform)?;
+    let mut prepared = ScenarioWithModelTimes::new(scenario, platform)?;
     prepared.slo = options.slo;
     let recorder = feed::run(&prepared, observer)?;
     Ok(ServeReport::build_report(recorder))

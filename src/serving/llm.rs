@@ -2,7 +2,7 @@
 //! store keys and values in blocks.
 //!
 //! ```text
-//! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
+//! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmRunState ──launches of steps──► the one loop (engine)
 //! machine ─► LlmDeployment ┘                     │  StepScheduler, KvBlockPool: who takes part, by rules
 //!            rules, blocks, prices of steps      └─► LlmRunRecorder ─► LlmReport
 //! ```
@@ -34,11 +34,13 @@ mod token_content;
 mod token_work;
 mod workload;
 
-pub use deployment::{EngineMachineAndMemory, LlmDeployment, NpuMemoryPlan, TensorDegreeChoice};
+pub use deployment::{
+    EngineMachineAndMemory, LlmDeployment, NpuMemoryBreakdown, TensorDegreeCandidate,
+};
 pub use limits::LlmTimeLimits;
-pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
+pub use observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver, NoLlmObserver};
 pub use planner::{
-    LimitVerdict, LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate,
+    LimitAttainmentVerdict, LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate,
     plan_capacity,
 };
 pub use report::{
@@ -47,18 +49,18 @@ pub use report::{
     RequestTimeSummary, StepTimePartShare, TokenGapSummary, html, rows, text,
 };
 pub use rules::{
-    BatchingRule, BlockReservationRule, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
+    BatchJoinRule, BlockReservationRule, DEFAULT_RULES, EngineRules, RULE_SETS, WaitingRequestOrder,
 };
 pub use scenario::{
     ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, ScenarioRuleText, ServedLlm,
     is_llm_scenario,
 };
-pub use scheduler::{EngineStep, PreemptedRequest, RequestStepShare};
-pub use step_cost::{StepCost, StepCostPart};
-pub use step_load::{LinearStepTime, StepLoad};
+pub use scheduler::{ComposedEngineStep, PreemptedRequest, RequestStepShare};
+pub use step_cost::{StepTimeCalculator, StepTimePart};
+pub use step_load::{LinearStepTime, StepTimeInputs};
 pub use step_price::StepTimeSource;
-pub use step_profile::{MeasuredStepProfile, StepProfileChoice};
-pub use token_work::TokenWeightCounts;
+pub use step_profile::{ProfiledStepTimeModel, StepProfileTableSettings};
+pub use token_work::WeightsPerStepAndToken;
 pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 
 use super::error::ServeError;

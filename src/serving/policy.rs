@@ -6,7 +6,7 @@ mod batching;
 mod keyed;
 mod round_robin;
 
-pub use batching::BatchQueue;
+pub use batching::PerModelBatchingQueue;
 pub use keyed::KeyedQueue;
 pub use round_robin::ArrivalOrderQueue;
 
@@ -68,7 +68,7 @@ pub fn create_policy_queue(kind: ServicePolicyKind, models: usize) -> Box<dyn Se
             Box::new(KeyedQueue::new(keyed::key_function_of(kind)))
         }
         ServicePolicyKind::Batching { batch, wait } => {
-            Box::new(BatchQueue::new(batch, wait, models))
+            Box::new(PerModelBatchingQueue::new(batch, wait, models))
         }
     }
 }

@@ -8,46 +8,46 @@ use super::random::{RandomPurpose, RandomStream};
 use super::request::RequestState;
 use super::scenario::{RequestWork, Scenario, ServedModel, ServicePolicyKind};
 use super::tables::LatencyCurve;
-use super::traced::TracedModel;
-use super::unloaded::UnloadedJobs;
+use super::traced::TracedJobWithTimes;
+use super::unloaded::LoneRequestJobs;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::borrow::Cow;
 
 /// A scenario with the times of its models.
 #[derive(Debug)]
-pub struct PreparedScenario<'s> {
+pub struct ScenarioWithModelTimes<'s> {
     pub scenario: &'s Scenario,
     pub platform: Option<&'s Platform>,
     /// Number of cores per processor; 1 if the platform states no cores.
     pub cores: u64,
-    pub models: Vec<PreparedModel<'s>>,
+    pub models: Vec<ModelWithJobTimes<'s>>,
     /// Limit on the serve times of all models.
     pub slo: Option<Span>,
 }
 
 /// A model with the times of its jobs on the platform.
 #[derive(Debug)]
-pub struct PreparedModel<'s> {
+pub struct ModelWithJobTimes<'s> {
     pub served: &'s ServedModel,
     pub datapath: Span,
     /// Duration of one task of each vector job.
     each: Vec<Span>,
     /// The model's vector jobs, used to compute their time on idle cores; `None` for other models.
-    unloaded: Option<UnloadedJobs>,
+    unloaded: Option<LoneRequestJobs>,
     /// Measured latency of a single request; zero if the model has none.
     one: Span,
     largest: Span,
     /// Measured latencies by batch size, from the scenario or the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
     /// The job, read from traces, that each request launches.
-    traced: Option<TracedModel<'s>>,
+    traced: Option<TracedJobWithTimes<'s>>,
 }
 
 /// Number of prompt tokens and number of answer tokens for requests that state none.
 const NO_TOKENS: [u32; 2] = [1, 1];
 
-impl<'s> PreparedScenario<'s> {
+impl<'s> ScenarioWithModelTimes<'s> {
     /// Computes the times of `scenario`'s models on `platform`. No platform is needed if all models have
     /// latencies.
     ///
@@ -58,7 +58,7 @@ impl<'s> PreparedScenario<'s> {
         let cores = platform.and_then(|platform| platform.cores);
         let models = scenario.models.iter();
         let models: Result<Vec<_>, ServeError> = models
-            .map(|served| PreparedModel::new(scenario, served, platform))
+            .map(|served| ModelWithJobTimes::new(scenario, served, platform))
             .collect();
         Ok(Self {
             scenario,
@@ -78,7 +78,7 @@ impl<'s> PreparedScenario<'s> {
         if self
             .models
             .iter()
-            .any(PreparedModel::takes_work_from_arrivals)
+            .any(ModelWithJobTimes::takes_work_from_arrivals)
         {
             return None;
         }
@@ -97,7 +97,7 @@ impl<'s> PreparedScenario<'s> {
     /// that the request's work occupies all cores, and the request's unloaded time divided by the
     /// number of slots. With one slot, the result is the unloaded time. If the number of slots is
     /// unlimited, the result is the time of the work on all cores.
-    pub fn processor_seconds_per_request(&self, model: &PreparedModel<'_>) -> f64 {
+    pub fn processor_seconds_per_request(&self, model: &ModelWithJobTimes<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
         let work = model.mean_all_core_seconds(self, together);
         let held = match self.scenario.policy.slots {
@@ -159,7 +159,7 @@ fn check_policy_fits_model(
     Ok(())
 }
 
-impl<'s> PreparedModel<'s> {
+impl<'s> ModelWithJobTimes<'s> {
     fn new(
         scenario: &'s Scenario,
         served: &'s ServedModel,
@@ -190,7 +190,7 @@ impl<'s> PreparedModel<'s> {
                 };
                 let jobs = graph.jobs().iter();
                 each.extend(jobs.map(|job| clock.clock.time_for_cycles(job.length)));
-                let jobs = UnloadedJobs::new(graph, &served.name)?;
+                let jobs = LoneRequestJobs::new(graph, &served.name)?;
                 let time = |together: u32| {
                     jobs.unloaded_time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
@@ -257,7 +257,7 @@ impl<'s> PreparedModel<'s> {
                         ),
                     ));
                 };
-                let model = TracedModel::new(trace, machine, scenario);
+                let model = TracedJobWithTimes::new(trace, machine, scenario);
                 traced = Some(model.map_err(|why| unservable_error_with_hint(served, why))?);
                 1
             }
@@ -313,7 +313,7 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns the job, read from traces, that each request for the model launches; `None` for
     /// other models.
-    pub fn traced_model(&self) -> Option<&TracedModel<'s>> {
+    pub fn traced_model(&self) -> Option<&TracedJobWithTimes<'s>> {
         self.traced.as_ref()
     }
 
@@ -338,7 +338,7 @@ impl<'s> PreparedModel<'s> {
     /// products.
     pub(super) fn draw_job_durations(
         &self,
-        of: &PreparedScenario<'_>,
+        of: &ScenarioWithModelTimes<'_>,
         requests: &[RequestState],
     ) -> [Span; 2] {
         let seed = of.scenario.seed;
@@ -377,7 +377,7 @@ impl<'s> PreparedModel<'s> {
     /// requests with the given numbers.
     pub fn tasks_and_length_of_job(
         &self,
-        of: &PreparedScenario<'_>,
+        of: &ScenarioWithModelTimes<'_>,
         job: u32,
         numbers: impl Iterator<Item = u64>,
         lengths: &[Span; 2],
@@ -396,7 +396,7 @@ impl<'s> PreparedModel<'s> {
     /// scenario's sparsity exactly.
     fn unskipped_task_count(
         &self,
-        of: &PreparedScenario<'_>,
+        of: &ScenarioWithModelTimes<'_>,
         job: u32,
         number: u64,
         tasks: u64,
@@ -416,7 +416,7 @@ impl<'s> PreparedModel<'s> {
     /// latency. The batch's jobs run on idle cores; jobs that have `ended` are not included.
     pub(super) fn unloaded_time(
         &self,
-        of: &PreparedScenario<'_>,
+        of: &ScenarioWithModelTimes<'_>,
         requests: &[RequestState],
         ended: &[bool],
     ) -> Span {
@@ -439,7 +439,7 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns true if the time of a request is the sum of the times of its jobs.
     pub fn is_chain(&self) -> bool {
-        self.unloaded.as_ref().is_none_or(UnloadedJobs::is_chain)
+        self.unloaded.as_ref().is_none_or(LoneRequestJobs::is_chain)
     }
 
     /// Returns the mean time of a request, or of a batch of `together` requests, on an unloaded
@@ -469,14 +469,14 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the mean number of seconds that `together` requests occupy all cores.
-    fn mean_all_core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
+    fn mean_all_core_seconds(&self, of: &ScenarioWithModelTimes<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
         }
         match self.vector_jobs() {
             Some(graph) => {
                 let jobs = graph.jobs().iter().zip(&self.each);
-                let work = |(job, each): (&super::jobs::VectorJob, &Span)| {
+                let work = |(job, each): (&super::jobs::EqualVectorProductTasks, &Span)| {
                     job.tasks as f64 * each.as_seconds() * (1.0 - self.served.sparsity)
                 };
                 jobs.map(work).sum::<f64>() * f64::from(together) / of.cores as f64

@@ -4,7 +4,7 @@
 use super::error::ServeError;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
-use chakram_engine::{CollectiveTiming, LaunchMode, ReplayOptions};
+use chakram_engine::{CollectiveTimeSource, HostLaunchMode, ReplayOptions};
 use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
@@ -12,8 +12,8 @@ use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 /// Returns options for programs whose job times come from the server; the machine adds no times.
 pub fn untimed_replay_options() -> ReplayOptions {
     ReplayOptions::with_changes(|options| {
-        options.launch = LaunchMode::None;
-        options.collectives = Some(CollectiveTiming::Algorithms);
+        options.launch = HostLaunchMode::None;
+        options.collectives = Some(CollectiveTimeSource::Algorithms);
     })
 }
 

@@ -2,13 +2,13 @@
 //! results.
 
 use super::observe::CompletedRequest;
-use super::prepared::PreparedScenario;
+use super::prepared::ScenarioWithModelTimes;
 use super::statistics::{DurationSamples, LevelOverTime};
 use chakram_base::units::{Span, Time};
 
 /// Statistics of the requests of a model, of a class, or of the whole run.
 #[derive(Clone, Debug, Default)]
-pub struct ServeRowRecorder {
+pub struct RequestGroupStatistics {
     /// Number of counted requests that arrived.
     pub arrived: u64,
     /// Serve times of the counted requests that are complete.
@@ -23,11 +23,11 @@ pub struct ServeRowRecorder {
 
 /// All statistics that a run collects.
 pub struct ServeRunRecorder<'s> {
-    pub prepared: &'s PreparedScenario<'s>,
+    pub prepared: &'s ScenarioWithModelTimes<'s>,
     /// Limit on the serve times of all models; `None` if each model's deadline applies.
     pub slo: Option<Span>,
     /// One row per model, then one row per class, then a row for all requests.
-    pub rows: Vec<ServeRowRecorder>,
+    pub rows: Vec<RequestGroupStatistics>,
     /// Names of classes, in the order in which they first occur among the models.
     pub classes: Vec<&'s str>,
     class_of: Vec<Option<usize>>,
@@ -54,7 +54,7 @@ pub struct ServeRunRecorder<'s> {
 }
 
 impl<'s> ServeRunRecorder<'s> {
-    pub fn new(prepared: &'s PreparedScenario<'s>) -> Self {
+    pub fn new(prepared: &'s ScenarioWithModelTimes<'s>) -> Self {
         let mut classes: Vec<&str> = Vec::new();
         let mut class_of = Vec::new();
         for model in &prepared.scenario.models {
@@ -71,7 +71,7 @@ impl<'s> ServeRunRecorder<'s> {
         Self {
             prepared,
             slo: prepared.slo,
-            rows: vec![ServeRowRecorder::default(); rows],
+            rows: vec![RequestGroupStatistics::default(); rows],
             classes,
             class_of,
             queue: LevelOverTime::default(),

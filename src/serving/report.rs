@@ -2,7 +2,7 @@
 //! report.
 
 use super::platform::Platform;
-use super::recorder::{ServeRowRecorder, ServeRunRecorder};
+use super::recorder::{RequestGroupStatistics, ServeRunRecorder};
 use super::statistics::{IntervalEstimate, LevelSummary, PERCENTS};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
@@ -292,7 +292,7 @@ fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Ve
         Span::ZERO => 0.0,
         span => count as f64 / span.as_seconds(),
     };
-    let row = |name: &str, kind, recorded: &ServeRowRecorder, limited: bool| {
+    let row = |name: &str, kind, recorded: &RequestGroupStatistics, limited: bool| {
         let completed = recorded.serve.sample_count();
         let [datapath, queue, compute, preempted] = recorded.parts_ps.map(TimeSum);
         let percents = PERCENTS.iter();

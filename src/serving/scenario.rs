@@ -69,7 +69,7 @@ pub struct Scenario {
     /// Number of initial requests that reports do not count.
     pub warmup: u64,
     /// Order in which requests are served, with its parameters.
-    pub policy: ServicePolicyChoice,
+    pub policy: ServiceOrderAndSlots,
 }
 
 /// A model for which requests arrive.
@@ -194,7 +194,7 @@ pub struct RunStopRule {
 
 /// Order in which requests are served, and number of slots of each processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServicePolicyChoice {
+pub struct ServiceOrderAndSlots {
     /// Order in which queued requests are served.
     pub kind: ServicePolicyKind,
     /// Number of requests that a processor serves at once; `None` for no limit.

@@ -14,12 +14,12 @@
 //! `dispatch` assigns queued requests to processors, and preempts requests; `service` computes the
 //! times of jobs, and ends batches; `closing` closes the records of a run, and checks them.
 
-use super::arrivals::{ArrivalSource, RequestArrival, RequestModelSampler};
-use super::cores::{CoreArray, JobTimeRange};
+use super::arrivals::{OpenLoopArrivalSource, RequestArrival, RequestModelSampler};
+use super::cores::{CoreFreeTimes, JobTimeRange};
 use super::error::ServeError;
 use super::observe::RequestObserver;
 use super::policy::{self, QueuedRequest, ServiceQueue};
-use super::prepared::{PreparedModel, PreparedScenario};
+use super::prepared::{ModelWithJobTimes, ScenarioWithModelTimes};
 use super::random::{RandomPurpose, RandomStream};
 use super::recorder::ServeRunRecorder;
 use super::request::RequestState;
@@ -41,7 +41,7 @@ use flight::{BatchInFlight, Slab};
 /// State of a processor.
 #[derive(Debug)]
 struct ProcessorState {
-    cores: CoreArray,
+    cores: CoreFreeTimes,
     /// Number of batches that the processor can take in addition to the batches that it serves now.
     free_slots: u32,
     /// Number of traces that the processor is serving.
@@ -69,10 +69,10 @@ pub(super) struct BatchLaunch {
 }
 
 /// State of a run: its processors, its queue, its batches and its records.
-pub(super) struct Server<'s> {
-    prepared: &'s PreparedScenario<'s>,
+pub(super) struct ServeRunState<'s> {
+    prepared: &'s ScenarioWithModelTimes<'s>,
     policy: Box<dyn ServiceQueue>,
-    arrivals: ArrivalSource<'s>,
+    arrivals: OpenLoopArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
     /// Draws the model of each request that a user sends.
     mix: RequestModelSampler,
@@ -103,16 +103,16 @@ pub(super) struct Server<'s> {
     failure: Option<ServeError>,
 }
 
-impl<'s> Server<'s> {
+impl<'s> ServeRunState<'s> {
     pub fn new(
-        prepared: &'s PreparedScenario<'s>,
+        prepared: &'s ScenarioWithModelTimes<'s>,
         observer: &'s mut dyn RequestObserver,
     ) -> Result<Self, ServeError> {
         let scenario = prepared.scenario;
-        let mut arrivals = ArrivalSource::new(scenario)?;
+        let mut arrivals = OpenLoopArrivalSource::new(scenario)?;
         let next_arrival = arrivals.next()?;
         let processor = || ProcessorState {
-            cores: CoreArray::new(prepared.cores),
+            cores: CoreFreeTimes::new(prepared.cores),
             free_slots: scenario.policy.slots.unwrap_or(u32::MAX),
             traces: 0,
             traced_since: Time::ZERO,
@@ -256,7 +256,7 @@ impl<'s> Server<'s> {
         }
     }
 
-    fn model_by_index(&self, model: u32) -> &'s PreparedModel<'s> {
+    fn model_by_index(&self, model: u32) -> &'s ModelWithJobTimes<'s> {
         &self.prepared.models[model as usize]
     }
 }

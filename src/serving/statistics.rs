@@ -19,14 +19,14 @@ pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 /// Histogram of durations. Durations below 2^8 ps are exact; longer durations have a relative error
 /// of at most 2^-8.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DurationSketch {
+pub(super) struct DurationHistogram {
     /// For each power of two, the number of samples in each of its bins; `None` if all counts are
     /// zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
 
-impl DurationSketch {
+impl DurationHistogram {
     /// Returns the index of the power of two that contains a duration, and the index of the bin
     /// within it.
     fn position_of(span: Span) -> (usize, usize) {
@@ -100,12 +100,12 @@ impl DurationSketch {
 
 /// Statistics of a batch of consecutive samples.
 #[derive(Clone, Debug, Default)]
-struct SampleBatch {
+struct SampleBatchStatistics {
     sum_ps: u128,
-    sketch: DurationSketch,
+    sketch: DurationHistogram,
 }
 
-impl SampleBatch {
+impl SampleBatchStatistics {
     fn merge_batch(&mut self, other: &Self) {
         self.sum_ps += other.sum_ps;
         self.sketch.merge_sketch(&other.sketch);
@@ -134,11 +134,11 @@ pub struct IntervalEstimate {
 pub struct DurationSamples {
     /// All samples, as long as there are at most [`EXACT`].
     exact: Vec<Span>,
-    all: SampleBatch,
-    batches: Vec<SampleBatch>,
+    all: SampleBatchStatistics,
+    batches: Vec<SampleBatchStatistics>,
     /// Number of samples in a batch; a power of two.
     batch_size: u64,
-    current: SampleBatch,
+    current: SampleBatchStatistics,
 }
 
 impl DurationSamples {
@@ -179,7 +179,7 @@ impl DurationSamples {
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
         Some(IntervalEstimate {
             value: Span(value as u64),
-            plus_minus: self.interval_half_width(SampleBatch::mean_of_samples),
+            plus_minus: self.interval_half_width(SampleBatchStatistics::mean_of_samples),
         })
     }
 
@@ -192,7 +192,7 @@ impl DurationSamples {
         } else {
             self.all.sketch.approximate_percentile(percent)?
         };
-        let of = |batch: &SampleBatch| {
+        let of = |batch: &SampleBatchStatistics| {
             let value = batch.sketch.approximate_percentile(percent);
             value.unwrap_or_default().0 as f64
         };
@@ -207,7 +207,7 @@ impl DurationSamples {
 
     /// Returns half the width of the 95 % confidence interval for the mean of `value` over
     /// independent batches; `None` if there are too few independent batches.
-    fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
+    fn interval_half_width(&self, value: impl Fn(&SampleBatchStatistics) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
         while batches.len() >= LEAST_BATCHES {
@@ -235,7 +235,7 @@ impl DurationSamples {
 }
 
 /// Merges neighbouring batches in pairs. Drops the last batch if the number of batches is odd.
-fn merge_batch_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
+fn merge_batch_pairs(batches: &[SampleBatchStatistics]) -> Vec<SampleBatchStatistics> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
         let mut both = pair[0].clone();

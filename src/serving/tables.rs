@@ -18,11 +18,11 @@ pub struct TableReader {
 
 /// Unit of a column, which is the suffix of the column's name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ColumnUnit {
+pub struct TimeColumnUnit {
     seconds: f64,
 }
 
-impl ColumnUnit {
+impl TimeColumnUnit {
     /// Returns the unit in the suffix of a column's name; `None` if the suffix is not a unit.
     pub fn from_column_name(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
@@ -251,17 +251,17 @@ mod tests {
     #[test]
     fn units_stand_at_the_end_of_names() {
         assert_eq!(
-            ColumnUnit::from_column_name("prompt_ms")
+            TimeColumnUnit::from_column_name("prompt_ms")
                 .unwrap()
                 .to_span(1.5),
             Span::from_us(1500)
         );
         assert_eq!(
-            ColumnUnit::from_column_name("arrival_ns")
+            TimeColumnUnit::from_column_name("arrival_ns")
                 .unwrap()
                 .to_span(3.0),
             Span::from_ns(3)
         );
-        assert_eq!(ColumnUnit::from_column_name("arrival"), None);
+        assert_eq!(TimeColumnUnit::from_column_name("arrival"), None);
     }
 }

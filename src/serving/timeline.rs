@@ -20,7 +20,7 @@ pub struct RequestTimelineWriter<'m, W> {
 
 /// An event of the Chrome trace format.
 #[derive(Serialize)]
-struct RequestTraceEvent<'e, A> {
+struct RequestChromeEvent<'e, A> {
     ph: &'static str,
     cat: &'static str,
     id: u64,
@@ -87,7 +87,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         args: &impl Serialize,
     ) -> io::Result<()> {
         for (ph, at) in [("b", start), ("e", end)] {
-            let event = RequestTraceEvent {
+            let event = RequestChromeEvent {
                 ph,
                 cat: "request",
                 id,

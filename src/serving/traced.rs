@@ -7,19 +7,19 @@
 //! through the stages of a pipeline one after another. A job with several ranks runs on the NPUs of
 //! its ranks. A job with a single rank runs on the NPU with the same index as the processor.
 
-use super::scenario::{Scenario, ServicePolicyChoice};
+use super::scenario::{Scenario, ServiceOrderAndSlots};
 use super::trace_job::TraceJob;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, FeedRequests, Launch, LaunchFeed, LaunchRecord, ReplayOptions, ReplayRefusal,
-    run_launches,
+    CompiledReplay, FeedRequestBuffer, LaunchFeed, LaunchRecord, LaunchRequest, ReplayOptions,
+    ReplayRefusal, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_jobs::Job;
 
 /// A job read from traces, with its times on a machine.
 #[derive(Debug)]
-pub struct TracedModel<'s> {
+pub struct TracedJobWithTimes<'s> {
     pub job: &'s Job,
     pub machine: &'s Machine,
     /// Time of a launch on an idle machine.
@@ -35,7 +35,7 @@ pub struct TracedModel<'s> {
 /// change the result.
 const MOST_AT_ONCE: u32 = 6;
 
-impl<'s> TracedModel<'s> {
+impl<'s> TracedJobWithTimes<'s> {
     /// Replays the job on the idle machine. If the policy allows several launches at the same
     /// time, also replays a sequence of overlapping launches.
     ///
@@ -71,10 +71,10 @@ impl<'s> TracedModel<'s> {
         let (outcome, ()) = program.run(()).map_err(|error| error.to_string())?;
         let latency = outcome.makespan;
         let interval = match scenario.policy {
-            ServicePolicyChoice { slots: Some(1), .. } => latency,
-            ServicePolicyChoice { slots, .. } => {
+            ServiceOrderAndSlots { slots: Some(1), .. } => latency,
+            ServiceOrderAndSlots { slots, .. } => {
                 let at_once = slots.map_or(MOST_AT_ONCE, |slots| slots.min(MOST_AT_ONCE));
-                let mut feed = BackToBackLaunches::new(at_once);
+                let mut feed = FixedConcurrencyFeed::new(at_once);
                 let programs = [program];
                 let run = run_launches(&programs, &mut [&mut feed], None, &mut ());
                 run.map_err(|error| error.to_string())?;
@@ -103,13 +103,13 @@ pub(super) fn replay_options() -> ReplayOptions {
 
 /// A feed that keeps `at_once` launches of one program in service. Whenever a launch ends, another
 /// launch starts.
-struct BackToBackLaunches {
+struct FixedConcurrencyFeed {
     at_once: u32,
     left: u32,
     ends: Vec<Time>,
 }
 
-impl BackToBackLaunches {
+impl FixedConcurrencyFeed {
     fn new(at_once: u32) -> Self {
         Self {
             at_once,
@@ -118,9 +118,9 @@ impl BackToBackLaunches {
         }
     }
 
-    fn launch_next(&mut self, queue: &mut FeedRequests) {
+    fn launch_next(&mut self, queue: &mut FeedRequestBuffer) {
         self.left -= 1;
-        queue.begin_launch(Launch::default());
+        queue.begin_launch(LaunchRequest::default());
     }
 
     /// Returns the mean time between ends. Ignores the ends that the first launches affect.
@@ -132,7 +132,7 @@ impl BackToBackLaunches {
     }
 }
 
-impl LaunchFeed for BackToBackLaunches {
+impl LaunchFeed for FixedConcurrencyFeed {
     fn wake_at(&self) -> Option<Time> {
         self.ends
             .is_empty()
@@ -140,11 +140,11 @@ impl LaunchFeed for BackToBackLaunches {
             .filter(|_| self.at_once > 0)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequestBuffer) {
         (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch_next(queue));
     }
 
-    fn on_launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut FeedRequests) {
+    fn on_launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut FeedRequestBuffer) {
         self.ends.push(now);
         if self.left > 0 {
             self.launch_next(queue);

@@ -1,28 +1,29 @@
 //! Computes the time that a request takes on an idle processor, by simulating its jobs once on idle
 //! cores.
 
-use super::cores::CoreArray;
+use super::cores::CoreFreeTimes;
 use super::error::ServeError;
 use super::jobs::JobGraph;
 use super::program;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, JobTimes, ProcessorJob, ProcessorModel, SingleLaunch, run_launches,
+    CompiledReplay, LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob,
+    SingleLaunchFeed, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 
 /// The jobs of a request that has a processor to itself.
 #[derive(Debug)]
-pub struct UnloadedJobs {
+pub struct LoneRequestJobs {
     /// The program that simulates the jobs; `None` if the jobs form a chain. In a chain, each job
     /// finds all cores idle, so the jobs' times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
 
-impl UnloadedJobs {
+impl LoneRequestJobs {
     /// Creates the program for the jobs in `graph`, which belong to `model`.
     ///
     /// # Errors
@@ -67,13 +68,13 @@ impl UnloadedJobs {
         let program = CompiledReplay::new(workload, machine, &program::untimed_replay_options())
             .map_err(|refusal| ServeError::Replay(refusal.into()))?;
         let mut processor = DedicatedCores {
-            cores: CoreArray::new(cores),
+            cores: CoreFreeTimes::new(cores),
             size,
         };
         let programs = [program];
         let run = run_launches(
             &programs,
-            &mut [&mut SingleLaunch::of_program(0)],
+            &mut [&mut SingleLaunchFeed::of_program(0)],
             Some(&mut processor),
             &mut (),
         );
@@ -83,24 +84,35 @@ impl UnloadedJobs {
 
 /// Cores that serve only one request.
 struct DedicatedCores<F> {
-    cores: CoreArray,
+    cores: CoreFreeTimes,
     size: F,
 }
 
-impl<F: Fn(u32) -> (u64, Span)> ProcessorModel for DedicatedCores<F> {
+impl<F: Fn(u32) -> (u64, Span)> LanelessProcessorModel for DedicatedCores<F> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
 
-    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn submit_job(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        started: &mut Vec<ProcessorJobTimes>,
+    ) {
         let (tasks, each) = (self.size)(job.node.0);
         let times = self.cores.assign_tasks(now, tasks, each);
-        started.push(JobTimes {
+        started.push(ProcessorJobTimes {
             token: job.token,
             start: times.start,
             end: times.end,
         });
     }
 
-    fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
+    fn on_job_ended(
+        &mut self,
+        _now: Time,
+        _job: &ProcessorKernelJob,
+        _started: &mut Vec<ProcessorJobTimes>,
+    ) {
+    }
 }

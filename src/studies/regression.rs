@@ -18,16 +18,16 @@ pub use budget::{CheckCandidate, select_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
 pub use measured::{DistanceFromMeasured, parse_step_times};
-pub use verdict::{CheckOutcome, FailedPrediction};
+pub use verdict::{ArchiveCheckResults, FailedPrediction};
 
 use chakram_analysis::diff::reports;
-use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
+use chakram_archive::{Archive, ArchiveError, BaselinePrediction, WorkloadEntry};
 use chakram_base::units::Span;
 use chakram_engine::OptionRefusal;
 use chakram_hardware::machine::{MachineError, find_source};
 use chakram_jobs::{self as job, ReplaySettings, ReplaySettingsError};
+use chakram_report::NpuTimeCategory;
 use chakram_report::Report;
-use chakram_report::TimeCategory;
 use chakram_report::summary::Provenance;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub enum RegressionError {
     Machine(#[from] MachineError),
     /// A requested value cannot be set in the machine's text.
     #[error(transparent)]
-    MachineText(#[from] job::MachineTextError),
+    MachineText(#[from] job::MachineValuesError),
     /// The traces do not form a job.
     #[error(transparent)]
     Job(#[from] job::JobError),
@@ -83,7 +83,7 @@ pub fn machine_text(
 
 /// A prediction, with the first option that has no effect on it.
 #[derive(Debug)]
-pub struct WorkloadPrediction {
+pub struct PredictionWithIneffectiveOption {
     /// Report of the replay that gave the prediction.
     pub report: Report,
     /// The first option that has no effect on this workload. An option without effect need not be
@@ -98,7 +98,7 @@ pub fn predict_run(
     machine: &str,
     text: &str,
     settings: &ReplaySettings,
-) -> Result<WorkloadPrediction, RegressionError> {
+) -> Result<PredictionWithIneffectiveOption, RegressionError> {
     let mut machine = settings.parse_machine(text, machine)?;
     let mut ineffective = None;
     match settings.fill_rack_npus(machine.clone()) {
@@ -115,7 +115,7 @@ pub fn predict_run(
     let mut report = job.replay_on(&machine, &options)?;
     report.merge_micro_batch_operators();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
-    Ok(WorkloadPrediction {
+    Ok(PredictionWithIneffectiveOption {
         report,
         ineffective,
     })
@@ -173,14 +173,14 @@ pub struct CheckedPrediction {
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest
     /// baseline.
-    pub baselines: Vec<BaselineRecord>,
+    pub baselines: Vec<BaselinePrediction>,
     /// Difference between the prediction and the measured steps; `None` if the archive has no
     /// measured steps.
     pub measured: Option<DistanceFromMeasured>,
 }
 
-/// Time in each category, in the order of [`TimeCategory`].
-pub type CategoryTimes = [Span; TimeCategory::COUNT];
+/// Time in each category, in the order of [`NpuTimeCategory`].
+pub type CategoryTimes = [Span; NpuTimeCategory::COUNT];
 
 impl CheckedPrediction {
     /// Returns the change of the makespan as a percentage of the baseline.
@@ -198,7 +198,7 @@ impl CheckedPrediction {
 pub fn check_baseline(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
-    baseline: &BaselineRecord,
+    baseline: &BaselinePrediction,
     machine: &str,
     settings: &ReplaySettings,
     threshold: f64,
@@ -225,7 +225,7 @@ pub fn check_baseline(
     };
     checked.moved = checked.change_percent().abs() > threshold;
     if checked.moved {
-        let wrong = |error: reports::ReportError| {
+        let wrong = |error: reports::ReportComparisonError| {
             RegressionError::Report(format!("{}: {error}", entry.name))
         };
         let before = String::from_utf8_lossy(&archive.read_object(&baseline.report)?).into_owned();
@@ -243,8 +243,8 @@ pub fn check_baseline(
             &found,
         );
         checked.means = found.replays.first().map(|replay| {
-            let mut means = [[Span(0); TimeCategory::COUNT]; 2];
-            for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
+            let mut means = [[Span(0); NpuTimeCategory::COUNT]; 2];
+            for ((category, _), key) in NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS) {
                 let part = replay.parts.iter().find(|part| part.name == key);
                 let mean = part.expect("a comparison has all parts").mean;
                 // The conversion to `u64` is exact, because a mean never exceeds the makespan,

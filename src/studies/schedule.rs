@@ -2,11 +2,11 @@
 //! location of data, and the duration of each step.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
-//! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
+//! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`SubLayerTaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
 //! [`ChipMachine::simulate_steps`] tracks the data on each chip, and thus finds the source of the
 //! data that each step needs. The simulation has a barrier after each stage. The simulation also
-//! computes the time and energy of each step. For chips without barriers, [`ScheduledJob`] writes
+//! computes the time and energy of each step. For chips without barriers, [`ScheduleWithCosts`] writes
 //! traces for a replay.
 
 mod cycles;
@@ -19,14 +19,15 @@ mod steps;
 mod traces;
 
 pub use cycles::CycleTable;
-pub use family::{LanguageModel, PartitionRule, PartitionedModel};
+pub use family::{DeapLanguageModel, PartitionRule, PartitionedModel};
 pub use list::{ChipAssignmentRule, schedule_tasks};
 pub use partition::CutDirection;
-pub use record::{LayerRecord, parse_schedule, write_schedule};
+pub use record::{SubLayerFileRecord, parse_schedule, write_schedule};
 pub use steps::{
-    ChipMachine, DataId, StepCost, StepError, StepLog, StepTotals, TaskCost, TransferSource,
+    ChipMachine, ChipTransferLogEntry, DataId, ScheduleRunError, StepCostsAndTransferLog,
+    StepTimeAndEnergy, SubLayerTimeAndEnergy, TransferSource,
 };
-pub use traces::ScheduledJob;
+pub use traces::ScheduleWithCosts;
 
 /// A part of a layer that one accelerator computes in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct SubLayer {
     /// Name of the sub-layer's nodes in written traces.
     pub name: String,
     /// Type and sizes of the computation.
-    pub record: LayerRecord,
+    pub record: SubLayerFileRecord,
     /// Indices of the sub-layers that provide this sub-layer's inputs. All these indices are
     /// smaller than the sub-layer's own index.
     pub after: Vec<u32>,
@@ -54,7 +55,7 @@ pub struct SubLayer {
 
 /// The sub-layers of a model, in the scheduler's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TaskGraph {
+pub struct SubLayerTaskGraph {
     /// The sub-layers. Each sub-layer comes after its dependencies.
     pub tasks: Vec<SubLayer>,
 }

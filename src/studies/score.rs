@@ -3,7 +3,7 @@
 //!
 //! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumnRules`]) maps the
 //! table's columns to options of a model and its plan. Every run is generated, replayed, and
-//! compared with its measurement ([`score_runs`]). [`ScoreSummary`] contains error statistics for the predictions, and
+//! compared with its measurement ([`score_runs`]). [`PredictionErrorSummary`] contains error statistics for the predictions, and
 //! for a null model that knows only FLOPs.
 
 use chakram_base::interrupt::wrap_with_current_token;
@@ -14,7 +14,7 @@ use chakram_engine::{
 };
 use chakram_trace::format::TraceError;
 use chakram_trace::workload::Workload;
-use chakram_workloads::generate::{GenerateError, GeneratedJob, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, GenerateError, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
@@ -38,22 +38,22 @@ mod statistics;
 mod without_effect;
 
 pub use calibration::{GroupKernelTimeCorrection, KernelTimeCalibration, fit_corrections};
-pub use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
+pub use chakram_base::prediction_scores::{PredictionErrorSummary, PredictionIntervalSummary};
 pub use columns::RunColumnRules;
 pub use constants::{FittedConstant, scale_machine_constants};
-pub use folds::{FoldFit, assign_folds, cross_validate_runs};
-pub use gemm_points::{GemmPoints, gemm_points, left_out_gemm_errors};
+pub use folds::{ConstantsFittedOutsideFold, assign_folds, cross_validate_runs};
+pub use gemm_points::{MeanGemmTimeByShape, gemm_points, left_out_gemm_errors};
 pub use kernel_times::{KernelTimesBySize, RecordedKernelTimes};
 pub use nccl_log::{left_out_size_error, nccl_log};
 pub use null_model::predict_with_one_rate;
 pub use pairs::{
     MeasuredWhatIfPair, PredictedWhatIfPair, WhatIfPairErrors, WhatIfPairScores, WhatIfPairTable,
 };
-pub use report::{CorrectedRuns, ScoreDocument, ScoreRowWriter, ScoredRunTable};
-pub use residuals::{CorrectedRun, correct_by_other_runs, correct_by_steps};
+pub use report::{CorrectedRunPredictions, RunScoreCsvWriter, ScoreDocument, ScoredRunTable};
+pub use residuals::{CorrectedRunPrediction, correct_by_other_runs, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionOrderCounts, count_option_orders};
-pub use without_effect::{ScoreSetting, settings_without_effect};
+pub use without_effect::{SettingAndRunsWithoutIt, settings_without_effect};
 
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +127,7 @@ impl From<String> for RunPredictionFault {
 
 /// Predicted time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PredictedRun {
+pub struct PredictedRunTime {
     /// Predicted time of a step.
     pub makespan: Span,
     /// 90 % interval of the time; `None` if the kernel times have no error estimates.
@@ -147,12 +147,13 @@ pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
-    ended: impl FnMut(&MeasuredRun, &Result<PredictedRun, ScoreError>) -> io::Result<()>,
-) -> io::Result<Vec<Result<PredictedRun, ScoreError>>> {
+    ended: impl FnMut(&MeasuredRun, &Result<PredictedRunTime, ScoreError>) -> io::Result<()>,
+) -> io::Result<Vec<Result<PredictedRunTime, ScoreError>>> {
     let firsts = first_equal_runs(table);
-    let known: Vec<OnceLock<PredictedRun>> = (table.runs.iter()).map(|_| OnceLock::new()).collect();
+    let known: Vec<OnceLock<PredictedRunTime>> =
+        (table.runs.iter()).map(|_| OnceLock::new()).collect();
     let ask = |i: usize, run: &MeasuredRun| {
-        let cell: &OnceLock<PredictedRun> = &known[firsts[i]];
+        let cell: &OnceLock<PredictedRunTime> = &known[firsts[i]];
         if let Some(predicted) = cell.get() {
             return Ok(*predicted);
         }
@@ -252,14 +253,14 @@ fn map_runs_in_given_order<T: Send>(
 fn predict_run(
     run: &MeasuredRun,
     options: &ReplayOptions,
-) -> Result<PredictedRun, RunPredictionFault> {
+) -> Result<PredictedRunTime, RunPredictionFault> {
     replay_run(run, options, |compiled| {
         let (report, check) =
             chakram_report::replay_to_report(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
-        let predicted = PredictedRun { makespan, interval };
+        let predicted = PredictedRunTime { makespan, interval };
         Ok((predicted, check.represents_all()))
     })
 }
@@ -284,7 +285,7 @@ fn replay_run<T>(
 ) -> Result<T, RunPredictionFault> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
-    let job = GeneratedJob::new(pattern).map_err(refused)?;
+    let job = CheckedWorkloadPattern::new(pattern).map_err(refused)?;
     job.check_memory().map_err(|error| error.to_string())?;
     let workload = job
         .build_workload()
@@ -323,7 +324,7 @@ mod tests {
         let options = ReplayOptions::default();
         let runs = table.runs.iter().map(|run| {
             let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
-            let job = GeneratedJob::new(pattern).unwrap();
+            let job = CheckedWorkloadPattern::new(pattern).unwrap();
             let workload = job.build_workload().unwrap();
             let sizes = RefCell::new(Vec::new());
             let replay = |workload: &Workload| {
@@ -426,7 +427,7 @@ mod tests {
         let stated = "beside_collectives = 1.19";
         assert!(preset.contains(stated));
         let options = ReplayOptions::with_changes(|options| {
-            options.launch = chakram_engine::LaunchMode::None
+            options.launch = chakram_engine::HostLaunchMode::None
         });
         let seconds = |overlap: &str, stating: &str| {
             let early = format!("bucket = \"64 kB\"\noverlap = \"{overlap}\"");

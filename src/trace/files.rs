@@ -11,6 +11,6 @@ mod target;
 mod temporary;
 
 pub use output::OutputFile;
-pub use outputs::{OutputClaim, OutputHandle, OutputSet, numbered_path};
+pub use outputs::{OutputClaim, OutputSet, UncommittedOutputHandle, numbered_path};
 pub use target::file_identity;
 pub use temporary::{defer_signal, remove_temporaries};

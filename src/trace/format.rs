@@ -42,8 +42,8 @@ pub mod write;
 
 pub use chakram_base::collective_kind::CollectiveKind;
 pub use chakram_base::dtype::Dtype;
-pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MemoryBoundKernel};
-pub use error::{TraceError, TraceLocation};
+pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MemoryBoundKernelClass};
+pub use error::{TraceError, TraceErrorLocation};
 pub use escape::{
     escape_control_characters, escape_control_characters_in_lines, escape_json, escape_name,
     is_harmful_character,
@@ -54,6 +54,6 @@ pub use labels::{NodeLabels, TrainingPhase};
 pub use old_schemas::SchemaGeneration;
 pub use op::{GroupName, MemoryLocation, Op};
 pub use scan::NodeView;
-use source_map::SourceMap;
+use source_map::OriginalRecordLocations;
 pub use tensors::{MemoryChanges, TensorClass};
 pub use write::{Sink, TraceWriter};

@@ -37,10 +37,10 @@ mod read;
 mod sparse_columns;
 mod visit;
 
-pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
+pub use builder::{DependencyPolicy, GraphBuilder, RankSlotBinding};
 pub use captured_timeline::NodeTimeline;
 pub use csr::Csr;
-pub use intern::{Interner, NameTable, NodeIdMap, stable_hash};
+pub use intern::{Interner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;
 pub use read::{ProfilerCostPolicy, TraceProfilerFacts};
 pub use visit::BidirectionalEdges;
@@ -107,7 +107,7 @@ pub enum Lane {
     None,
 }
 
-/// Refers to a group by a slot index; a rank's [`SlotBinding`] names the group.
+/// Refers to a group by a slot index; a rank's [`RankSlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
     /// Mask of the machine's dimensions that take part; `None` means all dimensions.
@@ -146,7 +146,7 @@ pub struct AllToAllSplitBytes {
 
 /// One half of a message: a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessageNode {
+pub struct SendOrReceiveNode {
     /// Index of the node in the graph.
     pub node: NodeIndex,
     /// Slot, in this graph, of the rank at the other end.
@@ -196,13 +196,13 @@ pub struct Graph {
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
-    names: NameTable,
+    names: StringArenaInterner,
     lanes: Vec<Lane>,
     groups: Vec<GroupSlot>,
     calls: Vec<CollectiveNode>,
     /// Bytes per member for each call that has unequal parts, in ascending order of calls.
     splits: Vec<AllToAllSplitBytes>,
-    messages: Vec<MessageNode>,
+    messages: Vec<SendOrReceiveNode>,
     /// Number of nodes whose communication is unknown.
     unknown_communication: u32,
     repairs: GraphRepairCounts,
@@ -275,7 +275,7 @@ impl Graph {
     }
 
     /// Returns the distinct names.
-    pub fn names(&self) -> &NameTable {
+    pub fn names(&self) -> &StringArenaInterner {
         &self.names
     }
 
@@ -541,7 +541,7 @@ impl Graph {
     }
 
     /// Returns the halves of messages in program order.
-    pub fn messages(&self) -> &[MessageNode] {
+    pub fn messages(&self) -> &[SendOrReceiveNode] {
         &self.messages
     }
 

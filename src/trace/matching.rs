@@ -13,7 +13,7 @@ mod messages;
 mod outlines;
 
 pub use collectives::{
-    CallsBySlot, CollectiveSignature, MemberCalls, find_disagreement, first_difference,
+    CallsByGroupSlot, CollectiveSignature, MemberCalls, find_disagreement, first_difference,
 };
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, RankCommNode, RankComms};

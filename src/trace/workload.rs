@@ -3,9 +3,9 @@
 //! A workload is immutable and independent of machines. All runs of a sweep share one workload.
 
 use crate::graph::JobWorkAmounts;
-use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, stable_hash};
+use crate::graph::{DeclaredGroups, Graph, GroupRoles, RankSlotBinding, stable_hash};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
-use chakram_base::setting::{SettingChoice, SettingKey};
+use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -171,7 +171,7 @@ pub enum MissingRankPolicy {
     Mirror,
 }
 
-impl SettingChoice for MissingRankPolicy {
+impl EnumeratedSetting for MissingRankPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Refuse, "refuse", "Reject the job"),
         (
@@ -187,7 +187,7 @@ impl SettingChoice for MissingRankPolicy {
 pub struct WorkloadBuilder {
     graphs: Vec<Graph>,
     by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
-    ranks: BTreeMap<Rank, (GraphId, SlotBinding, Time)>,
+    ranks: BTreeMap<Rank, (GraphId, RankSlotBinding, Time)>,
     declared: DeclaredGroups,
     roles: GroupRoles,
     amounts: Option<JobWorkAmounts>,
@@ -231,7 +231,7 @@ impl WorkloadBuilder {
         &mut self,
         rank: Rank,
         graph: GraphId,
-        mut binding: SlotBinding,
+        mut binding: RankSlotBinding,
         release: Time,
     ) -> Result<(), WorkloadError> {
         let alike = self

@@ -1,7 +1,7 @@
 //! Generates microbenchmarks and training steps. The generated nodes can be written to a file, or
 //! added to a graph directly.
 //!
-//! A [`WorkloadPattern`] describes the requested work. A [`GeneratedJob`] is a pattern with checked
+//! A [`WorkloadPattern`] describes the requested work. A [`CheckedWorkloadPattern`] is a pattern with checked
 //! options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory
 //! at a time. All values are computed from the options alone, so equal options produce identical
 //! files.
@@ -17,7 +17,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::JobWorkAmounts;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, SlotBinding};
+use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, RankSlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
@@ -67,15 +67,15 @@ pub enum WorkloadPattern {
 impl WorkloadPattern {
     /// Checks the options without generating any node.
     pub fn validate_options(&self) -> Result<(), GenerateError> {
-        GeneratedJob::new(self.clone()).map(drop)
+        CheckedWorkloadPattern::new(self.clone()).map(drop)
     }
 }
 
 /// A pattern with checked options, and the data that all its ranks share.
 #[derive(Debug)]
-pub struct GeneratedJob(Box<dyn TraceGenerator>);
+pub struct CheckedWorkloadPattern(Box<dyn TraceGenerator>);
 
-impl GeneratedJob {
+impl CheckedWorkloadPattern {
     /// Checks `pattern`, and prepares its generation.
     pub fn new(pattern: WorkloadPattern) -> Result<Self, GenerateError> {
         Ok(Self(match pattern {
@@ -114,7 +114,7 @@ impl GeneratedJob {
     /// itself.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
+    /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
     pub fn class_of(&self, rank: u32) -> u32 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.class_of(rank)
@@ -123,7 +123,7 @@ impl GeneratedJob {
     /// Number of nodes of `rank`, at least 1.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
+    /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
     pub fn node_count(&self, rank: u32) -> u64 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.node_count(rank)
@@ -133,7 +133,7 @@ impl GeneratedJob {
     /// before the nodes that depend on them. Fails only if `sink` fails.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
+    /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
     pub fn emit_nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.emit_nodes(rank, &mut TraceEmitter::new(sink))
@@ -144,7 +144,7 @@ impl GeneratedJob {
     /// [`Self::class_of`]. The representative may be `rank` itself.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
+    /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
     pub fn shape_of(&self, rank: u32) -> u32 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.shape_of(rank)
@@ -243,13 +243,13 @@ impl GeneratedJob {
         };
         let graphs =
             parallel::map_in_order(threads, &shapes, |&shape| self.build_graph(shape, made))?;
-        let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
+        let mut built: BTreeMap<u32, (GraphId, RankSlotBinding)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
             built.insert(shape, (builder.add_graph(graph), binding));
         }
         for rank in 0..self.rank_count() {
             let (graph, first) = &built[&self.shape_of(rank)];
-            let binding = SlotBinding {
+            let binding = RankSlotBinding {
                 core: self.core_of(rank),
                 ..self.0.bind_slots(rank, first)
             };
@@ -265,11 +265,11 @@ impl GeneratedJob {
         &self,
         rank: u32,
         made: &(dyn Fn(u64) + Sync),
-    ) -> Result<(Graph, SlotBinding), TraceError> {
+    ) -> Result<(Graph, RankSlotBinding), TraceError> {
         // Ids count from 1 without gaps.
         let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
         graph.reserve_nodes(self.0.min_node_count(rank));
-        let mut watched = WatchedSink {
+        let mut watched = ProgressReportingSink {
             sink: graph,
             untold: 0,
             made,
@@ -281,7 +281,7 @@ impl GeneratedJob {
 }
 
 /// A sink that passes nodes to another sink, and reports how many nodes it has passed.
-struct WatchedSink<'m, S> {
+struct ProgressReportingSink<'m, S> {
     sink: S,
     untold: u64,
     made: &'m dyn Fn(u64),
@@ -291,7 +291,7 @@ struct WatchedSink<'m, S> {
 /// take longer than all other work for the node.
 const TOLD: u64 = 1024;
 
-impl<S: Sink> Sink for WatchedSink<'_, S> {
+impl<S: Sink> Sink for ProgressReportingSink<'_, S> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.untold += 1;
         if self.untold == TOLD {
@@ -301,7 +301,7 @@ impl<S: Sink> Sink for WatchedSink<'_, S> {
     }
 }
 
-/// A pattern that is checked and ready to generate nodes. [`GeneratedJob`] documents the methods,
+/// A pattern that is checked and ready to generate nodes. [`CheckedWorkloadPattern`] documents the methods,
 /// and calls them only with ranks that exist.
 trait TraceGenerator: Debug + Send + Sync {
     fn rank_count(&self) -> u32;
@@ -327,14 +327,14 @@ trait TraceGenerator: Debug + Send + Sync {
         self.class_of(rank)
     }
     /// Returns sets of ranks that exchange messages only within their set
-    /// ([`GeneratedJob::find_independent_copies`]).
+    /// ([`CheckedWorkloadPattern::find_independent_copies`]).
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.rank_count()).collect()]
     }
     /// Returns the peers and the group names that fill the slots of `rank`, both in order of first
     /// use. `first` is the binding of the rank that represents all ranks with the same graph as
     /// `rank`.
-    fn bind_slots(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
+    fn bind_slots(&self, _rank: u32, first: &RankSlotBinding) -> RankSlotBinding {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;

@@ -38,14 +38,14 @@ mod vit;
 use serde::Serialize;
 
 pub use architecture::{DeltaAttention, LatentAttentionSizes, TransformerArchitecture};
-pub use definition::{ModelDefinition, ModelDefinitionForm, ModelSizes};
+pub use definition::{ModelDefinition, ModelDefinitionForm, ModelSizeOverrides};
 pub use error::{ModelError, describe_hubs_unsupported};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
-    AxisDivision, BytesPerElement, DELTA_CHUNK, ExpertExchangeSide, KeepingAttentionKernels,
+    AxisDivision, BytesPerElement, DELTA_CHUNK, ExpertExchangeSide, ImageWindowSizes,
     MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors, OperatorAxis,
     OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction, TensorKeptForBackward,
-    WeightTensorAxes, WindowSpec,
+    TensorSavingAttentionKernels, WeightTensorAxes,
 };
 pub use transformer::{
     ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,

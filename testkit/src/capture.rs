@@ -33,7 +33,7 @@ use cost::hash_parts;
 use layout::JobLayout;
 use meet::{SimulationOutcome, create_clock, draw_pace, simulate_job};
 use program::StepProgram;
-use simulate::RankClock;
+use simulate::SimulatedRankState;
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
@@ -62,8 +62,8 @@ mod tensor;
 mod tests;
 mod truth;
 
-pub use options::{Bound, Device, OptionError, Options, Style};
-pub use simulate::WaiterKind;
+pub use options::{Bound, Device, JobParallelism, OptionError, Options};
+pub use simulate::CommunicationWaiterKind;
 pub use truth::{CommunicationTruth, JobTruth, MemberTruth, RankTruth, WaitTruth};
 
 /// Value of Kineto's `baseTimeNanoseconds`.
@@ -75,7 +75,7 @@ const PID: u64 = 19_340;
 
 /// A simulated job that can write its captures.
 #[derive(Debug)]
-pub struct SimulatedCapture {
+pub struct CapturableJob {
     options: Options,
     layout: JobLayout,
     /// One program for all ranks, or one program per stage.
@@ -84,11 +84,11 @@ pub struct SimulatedCapture {
 }
 
 /// Simulates the job that `options` describe.
-pub fn generate_capture(options: &Options) -> std::result::Result<SimulatedCapture, OptionError> {
+pub fn generate_capture(options: &Options) -> std::result::Result<CapturableJob, OptionError> {
     options.validate_options()?;
     let mut layout = JobLayout::new(options);
     let different = match options.style {
-        Style::Pipeline => options.ranks,
+        JobParallelism::Pipeline => options.ranks,
         _ => 1,
     };
     let mut programs = Vec::new();
@@ -100,7 +100,7 @@ pub fn generate_capture(options: &Options) -> std::result::Result<SimulatedCaptu
         programs.push(program);
     }
     let outcome = simulate_job(options, &layout, &programs);
-    Ok(SimulatedCapture {
+    Ok(CapturableJob {
         options: options.clone(),
         layout,
         programs,
@@ -108,7 +108,7 @@ pub fn generate_capture(options: &Options) -> std::result::Result<SimulatedCaptu
     })
 }
 
-impl SimulatedCapture {
+impl CapturableJob {
     /// Returns the number of ranks.
     pub fn rank_count(&self) -> u32 {
         self.options.ranks
@@ -167,7 +167,7 @@ impl SimulatedCapture {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
 
-    fn clock_of_rank(&self, rank: u32) -> RankClock {
+    fn clock_of_rank(&self, rank: u32) -> SimulatedRankState {
         create_clock(&self.options, rank)
     }
 

@@ -9,7 +9,7 @@ pub type Copies = Vec<Vec<u64>>;
 
 /// The experts that each rank's tokens choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routing {
+pub struct TokenExpertChoices {
     pub ranks: usize,
     pub experts: usize,
     /// Distinct experts that each token chooses, by rank and token.
@@ -35,7 +35,7 @@ pub struct TwoLevelCopies {
     pub within: Copies,
 }
 
-impl Routing {
+impl TokenExpertChoices {
     /// Creates a routing with all choices: `times` tokens on each rank choose every possible set of
     /// `chosen` experts.
     pub fn from_every_expert_choice(
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn copies_are_counted_by_hand() {
         let own = vec![vec![0, 3], vec![2, 3]];
-        let routing = Routing {
+        let routing = TokenExpertChoices {
             ranks: 2,
             experts: 4,
             tokens: vec![own.clone(), own],
@@ -242,8 +242,8 @@ mod tests {
     #[test]
     fn tokens_have_different_experts() {
         for routing in [
-            Routing::from_every_expert_choice(2, 6, 3, 2),
-            Routing::drawn(2, 40, &[9, 1, 1, 4, 1, 2], 3, 5),
+            TokenExpertChoices::from_every_expert_choice(2, 6, 3, 2),
+            TokenExpertChoices::drawn(2, 40, &[9, 1, 1, 4, 1, 2], 3, 5),
         ] {
             assert_eq!(routing.tokens[0].len(), 40);
             for token in routing.tokens.iter().flatten() {
@@ -254,7 +254,7 @@ mod tests {
                 assert!(own.iter().all(|expert| *expert < 6));
             }
         }
-        let counts = Routing::drawn(1, 400, &[100, 1, 1, 1], 1, 1).tokens_of_experts();
+        let counts = TokenExpertChoices::drawn(1, 400, &[100, 1, 1, 1], 1, 1).tokens_of_experts();
         assert!(counts[0] > 350, "{counts:?}");
     }
 }

@@ -6,15 +6,15 @@
 //! compares as a whole, queues are vectors that it sorts, and time is a sum.
 
 /// A token's id, such as its index in a vocabulary.
-pub type TokenNumber = u64;
+pub type TokenId = u64;
 
 /// A request to the engine.
 #[derive(Clone, Debug)]
 pub struct PlainLlmRequest {
     pub arrival: u64,
-    pub prompt: Vec<TokenNumber>,
+    pub prompt: Vec<TokenId>,
     /// All tokens of the answer, which the engine generates one by one.
-    pub answer: Vec<TokenNumber>,
+    pub answer: Vec<TokenId>,
     pub priority: i64,
 }
 
@@ -84,7 +84,7 @@ pub struct PlainLlmTimes {
 struct PlainBlock {
     holders: usize,
     /// The request's tokens, from its first token to the block's last token; `None` if unknown.
-    content: Option<Vec<TokenNumber>>,
+    content: Option<Vec<TokenId>>,
     /// Logical time when the block was filled.
     since: u64,
 }
@@ -97,7 +97,7 @@ struct PlainBlockPool {
 }
 
 impl PlainBlockPool {
-    fn find_block(&self, content: &[TokenNumber]) -> Option<usize> {
+    fn find_block(&self, content: &[TokenId]) -> Option<usize> {
         let alike =
             (0..self.cells.len()).filter(|&at| self.cells[at].content.as_deref() == Some(content));
         alike.min_by_key(|&at| self.cells[at].since)
@@ -115,7 +115,7 @@ impl PlainBlockPool {
         at
     }
 
-    fn fill_block(&mut self, at: usize, content: &[TokenNumber]) {
+    fn fill_block(&mut self, at: usize, content: &[TokenId]) {
         if self.cells[at].content.is_none() {
             self.clock += 1;
             self.cells[at].since = self.clock;
@@ -180,7 +180,7 @@ pub fn serve_step_by_step(
             }
         })
         .collect();
-    let text = |all: &[RequestProgress], who: usize| -> Vec<TokenNumber> {
+    let text = |all: &[RequestProgress], who: usize| -> Vec<TokenId> {
         let request = &requests[who];
         let mut text = request.prompt.clone();
         text.extend(&request.answer[..all[who].answered]);

@@ -17,11 +17,11 @@ use std::process::Output;
 use tempfile::TempDir;
 
 /// A folder with the traces and archives of one test.
-pub struct Corpus {
+pub struct ArchiveTestFolder {
     folder: TempDir,
 }
 
-impl Corpus {
+impl ArchiveTestFolder {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),

@@ -4,10 +4,10 @@
 mod captures;
 mod cases;
 
-use crate::harness::replay::Count;
+use crate::harness::replay::NodeEventCounter;
 pub use captures::refusal;
 pub use cases::{machine, rank_of, sizes};
-use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, ReplayOutcome};
 use chakram::ids::Rank;
 use chakram::internals::groups;
 use chakram::machine::Machine;
@@ -59,7 +59,7 @@ fn replay(case: &CaseFiles) -> Result<ReplayOutcome, String> {
         &workload.map_err(|e| e.to_string())?,
         &machine(&sizes),
         // The machine has no peaks, so a kernel without a recorded duration would be an error.
-        ReplayOptions::with_changes(|o| o.compute = ComputeModel::RecordedOnly),
+        ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::RecordedOnly),
     )
 }
 
@@ -69,7 +69,9 @@ fn run(
     options: ReplayOptions,
 ) -> Result<ReplayOutcome, String> {
     let prepared = CompiledReplay::new(workload, machine, &options).map_err(|e| e.to_string())?;
-    let (outcome, count) = prepared.run(Count::default()).map_err(|e| e.to_string())?;
+    let (outcome, count) = prepared
+        .run(NodeEventCounter::default())
+        .map_err(|e| e.to_string())?;
     assert_eq!(outcome.nodes, workload.node_count());
     assert_eq!(
         (count.issued, count.completed),
@@ -120,8 +122,8 @@ fn a_captured_trace_loads_and_replays() {
         });
         run(&workload, &machine, options).unwrap()
     };
-    let recorded = with(ComputeModel::default());
-    let scaled = with(ComputeModel::Scaled(0.5, Default::default()));
+    let recorded = with(KernelDurationSource::default());
+    let scaled = with(KernelDurationSource::Scaled(0.5, Default::default()));
     println!("recorded {recorded:?}, at half the time {scaled:?}");
     assert!(recorded.makespan > scaled.makespan);
 }

@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 use toml::{Table, Value};
 
 /// One of our crates.
-struct Member {
+struct WorkspaceCrate {
     name: &'static str,
     /// Folder of the crate's manifest and `lib.rs`.
     folder: &'static str,
@@ -25,12 +25,16 @@ struct Member {
     uses: &'static [&'static str],
 }
 
-const fn member(name: &'static str, folder: &'static str, uses: &'static [&'static str]) -> Member {
-    Member { name, folder, uses }
+const fn member(
+    name: &'static str,
+    folder: &'static str,
+    uses: &'static [&'static str],
+) -> WorkspaceCrate {
+    WorkspaceCrate { name, folder, uses }
 }
 
 /// Our crates, from the lowest layer upwards.
-const MEMBERS: &[Member] = &[
+const MEMBERS: &[WorkspaceCrate] = &[
     member("base", "src/base", &[]),
     member("trace", "src/trace", &["base"]),
     member("hardware", "src/hardware", &["base"]),
@@ -215,13 +219,13 @@ fn manifest(folder: &str) -> Table {
 }
 
 /// A package in a manifest, and true if only tests use the package.
-struct Dependency {
+struct ManifestDependency {
     name: String,
     is_test: bool,
 }
 
 /// Returns all dependencies of a manifest, for every platform.
-fn dependencies(manifest: &Table) -> Vec<Dependency> {
+fn dependencies(manifest: &Table) -> Vec<ManifestDependency> {
     let mut found = Vec::new();
     let platforms = manifest.get("target").and_then(Value::as_table);
     let platforms = platforms.into_iter().flat_map(Table::values);
@@ -234,7 +238,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
             for (name, value) in packages.into_iter().flatten() {
                 // If a dependency has another name here, `package` gives its real name.
                 let package = value.get("package").and_then(Value::as_str);
-                found.push(Dependency {
+                found.push(ManifestDependency {
                     name: package.unwrap_or(name).to_owned(),
                     is_test: key == "dev-dependencies",
                 });
@@ -245,7 +249,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
 }
 
 /// Returns all crates that a member may use: the crates of its row, and their dependencies.
-fn usable(member: &Member) -> BTreeSet<&'static str> {
+fn usable(member: &WorkspaceCrate) -> BTreeSet<&'static str> {
     let mut usable = BTreeSet::new();
     for used in member.uses {
         let row = MEMBERS.iter().find(|row| row.name == *used);
@@ -262,7 +266,7 @@ fn check(member: &str, manifest: &Table) -> Vec<String> {
     };
     let usable = usable(row);
     let mut faults = Vec::new();
-    for Dependency { name, is_test } in dependencies(manifest) {
+    for ManifestDependency { name, is_test } in dependencies(manifest) {
         if let Some(used) = name.strip_prefix("chakram-") {
             if !usable.contains(used) {
                 faults.push(format!("`{member}` may not use `{used}`"));

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 /// Keeps the critical path.
 #[derive(Default)]
-struct PathKeeper(Vec<CriticalPathSegment>);
+struct CriticalPathKeeper(Vec<CriticalPathSegment>);
 
-impl Observer for PathKeeper {
+impl Observer for CriticalPathKeeper {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
@@ -33,7 +33,7 @@ fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<CriticalPathS
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::with_changes(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();
-    let (report, keeper) = replay_to_report(&prepared, PathKeeper::default()).unwrap();
+    let (report, keeper) = replay_to_report(&prepared, CriticalPathKeeper::default()).unwrap();
     (report, keeper.0)
 }
 

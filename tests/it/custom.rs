@@ -28,9 +28,9 @@ algorithm = "ring"
 "#;
 
 /// A node: its id, its operation and its dependencies.
-type Node<'a> = (u64, Op<'static>, &'a [u64]);
+type NodeWithDependencies<'a> = (u64, Op<'static>, &'a [u64]);
 
-fn write(path: &Path, nodes: &[Node<'_>]) {
+fn write(path: &Path, nodes: &[NodeWithDependencies<'_>]) {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes everything");
     for &(id, op, after) in nodes {
         let node = NodeView {
@@ -67,16 +67,16 @@ fn all_reduce() -> Op<'static> {
 }
 
 /// Exit code and output of the program.
-struct Printed {
+struct ProgramExitAndOutput {
     code: i32,
     out: String,
     error: String,
 }
 
 /// A folder with a two-rank job that has one all-reduce, and with a machine for this job.
-struct Case(tempfile::TempDir);
+struct TwoRankJobFolder(tempfile::TempDir);
 
-impl Case {
+impl TwoRankJobFolder {
     fn new() -> Self {
         let case = Self(tempfile::tempdir().expect("there is room"));
         std::fs::write(case.path("machine.toml"), MACHINE).expect("there is room");
@@ -94,7 +94,7 @@ impl Case {
     }
 
     /// Writes the files of an algorithm, with one trace for each position.
-    fn algorithm(&self, name: &str, positions: &[&[Node<'_>]]) {
+    fn algorithm(&self, name: &str, positions: &[&[NodeWithDependencies<'_>]]) {
         for (position, nodes) in positions.iter().enumerate() {
             write(
                 Path::new(&self.path(&format!("{name}.{position}.et"))),
@@ -103,7 +103,7 @@ impl Case {
         }
     }
 
-    fn replay(&self, custom: &[&str], more: &[&str]) -> Printed {
+    fn replay(&self, custom: &[&str], more: &[&str]) -> ProgramExitAndOutput {
         let (job, machine) = (self.path("job"), self.path("machine.toml"));
         let custom = custom.iter().map(|of| match of.split_once('=') {
             Some((kind, name)) => format!("--custom={kind}={}", self.path(name)),
@@ -115,7 +115,7 @@ impl Case {
         args.extend(more);
         let output = chakram(&args);
         let text = |bytes| String::from_utf8(bytes).expect("it is text");
-        Printed {
+        ProgramExitAndOutput {
             code: output.status.code().expect("it ends by itself"),
             out: text(output.stdout),
             error: text(output.stderr),
@@ -125,7 +125,7 @@ impl Case {
     /// Asserts that the program rejects `custom` as bad input, with an error that contains all of
     /// `words`.
     fn refuses(&self, custom: &[&str], words: &[&str]) {
-        let Printed { code, error, .. } = self.replay(custom, &[]);
+        let ProgramExitAndOutput { code, error, .. } = self.replay(custom, &[]);
         assert_eq!(code, 2, "{error}");
         for word in words {
             assert!(error.contains(word), "{word}: {error}");
@@ -133,8 +133,8 @@ impl Case {
     }
 }
 
-const SEND: Node<'_> = (7, message_to(false), &[]);
-const RECEIVE: Node<'_> = (9, message_to(true), &[]);
+const SEND: NodeWithDependencies<'_> = (7, message_to(false), &[]);
+const RECEIVE: NodeWithDependencies<'_> = (9, message_to(true), &[]);
 
 /// Returns the send or the receive of a message of 1,000 B from position 0 to position 1.
 const fn message_to(receive: bool) -> Op<'static> {
@@ -151,10 +151,10 @@ const fn message_to(receive: bool) -> Op<'static> {
 /// 1,000 B at 50 GB/s and 500 ns take 520 ns, whatever the size of the all-reduce.
 #[test]
 fn files_are_played_and_named() {
-    let case = Case::new();
+    let case = TwoRankJobFolder::new();
     case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
     for kind in ["all-reduce=mine", "all_reduce=mine"] {
-        let Printed { code, out, error } = case.replay(&[kind], &["--format", "json"]);
+        let ProgramExitAndOutput { code, out, error } = case.replay(&[kind], &["--format", "json"]);
         assert_eq!((code, &error[..]), (0, ""));
         let report: serde_json::Value = serde_json::from_str(&out).expect("it is JSON");
         assert_eq!(report["makespan_ps"], 520_000);
@@ -179,9 +179,9 @@ fn files_are_played_and_named() {
 
 #[test]
 fn what_no_collective_takes_is_said() {
-    let case = Case::new();
+    let case = TwoRankJobFolder::new();
     case.algorithm("mine", &[&[SEND], &[RECEIVE], &[]]);
-    let Printed { code, out, error } = case.replay(&["all-reduce=mine"], &[]);
+    let ProgramExitAndOutput { code, out, error } = case.replay(&["all-reduce=mine"], &[]);
     assert_eq!(code, 0);
     assert!(out.contains("ring 2 (wire)"), "{out}");
     let words = "no all-reduce of the job has 3 members";
@@ -190,7 +190,7 @@ fn what_no_collective_takes_is_said() {
         "{error}"
     );
     case.algorithm("other", &[&[SEND], &[RECEIVE]]);
-    let Printed { code, error, .. } = case.replay(&["barrier=other"], &[]);
+    let ProgramExitAndOutput { code, error, .. } = case.replay(&["barrier=other"], &[]);
     assert_eq!(code, 0);
     assert!(
         error.contains("no barrier of the job has 2 members"),
@@ -200,7 +200,7 @@ fn what_no_collective_takes_is_said() {
 
 #[test]
 fn files_that_are_not_there_are_named() {
-    let case = Case::new();
+    let case = TwoRankJobFolder::new();
     case.refuses(&["all-reduce=none"], &["none", "PREFIX"]);
     case.algorithm("mine", &[&[SEND], &[RECEIVE], &[]]);
     std::fs::remove_file(case.path("mine.1.et")).expect("it is there");
@@ -214,8 +214,8 @@ fn files_that_are_not_there_are_named() {
 
 #[test]
 fn algorithms_that_make_no_sense_are_refused() {
-    let case = Case::new();
-    let refuses = |positions: &[&[Node<'_>]], words: &[&str]| {
+    let case = TwoRankJobFolder::new();
+    let refuses = |positions: &[&[NodeWithDependencies<'_>]], words: &[&str]| {
         case.algorithm("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
@@ -258,13 +258,14 @@ fn algorithms_that_make_no_sense_are_refused() {
 
 #[test]
 fn arguments_that_make_no_sense_are_refused() {
-    let case = Case::new();
+    let case = TwoRankJobFolder::new();
     case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
     let twice = ["all-reduce=mine", "all_reduce=mine"];
     case.refuses(&twice, &["all-reduce", "twice", "try:"]);
     case.refuses(&["sum=mine"], &["`sum`", "reduce-scatter"]);
     case.refuses(&["mine"], &["KIND=PREFIX"]);
-    let Printed { code, error, .. } = case.replay(&["all-reduce=mine"], &["--comm", "recorded"]);
+    let ProgramExitAndOutput { code, error, .. } =
+        case.replay(&["all-reduce=mine"], &["--comm", "recorded"]);
     assert_eq!(code, 2);
     assert!(
         error.contains("--custom") && error.contains("try:"),
@@ -275,7 +276,7 @@ fn arguments_that_make_no_sense_are_refused() {
 /// Comparisons and generated jobs accept the option like single replays.
 #[test]
 fn other_commands_take_them_too() {
-    let case = Case::new();
+    let case = TwoRankJobFolder::new();
     case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
     let machine = case.path("machine.toml");
     let custom = format!("all-reduce={}", case.path("mine"));

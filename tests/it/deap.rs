@@ -18,7 +18,7 @@ fn stdout(args: &[&str]) -> String {
 
 /// A row of the printed table.
 #[derive(Clone, Debug, PartialEq)]
-struct Row {
+struct PrintedTableRow {
     name: String,
     chips: u32,
     steps: u32,
@@ -28,7 +28,7 @@ struct Row {
     all: f64,
 }
 
-fn rows(text: &str) -> Vec<Row> {
+fn rows(text: &str) -> Vec<PrintedTableRow> {
     let lines = text
         .lines()
         .filter(|line| line.contains(" us ") && line.starts_with("  "));
@@ -38,7 +38,7 @@ fn rows(text: &str) -> Vec<Row> {
         // energy, with units.
         let at = words.len() - 11;
         let number = |i: usize| words[at + i].parse::<f64>().unwrap_or(0.0);
-        Row {
+        PrintedTableRow {
             name: words[..at].join(" "),
             chips: number(0) as u32,
             steps: number(1) as u32,
@@ -52,7 +52,7 @@ fn rows(text: &str) -> Vec<Row> {
 }
 
 /// Returns the output of a committed study, as one table for each command.
-fn study(name: &str) -> Vec<Vec<Row>> {
+fn study(name: &str) -> Vec<Vec<PrintedTableRow>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(name)

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
 /// A command that takes more than a second, because it writes several copies of a trace with a
 /// million nodes.
@@ -83,7 +83,7 @@ impl Folder {
     /// Captures a job of two ranks into the folder `name`.
     pub fn capture_on(&self, device: Device, name: &str) {
         std::fs::create_dir(self.at(name)).expect("there is room");
-        let options = Options::new(device, Style::Ddp, 2);
+        let options = Options::new(device, JobParallelism::Ddp, 2);
         let capture = testkit::capture::generate_capture(&options).expect("the options make sense");
         capture.write_files(&self.at(name)).expect("there is room");
     }

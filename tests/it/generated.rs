@@ -4,22 +4,22 @@ use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::capture::{
-    Bound, Device, JobTruth, Options, SimulatedCapture, Style, generate_capture,
+    Bound, CapturableJob, Device, JobParallelism, JobTruth, Options, generate_capture,
 };
 
 /// A rank's two files.
-struct Files {
+struct HostAndKinetoFiles {
     host: Value,
     kineto: Value,
 }
 
-fn files(capture: &SimulatedCapture, rank: u32) -> Files {
+fn files(capture: &CapturableJob, rank: u32) -> HostAndKinetoFiles {
     let parsed = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
         write(&mut bytes);
         serde_json::from_slice(&bytes).expect("it is JSON")
     };
-    Files {
+    HostAndKinetoFiles {
         host: parsed(&|bytes| capture.write_host(rank, bytes).unwrap()),
         kineto: parsed(&|bytes| capture.write_kineto(rank, bytes).unwrap()),
     }
@@ -31,31 +31,31 @@ fn jobs() -> Vec<Options> {
         Options {
             steps: 2,
             clock_skew: 3_000_000,
-            ..new(Device::Cpu, Style::Ddp, 3)
+            ..new(Device::Cpu, JobParallelism::Ddp, 3)
         },
         Options {
             tensor_parallel: 2,
-            ..new(Device::Cpu, Style::Functional, 4)
+            ..new(Device::Cpu, JobParallelism::Functional, 4)
         },
         Options {
             tensor_parallel: 2,
-            ..new(Device::Cpu, Style::Ddp, 2)
+            ..new(Device::Cpu, JobParallelism::Ddp, 2)
         },
         Options {
             steps: 2,
-            ..new(Device::Cpu, Style::Pipeline, 4)
+            ..new(Device::Cpu, JobParallelism::Pipeline, 4)
         },
-        new(Device::Cpu, Style::Ddp, 1),
+        new(Device::Cpu, JobParallelism::Ddp, 1),
         Options {
             steps: 2,
             tensor_parallel: 2,
             stragglers: vec![(1, 1500)],
             clock_skew: 3_000_000,
-            ..new(Device::Cuda, Style::Ddp, 4)
+            ..new(Device::Cuda, JobParallelism::Ddp, 4)
         },
         Options {
             bound: Bound::Launch,
-            ..new(Device::Cuda, Style::Functional, 2)
+            ..new(Device::Cuda, JobParallelism::Functional, 2)
         },
     ]
 }
@@ -83,7 +83,7 @@ fn attribute(node: &Value, name: &str) -> u64 {
 }
 
 /// Checks that both files contain the same operators, in the promised number.
-fn check_ids(files: &Files, truth: &JobTruth, rank: usize) {
+fn check_ids(files: &HostAndKinetoFiles, truth: &JobTruth, rank: usize) {
     let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
     let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
@@ -111,13 +111,13 @@ fn check_ids(files: &Files, truth: &JobTruth, rank: usize) {
 
 /// Checks that operators of a thread nest properly, and that they nest in the host's file as they
 /// do in time.
-fn check_nesting(files: &Files, style: Style) {
+fn check_nesting(files: &HostAndKinetoFiles, style: JobParallelism) {
     let nodes = files.host["nodes"].as_array().unwrap();
     let by_rf: BTreeMap<u64, &Value> = nodes.iter().map(|n| (attribute(n, "rf_id"), n)).collect();
     let mut threads: BTreeMap<u64, Vec<(i64, i64, &Value)>> = BTreeMap::new();
     for op in of(&files.kineto, &["cpu_op", "user_annotation"]) {
         let message = ["gloo:send", "gloo:recv"].contains(&op["name"].as_str().unwrap());
-        assert!(!message || style == Style::Pipeline);
+        assert!(!message || style == JobParallelism::Pipeline);
         if !message {
             let (start, end) = interval(op);
             let thread = threads.entry(op["tid"].as_u64().unwrap()).or_default();
@@ -276,7 +276,7 @@ fn a_seed_decides_every_byte() {
     let bytes = |seed| {
         let options = Options {
             seed,
-            ..Options::new(Device::Cuda, Style::Ddp, 2)
+            ..Options::new(Device::Cuda, JobParallelism::Ddp, 2)
         };
         let capture = generate_capture(&options).unwrap();
         let mut bytes = Vec::new();
@@ -357,16 +357,20 @@ fn host_nodes_look_as_pytorch_writes_them() {
     let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut own = Vec::new();
     let jobs = [
-        (Style::Ddp, "ddp_gpt"),
-        (Style::Pipeline, "pp_1f1b"),
-        (Style::Functional, "tpsp_mlp"),
-        (Style::Functional, "comm_zoo"),
+        (JobParallelism::Ddp, "ddp_gpt"),
+        (JobParallelism::Pipeline, "pp_1f1b"),
+        (JobParallelism::Functional, "tpsp_mlp"),
+        (JobParallelism::Functional, "comm_zoo"),
     ];
     for (style, job) in jobs {
         let Some(real) = real(&format!("pytorch/{job}/host.0")) else {
             return;
         };
-        let tensor_parallel = if style == Style::Pipeline { 1 } else { 2 };
+        let tensor_parallel = if style == JobParallelism::Pipeline {
+            1
+        } else {
+            2
+        };
         let options = Options {
             tensor_parallel,
             ..Options::new(Device::Cpu, style, 4)
@@ -398,10 +402,11 @@ fn host_nodes_look_as_pytorch_writes_them() {
 }
 
 /// All sets of keys of events, and all types of arguments, by category and phase.
-type Shapes = BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
+type EventKeysAndArgumentTypes =
+    BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
 
-fn shapes(kineto: &Value) -> Shapes {
-    let mut shapes = Shapes::new();
+fn shapes(kineto: &Value) -> EventKeysAndArgumentTypes {
+    let mut shapes = EventKeysAndArgumentTypes::new();
     for event in kineto["traceEvents"].as_array().unwrap() {
         let key = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
         let (keys, args) = shapes.entry((key("cat"), key("ph"))).or_default();
@@ -415,7 +420,12 @@ fn shapes(kineto: &Value) -> Shapes {
     shapes
 }
 
-fn compare(found: &Shapes, real: &Shapes, newer: &[&str], unknown: &[&str]) {
+fn compare(
+    found: &EventKeysAndArgumentTypes,
+    real: &EventKeysAndArgumentTypes,
+    newer: &[&str],
+    unknown: &[&str],
+) {
     for (key, (keys, args)) in found {
         let Some((known, known_args)) = real.get(key) else {
             assert!(unknown.contains(&&*key.0), "{key:?}");
@@ -434,7 +444,10 @@ fn compare(found: &Shapes, real: &Shapes, newer: &[&str], unknown: &[&str]) {
 
 #[test]
 fn kineto_events_look_as_pytorch_writes_them() {
-    for (style, job) in [(Style::Ddp, "ddp_gpt"), (Style::Pipeline, "pp_1f1b")] {
+    for (style, job) in [
+        (JobParallelism::Ddp, "ddp_gpt"),
+        (JobParallelism::Pipeline, "pp_1f1b"),
+    ] {
         let Some(real) = real(&format!("pytorch/{job}/kineto.0")) else {
             return;
         };
@@ -457,7 +470,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
         return;
     };
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
-    let capture = generate_capture(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
+    let capture = generate_capture(&Options::new(Device::Cuda, JobParallelism::Ddp, 2)).unwrap();
     let kineto = files(&capture, 0).kineto;
     // The real file lacks these features, because it was captured in 2024 without shapes.
     let newer = [

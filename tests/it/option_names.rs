@@ -18,9 +18,9 @@ const ASTRA_SIM: [&str; 6] = [
 
 /// Collects string literals outside unit tests that name options.
 #[derive(Default)]
-struct OptionFinder(Vec<(usize, String)>);
+struct OptionLiteralCollector(Vec<(usize, String)>);
 
-impl OptionFinder {
+impl OptionLiteralCollector {
     fn literal(&mut self, literal: &LitStr) {
         let text = literal.value();
         let names = text.match_indices("--").any(|(at, _)| {
@@ -57,7 +57,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-impl<'ast> Visit<'ast> for OptionFinder {
+impl<'ast> Visit<'ast> for OptionLiteralCollector {
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
         if !is_test(&item.attrs) {
             visit::visit_item_mod(self, item);
@@ -91,7 +91,7 @@ impl<'ast> Visit<'ast> for OptionFinder {
 
 /// Returns the literals of `source` that name options, with their lines.
 fn option_names(source: &str) -> Vec<(usize, String)> {
-    let mut finder = OptionFinder::default();
+    let mut finder = OptionLiteralCollector::default();
     finder.visit_file(&syn::parse_file(source).expect("the source is valid"));
     finder.0
 }

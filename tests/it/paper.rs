@@ -4,7 +4,7 @@
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{
-    CollectivePattern, GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, CollectivePattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
 use chakram::machine::Machine;
 use chakram::model::Model;
@@ -17,7 +17,7 @@ use std::path::Path;
 fn all_reduce(machine: &Machine) -> f64 {
     let npus = machine.topology().npu_count();
     let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
-    let workload = GeneratedJob::new(WorkloadPattern::Collective(collective)).unwrap();
+    let workload = CheckedWorkloadPattern::new(WorkloadPattern::Collective(collective)).unwrap();
     let workload = workload.build_workload().unwrap();
     let prepared = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();
@@ -128,7 +128,7 @@ fn step((model, tensor): &(Model, u32), machine: &Machine) -> f64 {
 fn milliseconds(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 {
     let model = model.clone();
     let pattern = TrainingPattern { model, plan };
-    let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern))).unwrap();
+    let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern))).unwrap();
     let workload = job.build_workload().unwrap();
     let prepared = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();

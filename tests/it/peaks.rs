@@ -2,8 +2,10 @@
 //! that names the format, unless the duration is known from another source.
 
 use crate::commands::{chakram, code};
-use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
-use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflineEfficiency};
+use chakram::generate::{
+    CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::trace::{Dtype, NodeView, Op, Sink, TraceWriter};
@@ -13,10 +15,10 @@ use chakram::workload::{
 };
 
 /// A kernel, with recorded ns, FLOPs, bytes and format.
-type Work = (u64, u64, u64, Option<Dtype>);
+type RecordedKernel = (u64, u64, u64, Option<Dtype>);
 
 /// Returns a job in which each rank runs these kernels one after another.
-fn job(ranks: &[&[Work]]) -> Workload {
+fn job(ranks: &[&[RecordedKernel]]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, kernels) in (0..).zip(ranks) {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -48,7 +50,7 @@ fn job(ranks: &[&[Work]]) -> Workload {
 
 fn roofline() -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
-        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
     })
 }
 
@@ -65,7 +67,7 @@ const FP4: Option<Dtype> = Some(Dtype::Fp4);
 
 #[test]
 fn arithmetic_in_a_format_without_a_peak_is_refused() {
-    let ranks: [&[Work]; 3] = [
+    let ranks: [&[RecordedKernel]; 3] = [
         &[(0, 312, 0, Some(Dtype::Bf16)), (0, 0, 2039, FP8)],
         &[(0, 0, 2039, FP8), (0, 7, 2039, FP8), (0, 7, 0, FP8)],
         &[(0, 7, 0, FP4), (0, 7, 0, FP8)],
@@ -99,7 +101,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
     // As recorded, the format does not matter if most kernels have a recorded duration. A kernel
     // without a duration is still an error.
-    let ok = |kernels: &[Work]| {
+    let ok = |kernels: &[RecordedKernel]| {
         CompiledReplay::new(&job(&[kernels]), &machine, &ReplayOptions::default()).is_ok()
     };
     assert!(ok(&[(5, 7, 0, FP8)]));
@@ -115,7 +117,7 @@ fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
     let model = chakram::model::Model::load_named("gpt2-small").unwrap();
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
-    let workload = GeneratedJob::new(pattern)
+    let workload = CheckedWorkloadPattern::new(pattern)
         .unwrap()
         .build_workload()
         .unwrap();

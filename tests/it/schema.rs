@@ -16,7 +16,7 @@ fn the_compiled_schema_is_that_of_the_proto_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let source = std::fs::read_to_string(folder.join("et_def.proto")).unwrap();
     let compiled = FileDescriptorSet {
-        file: vec![Tokens::of(&source).file()],
+        file: vec![RemainingSchemaTokens::of(&source).file()],
     };
     let path = folder.join("et_def.bin");
     if std::env::var_os("BLESS").is_some() {
@@ -31,9 +31,9 @@ fn the_compiled_schema_is_that_of_the_proto_file() {
 }
 
 /// The remaining tokens of a schema, in reverse order.
-struct Tokens<'a>(Vec<&'a str>);
+struct RemainingSchemaTokens<'a>(Vec<&'a str>);
 
-impl<'a> Tokens<'a> {
+impl<'a> RemainingSchemaTokens<'a> {
     fn of(source: &'a str) -> Self {
         let mut tokens = Vec::new();
         for line in source.lines() {

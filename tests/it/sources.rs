@@ -25,16 +25,16 @@ use super::commands::chakram;
 use std::path::Path;
 
 /// The exit code and the output of a run.
-struct Printed {
+struct RunExitAndOutput {
     code: i32,
     out: String,
     error: String,
 }
 
-fn run(args: &[&str]) -> Printed {
+fn run(args: &[&str]) -> RunExitAndOutput {
     let output = chakram(args);
     let text = |bytes| String::from_utf8(bytes).expect("it is text");
-    Printed {
+    RunExitAndOutput {
         code: output.status.code().expect("it ends by itself"),
         out: text(output.stdout),
         error: text(output.stderr),
@@ -43,14 +43,14 @@ fn run(args: &[&str]) -> Printed {
 
 /// Runs the program, which must succeed, and returns its output.
 fn done(args: &[&str]) -> String {
-    let Printed { code, out, error } = run(args);
+    let RunExitAndOutput { code, out, error } = run(args);
     assert_eq!((code, error.as_str()), (0, ""), "{args:?}");
     out
 }
 
 /// Runs the program, which must fail with exit code 2, and returns its error.
 fn refused(args: &[&str]) -> String {
-    let Printed { code, out, error } = run(args);
+    let RunExitAndOutput { code, out, error } = run(args);
     assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
     error
 }

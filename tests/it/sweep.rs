@@ -47,11 +47,11 @@ fn wires(tail: &str) -> String {
     )
 }
 
-struct Study {
+struct StudyFolder {
     dir: tempfile::TempDir,
 }
 
-impl Study {
+impl StudyFolder {
     fn new(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("s.toml"), text).unwrap();
@@ -80,9 +80,9 @@ fn time(row: &Value) -> Option<u64> {
 
 #[test]
 fn branch_and_bound_finds_the_optimum_without_replaying_all() {
-    let all = Study::new(&plans("strategy = \"grid\""));
+    let all = StudyFolder::new(&plans("strategy = \"grid\""));
     all.run("out", &[]);
-    let bounded = Study::new(&plans("strategy = \"branch-and-bound\""));
+    let bounded = StudyFolder::new(&plans("strategy = \"branch-and-bound\""));
     bounded.run("out", &[]);
     let (all, bounded) = (rows(&all.path("out")), rows(&bounded.path("out")));
     assert_eq!(all.len(), bounded.len());
@@ -130,7 +130,7 @@ fn first_command(page: &str) -> Vec<&str> {
 #[test]
 fn rows_have_the_interval_of_their_replay() {
     let text = plans("strategy = \"grid\"").replace("compute = \"roofline\"\n", "");
-    let study = Study::new(&text.replace("\"model.layers\" = 4\n", ""));
+    let study = StudyFolder::new(&text.replace("\"model.layers\" = 4\n", ""));
     let text = study.run("out", &[]);
     let rows = rows(&study.path("out"));
     let known = rows.iter().filter(|row| row["interval_ps"].is_array());
@@ -184,7 +184,7 @@ fn rows_do_not_depend_on_the_number_of_threads() {
         wires("strategy = \"coordinate\""),
         format!("{flat}{nested}"),
     ] {
-        let study = Study::new(&text);
+        let study = StudyFolder::new(&text);
         let one = study.run("one", &["--threads", "1"]);
         assert_eq!(one, study.run("four", &["--threads", "4"]));
         assert_eq!(study.files("one"), study.files("four"));
@@ -208,7 +208,7 @@ fn rows_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn strategies_visit_what_they_say() {
     let study = |text: &str| {
-        let study = Study::new(text);
+        let study = StudyFolder::new(text);
         study.run("out", &[]);
         rows(&study.path("out"))
     };
@@ -244,7 +244,7 @@ fn strategies_visit_what_they_say() {
 #[test]
 fn shards_together_are_one_run_byte_for_byte() {
     for text in [wires(""), plans("strategy = \"branch-and-bound\"")] {
-        let study = Study::new(&text);
+        let study = StudyFolder::new(&text);
         let whole = study.run("whole", &[]);
         for shard in ["0/3", "1/3", "2/3"] {
             study.run(&format!("part{}", &shard[..1]), &["--shard", shard]);
@@ -269,7 +269,7 @@ fn shards_together_are_one_run_byte_for_byte() {
 }
 
 /// Kills a sweep repeatedly, and resumes it until it ends. Returns the number of kills.
-fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
+fn kill(study: &StudyFolder, mut pause: impl FnMut(u64) -> Duration) -> u64 {
     let mut kills = 0;
     loop {
         let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
@@ -292,7 +292,7 @@ fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
 }
 
 /// Returns the number of points with answers in a journal, and its number of lines.
-fn answers(study: &Study, of: &str) -> (usize, usize) {
+fn answers(study: &StudyFolder, of: &str) -> (usize, usize) {
     let text = std::fs::read_to_string(study.path(of).join("journal.jsonl")).unwrap();
     let lines = text
         .lines()
@@ -309,7 +309,7 @@ fn answers(study: &Study, of: &str) -> (usize, usize) {
 #[test]
 fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
     let text = wires("").replace("step = \"100 GB/s\"", "step = \"20 GB/s\"");
-    let study = Study::new(&text);
+    let study = StudyFolder::new(&text);
     let kills = kill(&study, |kills| {
         Duration::from_secs_f64(0.004 * 1.25_f64.powi(kills as i32))
     });
@@ -336,7 +336,7 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
             "[\"1 us\", \"500 ns\", \"2 us\", \"1 us\"]",
             "[\"1 us\", \"500 ns\", \"2 us\", \"3 us\", \"4 us\"]",
         );
-    let study = Study::new(&text);
+    let study = StudyFolder::new(&text);
     std::fs::write(study.path("pair.toml"), PAIR).unwrap();
     let mut state = 7_u64;
     // Kills come after random times that increase, so that a slow machine also makes progress.
@@ -406,7 +406,7 @@ fn studies_with_errors_are_refused_before_anything_runs() {
     ] {
         let text = wires("");
         assert!(text.contains(from), "{from}");
-        let study = Study::new(&text.replace(from, to));
+        let study = StudyFolder::new(&text.replace(from, to));
         let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{to}: {error}");
@@ -416,7 +416,7 @@ fn studies_with_errors_are_refused_before_anything_runs() {
         );
         assert!(!study.path("out").exists(), "{to}");
     }
-    let study = Study::new(&wires(""));
+    let study = StudyFolder::new(&wires(""));
     study.run("out", &[]);
     let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("try: --resume to resume the run"));
@@ -433,7 +433,7 @@ fn studies_with_errors_are_refused_before_anything_runs() {
 #[test]
 fn traces_are_swept_over_machines_networks_and_factors() {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
-    let study = Study::new(&format!(
+    let study = StudyFolder::new(&format!(
         "name = \"captured\"\nobjective = [\"time\", \"cost\"]\n[base]\ntrace = {:?}\n\"price.npu\" = 2.5\n\
          [[axis]]\nkey = \"machine\"\nvalues = [\"dgx-h100\", \"dgx-a100\"]\n\
          [[axis]]\nkey = \"network\"\nvalues = [\"contention_free\", \"links\"]\n\
@@ -469,7 +469,7 @@ fn traces_are_swept_over_machines_networks_and_factors() {
     }
     // The number of NPUs in a capture is unknown before it is read.
     let text = std::fs::read_to_string(study.path("s.toml")).unwrap();
-    let few = Study::new(&text.replace(
+    let few = StudyFolder::new(&text.replace(
         "[[axis]]\nkey = \"machine\"",
         "[limits]\nnpus = 1\n[[axis]]\nkey = \"machine\"",
     ));
@@ -482,7 +482,7 @@ fn traces_are_swept_over_machines_networks_and_factors() {
 
 #[test]
 fn pages_carry_commands_that_give_the_same_answer() {
-    let study = Study::new(
+    let study = StudyFolder::new(
         &plans("strategy = \"grid\"")
             .replace("\"model.layers\" = 4\n", "")
             .replace("\"time\"", "[\"time\", \"memory\"]"),
@@ -554,7 +554,7 @@ fn layers_nest_in_either_order_to_the_same_best() {
     let study = |layers: [&str; 3]| {
         let layers = layers
             .map(|axis| format!("[[layer]]\naxes = [\"{axis}\"]\nstrategy = \"coordinate\"\n"));
-        let study = Study::new(&format!(
+        let study = StudyFolder::new(&format!(
             "name = \"flow\"\nseed = 1\n[base]\nmodel = \"gpt2-small\"\ntokens = 16\n\"model.layers\" = 1\nplan.batch = 8\n\
              compute = \"loopnest:gemmini-16,mappings=30\"\n[[axis]]\nkey = \"accelerator.scratchpad\"\n\
              values = [\"64 KiB\", \"1 MiB\"]\n[[axis]]\nkey = \"machine\"\nvalues = [\"gemminix4\", \"ring:4:64GB/s\"]\n\
@@ -611,7 +611,7 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
             )
         };
         let of = |strategy: &str| {
-            let study = Study::new(&text(strategy));
+            let study = StudyFolder::new(&text(strategy));
             study.run("out", &[]);
             rows(&study.path("out"))
         };
@@ -647,7 +647,7 @@ fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     };
     let layer = |key: &str| format!("[[layer]]\naxes = [\"machine.dimension.nvlink.{key}\"]\n");
     let study = |rounds: &str| {
-        Study::new(&format!(
+        StudyFolder::new(&format!(
             "name = \"turns\"\n{rounds}[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\"model.layers\" = 2\n\
              plan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n{}{}{}{}",
             axis("bandwidth", "\"50 GB/s\", \"450 GB/s\""),
@@ -674,7 +674,7 @@ fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     // The nested layers visit all four points and find the same best.
     let nested = study("");
     nested.run("out", &[]);
-    let best = |of: &Study| {
+    let best = |of: &StudyFolder| {
         let rows = rows(&of.path("out"));
         assert_eq!(rows.len(), 4);
         rows.iter().filter_map(time).min()

@@ -2,9 +2,9 @@
 //! and that every arrow has both ends.
 
 use super::commands::chakram;
-use chakram::engine::{CommTiming, CompiledReplay, ComputeModel, ReplayOptions};
+use chakram::engine::{CommTiming, CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
-    DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
+    CheckedWorkloadPattern, DataParallelPattern, P2pPattern, TrafficPattern, WorkloadPattern,
 };
 use chakram::ids::Rank;
 use chakram::machine::Machine;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 mod perfetto;
 
 fn events(pattern: WorkloadPattern) -> Vec<Value> {
-    let workload = GeneratedJob::new(pattern)
+    let workload = CheckedWorkloadPattern::new(pattern)
         .unwrap()
         .build_workload()
         .unwrap();

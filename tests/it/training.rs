@@ -2,9 +2,11 @@
 //! and memory.
 
 use chakram::engine::{
-    CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome, RooflineEfficiency,
+    CompiledReplay, KernelDurationSource, ReplayOptions, ReplayOutcome, RooflineEfficiency,
 };
-use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
+use chakram::generate::{
+    CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
 use chakram::machine::Machine;
 use chakram::model::{
     ActivationFunction, ExpertRoutingCounts, LayerOperator, LayerRole, Model, ModelLayer,
@@ -126,21 +128,21 @@ fn bert() -> Model {
     transformer("bert", block, PositionEncoding::Learned(8), true)
 }
 
-fn job(model: &Model, plan: &ParallelismPlan) -> Result<GeneratedJob, String> {
+fn job(model: &Model, plan: &ParallelismPlan) -> Result<CheckedWorkloadPattern, String> {
     let training = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
     };
-    GeneratedJob::new(WorkloadPattern::Training(Box::new(training)))
+    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(training)))
         .map_err(|error| error.to_string())
 }
 
-fn replay(job: &GeneratedJob, machine: &Machine) -> ReplayOutcome {
+fn replay(job: &CheckedWorkloadPattern, machine: &Machine) -> ReplayOutcome {
     replay_with(job, machine, ()).0
 }
 
 fn replay_with<O: Observer>(
-    job: &GeneratedJob,
+    job: &CheckedWorkloadPattern,
     machine: &Machine,
     observer: O,
 ) -> (ReplayOutcome, O) {
@@ -149,14 +151,14 @@ fn replay_with<O: Observer>(
 
 /// Replays with kernels by the roofline, and with the options that `change` sets.
 fn replay_under<O: Observer>(
-    job: &GeneratedJob,
+    job: &CheckedWorkloadPattern,
     machine: &Machine,
     observer: O,
     change: impl Fn(&mut ReplayOptions),
 ) -> (ReplayOutcome, O) {
     let workload = job.build_workload().unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
         change(o);
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
@@ -178,7 +180,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(job: &GeneratedJob, rank: u32) -> Self {
+    fn of(job: &CheckedWorkloadPattern, rank: u32) -> Self {
         let mut sums = Self {
             rank,
             ..Self::default()

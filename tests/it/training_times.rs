@@ -19,7 +19,7 @@ mod table;
 
 use super::commands::chakram;
 use super::corpus::sample_every_nth;
-use rows::{Row, rows};
+use rows::{MeasuredTrainingRun, rows};
 use serde_json::Value;
 
 /// The share of the peak that kernels reach.
@@ -67,12 +67,12 @@ const EFFECTS: [(&str, &str, f64); 6] = [
 ];
 
 /// Returns the seconds of a step of `row`, with `more` options.
-fn predicted(row: &Row, more: &[&str]) -> f64 {
+fn predicted(row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
     let nodes = format!("selenex{}", row.npus.div_ceil(8));
     predicted_on(&nodes, row, more)
 }
 
-fn predicted_on(machine: &str, row: &Row, more: &[&str]) -> f64 {
+fn predicted_on(machine: &str, row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
     let mut args = vec!["generate"];
     args.extend(row.plan.iter().map(String::as_str));
     args.extend(["--machine", machine, "--format", "json"]);
@@ -90,12 +90,12 @@ fn predicted_on(machine: &str, row: &Row, more: &[&str]) -> f64 {
 }
 
 /// Returns the error of the prediction in per cent.
-fn error(row: &Row, seconds: f64) -> f64 {
+fn error(row: &MeasuredTrainingRun, seconds: f64) -> f64 {
     100.0 * (seconds / row.measured - 1.0)
 }
 
 /// Returns the row of this name.
-fn named<'r>(rows: &'r [Row], name: &str) -> &'r Row {
+fn named<'r>(rows: &'r [MeasuredTrainingRun], name: &str) -> &'r MeasuredTrainingRun {
     let found = rows.iter().find(|row| row.name == name);
     found.unwrap_or_else(|| panic!("there is no row {name}"))
 }

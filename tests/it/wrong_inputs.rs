@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Stdio;
 
 /// A command line, and parts of its error.
-type WrongInput = (&'static [&'static str], &'static [&'static str]);
+type RejectedCommandLine = (&'static [&'static str], &'static [&'static str]);
 
 const DDP: &str = "traces/ddp-resnet18";
 
-fn check(inputs: &[WrongInput]) {
+fn check(inputs: &[RejectedCommandLine]) {
     for (args, parts) in inputs {
         let output = chakram(args);
         let error = String::from_utf8(output.stderr).expect("errors are text");

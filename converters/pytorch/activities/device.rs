@@ -4,10 +4,13 @@
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
-use super::super::timeline_events::TimelineEvent;
-use super::host_waits::{CallResultUses, HostWait, WaitSource};
+use super::super::timeline_events::UntimedEvent;
+use super::host_waits::{AwaitedCallOrDeviceEvent, CallResultUses, HostWait};
 use super::thread_chains::ActivityEndBounds;
-use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement, DependencyStats};
+use super::{
+    Activities, Activity, ActivityKind, ActivityLane, CallLaneAndSubmitter,
+    InferredDependencyCounts,
+};
 
 /// Calls of CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN that return only after
 /// device work has ended.
@@ -51,7 +54,7 @@ pub(super) fn find_device_waits_of_host(
     rank: &RankTimeline,
     bounds: &mut ActivityEndBounds,
     waits: &mut Vec<HostWait>,
-    found: &mut DependencyStats,
+    found: &mut InferredDependencyCounts,
 ) {
     if rank.devices.is_empty() {
         return;
@@ -81,7 +84,7 @@ pub(super) fn find_device_waits_of_host(
             thread: item.thread,
             from: item.start.min(end),
             to: end,
-            source: WaitSource::Device(device),
+            source: AwaitedCallOrDeviceEvent::Device(device),
             into: index as u32,
         });
     }
@@ -109,7 +112,7 @@ pub(super) fn find_device_waits_of_host(
             thread: item.thread,
             from,
             to: device.end,
-            source: WaitSource::Device(index as u32),
+            source: AwaitedCallOrDeviceEvent::Device(index as u32),
             into: NONE,
         });
     }
@@ -121,7 +124,7 @@ pub(super) fn create_device_activities(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &mut Activities,
-    found: &mut DependencyStats,
+    found: &mut InferredDependencyCounts,
 ) -> Vec<u32> {
     let mut made: Vec<(u32, u32)> = Vec::new();
     for (index, call) in calls.list.iter().enumerate() {
@@ -188,7 +191,7 @@ pub(super) fn create_device_activities(
                     let work = add(activities, ActivityKind::Call(call), end);
                     activities.of_call[call as usize] = work;
                     let item = device.launch;
-                    activities.call_places[call as usize] = CallPlacement { lane, item };
+                    activities.call_places[call as usize] = CallLaneAndSubmitter { lane, item };
                     placed[index] = work;
                 }
             }
@@ -205,7 +208,7 @@ fn stream_waits(
     rank: &RankTimeline,
     placed: &[u32],
     activities: &mut Activities,
-    found: &mut DependencyStats,
+    found: &mut InferredDependencyCounts,
 ) {
     let launches = DeviceEventIndex::new(rank);
     let runtime = runtime_calls_by_correlation(rank);
@@ -246,7 +249,7 @@ fn link_collectives(
     calls: &CommCalls,
     placed: &[u32],
     activities: &mut Activities,
-    found: &mut DependencyStats,
+    found: &mut InferredDependencyCounts,
 ) {
     if calls.list.iter().all(|call| !call.on_device()) {
         return;
@@ -433,7 +436,7 @@ fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
     (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 
-fn integer_argument(rank: &RankTimeline, event: &TimelineEvent, key: &str) -> Option<i64> {
+fn integer_argument(rank: &RankTimeline, event: &UntimedEvent, key: &str) -> Option<i64> {
     let args = rank.args_of(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()

@@ -3,7 +3,7 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::thread_chains::ThreadChains;
-use super::{Activities, Activity, DependencyStats, find_worker_threads};
+use super::{Activities, Activity, InferredDependencyCounts, find_worker_threads};
 
 /// Adds a dependency for each thread that starts, or continues after a pause, when another thread has
 /// finished its work. For example, `backward()` continues after the device's autograd thread has
@@ -13,7 +13,7 @@ pub(super) fn link_handoffs(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &mut Activities,
-    found: &mut DependencyStats,
+    found: &mut InferredDependencyCounts,
 ) {
     let workers = find_worker_threads(rank, calls);
     let free: Vec<u32> = (0..rank.threads.len() as u32)

@@ -1,13 +1,13 @@
 //! Finds the waits of host threads for communication.
 
 use super::super::calls::{CommCall, CommCalls};
-use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline, ThreadSegment};
-use super::DependencyStats;
+use super::super::rank_timeline::{HostIntervalKind, InnermostIntervalSegment, NONE, RankTimeline};
+use super::InferredDependencyCounts;
 use std::collections::BTreeMap;
 
 /// The call or device event for which a thread waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitSource {
+pub(super) enum AwaitedCallOrDeviceEvent {
     /// A communication call, by its index.
     Call(u32),
     /// A device event, by its index.
@@ -24,7 +24,7 @@ pub(super) struct HostWait {
     /// End of the wait, in ns.
     pub to: i64,
     /// The call or device event for which the thread waited.
-    pub source: WaitSource,
+    pub source: AwaitedCallOrDeviceEvent,
     /// Host interval that contains the wait and continues after it, or [`NONE`] if the next
     /// activity starts after the wait.
     pub into: u32,
@@ -86,7 +86,10 @@ fn uses_storages(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
 }
 
 /// Returns the segment that contains `time`; a segment includes its end.
-pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&ThreadSegment> {
+pub(super) fn segment_at(
+    segments: &[InnermostIntervalSegment],
+    time: i64,
+) -> Option<&InnermostIntervalSegment> {
     let index = segments.partition_point(|segment| segment.to < time);
     segments.get(index).filter(|segment| segment.from < time)
 }
@@ -95,7 +98,7 @@ pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&Threa
 pub(super) fn find_host_waits(
     rank: &RankTimeline,
     calls: &CommCalls,
-    found: &mut DependencyStats,
+    found: &mut InferredDependencyCounts,
 ) -> (Vec<HostWait>, Vec<bool>) {
     let mut waits = Vec::new();
     let mut blocked = vec![false; calls.list.len()];
@@ -127,7 +130,7 @@ pub(super) fn find_host_waits(
                 thread,
                 from: rank.items[call.item as usize].end.min(call.done),
                 to: call.done,
-                source: WaitSource::Call(index as u32),
+                source: AwaitedCallOrDeviceEvent::Call(index as u32),
                 into: NONE,
             });
         } else {
@@ -161,7 +164,7 @@ fn find_message_wait(
     rank: &RankTimeline,
     call: &CommCall,
     index: usize,
-    segments: &[ThreadSegment],
+    segments: &[InnermostIntervalSegment],
 ) -> Option<HostWait> {
     let segment = segment_at(segments, call.end);
     let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
@@ -175,7 +178,7 @@ fn find_message_wait(
         thread: rank.items[call.item as usize].thread,
         from: from.max(call.start),
         to: call.end,
-        source: WaitSource::Call(index as u32),
+        source: AwaitedCallOrDeviceEvent::Call(index as u32),
         into: NONE,
     })
 }
@@ -186,20 +189,20 @@ fn find_idle_wait(
     rank: &RankTimeline,
     call: &CommCall,
     index: usize,
-    segments: &[ThreadSegment],
+    segments: &[InnermostIntervalSegment],
 ) -> Option<HostWait> {
     let at = segments.partition_point(|segment| segment.to < call.done);
     let segment = segments
         .get(at)
         .filter(|segment| segment.from < call.done)?;
-    let idles = |segment: &ThreadSegment| {
+    let idles = |segment: &InnermostIntervalSegment| {
         let own = rank.items.get(segment.owner as usize);
         own.is_none_or(|item| rank.role_of_interval(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
     // Operators that enclose the requesting operator end after the requesting operator and do
     // nothing else, so count them as idle time.
-    let ends_asking = |segment: &ThreadSegment| {
+    let ends_asking = |segment: &InnermostIntervalSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
     };
@@ -213,7 +216,7 @@ fn find_idle_wait(
             thread: asker.thread,
             from: segment.from,
             to: call.done,
-            source: WaitSource::Call(index as u32),
+            source: AwaitedCallOrDeviceEvent::Call(index as u32),
             into: NONE,
         },
     )
@@ -280,7 +283,7 @@ impl CallResultUses {
         rank: &RankTimeline,
         calls: &CommCalls,
         index: usize,
-        segments: &[Vec<ThreadSegment>],
+        segments: &[Vec<InnermostIntervalSegment>],
     ) -> Option<HostWait> {
         let call = &calls.list[index];
         for i in self.uses_of_call(rank, call) {
@@ -296,7 +299,7 @@ impl CallResultUses {
                     thread: item.thread,
                     from: item.start.min(call.done),
                     to: call.done,
-                    source: WaitSource::Call(index as u32),
+                    source: AwaitedCallOrDeviceEvent::Call(index as u32),
                     into: i,
                 });
             }
@@ -312,7 +315,7 @@ impl CallResultUses {
                 thread: item.thread,
                 from: if waited { from } else { item.start },
                 to: if waited { call.done } else { item.start },
-                source: WaitSource::Call(index as u32),
+                source: AwaitedCallOrDeviceEvent::Call(index as u32),
                 into: NONE,
             });
         }

@@ -4,12 +4,12 @@ use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::group_calls_by_worker;
 use super::thread_chains::ThreadChains;
-use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement};
+use super::{Activities, Activity, ActivityKind, ActivityLane, CallLaneAndSubmitter};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lanes, ordered by the time at which they become free.
-type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
+type LanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host executed, with its dependencies.
 pub(super) fn create_in_flight_activities(
@@ -25,7 +25,7 @@ pub(super) fn create_in_flight_activities(
     // Calls on one worker wait for this worker, and messages to one peer wait for their connection. No other calls wait
     // in a queue, even if the recorded times suggest a queue. Each worker and each connection gets its own lane, or
     // several lanes if its calls were in flight concurrently.
-    let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();
+    let mut lanes: BTreeMap<(u32, Option<u32>, bool), LanesByFreeTime> = BTreeMap::new();
     let mut count = 0;
     for index in order {
         let call = &calls.list[index as usize];
@@ -52,7 +52,7 @@ pub(super) fn create_in_flight_activities(
             end: call.end,
         });
         activities.of_call[index as usize] = work;
-        activities.call_places[index as usize] = CallPlacement {
+        activities.call_places[index as usize] = CallLaneAndSubmitter {
             lane: ActivityLane::Flight(lane),
             item: call.item,
         };

@@ -45,7 +45,7 @@ pub struct CallArgs {
 }
 
 /// Argument positions of a `c10d` operator.
-struct C10dSignature {
+struct C10dArgPositions {
     name: &'static str,
     act: CommOp,
     output: Option<usize>,
@@ -63,8 +63,8 @@ const fn build_c10d_signature(
     input: Option<usize>,
     peer: Option<usize>,
     asynchronous: Option<usize>,
-) -> C10dSignature {
-    C10dSignature {
+) -> C10dArgPositions {
+    C10dArgPositions {
         name,
         act,
         output,
@@ -82,7 +82,7 @@ use CommOp::Collective;
 
 /// Argument positions of the `c10d` operators, from their schemas in PyTorch's
 /// `torch/csrc/distributed/c10d/Ops.cpp`.
-static LAYOUTS: [C10dSignature; 18] = [
+static LAYOUTS: [C10dArgPositions; 18] = [
     build_c10d_signature(
         "allreduce_",
         Collective(AllReduce),
@@ -187,7 +187,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(3),
         Some(4),
     ),
-    C10dSignature {
+    C10dArgPositions {
         splits: Some((3, 4)),
         ..build_c10d_signature(
             "alltoall_base_",
@@ -216,7 +216,7 @@ pub(super) fn comm_op_of_operator(name: &str) -> Option<CommOp> {
     find_signature(name).map(|layout| layout.act)
 }
 
-fn find_signature(name: &str) -> Option<&'static C10dSignature> {
+fn find_signature(name: &str) -> Option<&'static C10dArgPositions> {
     let name = name.strip_prefix("c10d::")?;
     LAYOUTS.iter().find(|layout| layout.name == name)
 }
@@ -329,7 +329,7 @@ pub(super) fn split_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>>
 
 /// Returns the group's size: the number of splits, or the length of a tensor list that has one
 /// tensor per member.
-fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
+fn member_count(name: &str, layout: &C10dArgPositions, values: &Value) -> Option<u32> {
     let length = |place: usize| {
         let list = values.get(place)?.as_array()?;
         u32::try_from(list.len()).ok().filter(|&count| count > 0)

@@ -5,7 +5,7 @@
 //! the operation, because gloo implements a reduce-scatter as an all-reduce.
 
 use super::super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
-use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
+use super::super::rank_timeline::{InFlightCommInterval, NONE, RankTimeline};
 use super::args::{self, parse_comm_call};
 use super::{CommCall, CommCalls};
 
@@ -22,7 +22,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
         }
     }
     askers.sort_unstable();
-    let mut flights: Vec<Vec<&InFlightInterval>> = vec![Vec::new(); askers.len()];
+    let mut flights: Vec<Vec<&InFlightCommInterval>> = vec![Vec::new(); askers.len()];
     for flight in &rank.flights {
         let after = askers.partition_point(|&(id, _)| id < flight.rf_id);
         let asker = after
@@ -67,7 +67,7 @@ fn build_host_comm_call(
     rank: &RankTimeline,
     rf_id: u64,
     index: u32,
-    flights: &[&InFlightInterval],
+    flights: &[&InFlightCommInterval],
 ) -> Option<CommCall> {
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
@@ -137,7 +137,7 @@ fn enclosing_group_name(rank: &RankTimeline, item: u32) -> Option<String> {
 }
 
 /// Returns the period when an interval moved data: the longest period without an operator on the interval's worker.
-fn transfer_interval(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
+fn transfer_interval(rank: &RankTimeline, flight: &InFlightCommInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];
     let first = items.partition_point(|item| item.start < flight.start);

@@ -1,7 +1,7 @@
 //! Converts activities to nodes of a trace.
 
 use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane};
-use super::super::alike_kernels::{KernelWork, SameNameKernels};
+use super::super::alike_kernels::{KernelWork, SameNameWorkEstimator};
 use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{HostIntervalCosts, duration_of_device_interval};
@@ -14,9 +14,9 @@ use super::{JobEmitContext, clamp_to_nonnegative_ns};
 use chakram_base::units::Span;
 use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::split_sizes::{SplitSizes, format_size_list};
+use chakram_trace::format::split_sizes::{AllToAllSplitText, format_size_list};
 use chakram_trace::format::write::{
-    AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter,
+    AttributeValue, NamedAttribute, NodeExtras, NodeInputsOrOutputs, TraceWriter,
 };
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub ids: &'a [u32],
     pub efforts: &'a HostIntervalCosts,
     /// Kernels with known work, used to estimate the work of other kernels of the same name.
-    pub alike: SameNameKernels,
+    pub alike: SameNameWorkEstimator,
     /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
     pub steps: &'a StepWindows,
@@ -161,7 +161,7 @@ impl<'a> ActivityEmitter<'a> {
         let mut view = NodeView::new(u64::from(self.ids[work as usize]), name, op);
         let (send, receive) = self.format_split_sizes(activity, op);
         view.flops_unknown = flops_unknown;
-        view.splits = SplitSizes {
+        view.splits = AllToAllSplitText {
             send: &send,
             receive: &receive,
         };
@@ -351,8 +351,8 @@ impl<'a> ActivityEmitter<'a> {
     }
 }
 
-fn shapes_and_types_io<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
-    NodeIo {
+fn shapes_and_types_io<'a>(shapes: &'a str, types: &'a str) -> NodeInputsOrOutputs<'a> {
+    NodeInputsOrOutputs {
         values: "",
         shapes,
         types,

@@ -6,11 +6,11 @@
 //! host's operators are a contiguous window of Kineto's operators. The window is found by comparing sequences of names.
 //! Shapes do not influence the matching, so they can test its result.
 
-use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
+use super::{HostNodeLinks, KeptCaptureWindow, LinkMethod, ThreadLinkResult};
 use crate::pytorch::host::{HostTrace, NONE};
 use crate::pytorch::is_in_flight_interval_name;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
-use chakram_trace::graph::{NameTable, stable_hash};
+use chakram_trace::graph::{StringArenaInterner, stable_hash};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -40,13 +40,13 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let mut partial = false;
     for (tid, track) in pair_threads(&hosts, &tracks) {
         let (nodes, events) = (&hosts[&tid], &tracks[&track]);
-        let mut row = ThreadLinks {
+        let mut row = ThreadLinkResult {
             thread: tid,
             track: kineto.tracks[track as usize].clone(),
             nodes: nodes.of.len() as u64,
             events: events.of.len() as u64,
             windows: 1,
-            ..ThreadLinks::default()
+            ..ThreadLinkResult::default()
         };
         let longer = events.of.len() as f64 > nodes.of.len() as f64 * LONGER + 8.0;
         let (from, to) =
@@ -74,10 +74,10 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let nodes: u64 = hosts.values().map(|thread| thread.of.len() as u64).sum();
     for (tid, thread) in &hosts {
         if !link.threads.iter().any(|row| row.thread == *tid) {
-            link.threads.push(ThreadLinks {
+            link.threads.push(ThreadLinkResult {
                 thread: *tid,
                 nodes: thread.of.len() as u64,
-                ..ThreadLinks::default()
+                ..ThreadLinkResult::default()
             });
         }
     }
@@ -92,7 +92,7 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
 /// Returns the operators of each host thread, sorted by id.
 fn operators_by_host_thread(
     host: &HostTrace,
-    keys: &mut NameTable,
+    keys: &mut StringArenaInterner,
     link: &mut HostNodeLinks,
 ) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
@@ -242,12 +242,12 @@ fn pair_operators(
 }
 
 /// Returns the window from the start of the first linked event to the end of the last linked event.
-fn window_of_linked_events(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
+fn window_of_linked_events(kineto: &KinetoTrace, host_of: &[u32]) -> KeptCaptureWindow {
     let linked = kineto.events.iter().zip(host_of);
     let linked = linked
         .filter(|(_, host)| **host != NONE)
         .map(|(event, _)| event);
-    let mut window = TimeWindow {
+    let mut window = KeptCaptureWindow {
         from: i64::MAX,
         to: i64::MIN,
     };

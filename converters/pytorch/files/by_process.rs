@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::held::InMemoryFiles;
-use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
+use super::{FilesByRank, FoundFile, RankCaptureFiles, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub(super) fn take_files_without_distinct_rank(
     ranks: &mut FilesByRank,
     held: &InMemoryFiles,
-) -> Result<Vec<CapturePair>, TraceError> {
+) -> Result<Vec<RankCaptureFiles>, TraceError> {
     // If there are one host trace and several Kineto traces, use the Kineto trace of the same
     // process, and leave the other Kineto traces aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
@@ -42,15 +42,17 @@ pub(super) fn take_files_without_distinct_rank(
         }
     }
     let path = |file: &FoundFile| file.path.clone();
-    let pairs = processes.into_values().map(|[host, kineto]| CapturePair {
-        rank: 0,
-        unnumbered: true,
-        guessed: false,
-        host: host.map(path),
-        kineto: kineto.map(path),
-        steps: None,
-        held: held.clone(),
-    });
+    let pairs = processes
+        .into_values()
+        .map(|[host, kineto]| RankCaptureFiles {
+            rank: 0,
+            unnumbered: true,
+            guessed: false,
+            host: host.map(path),
+            kineto: kineto.map(path),
+            steps: None,
+            held: held.clone(),
+        });
     let pairs = pairs.collect();
     ranks.retain(|rank, files| !of(rank, files));
     Ok(pairs)

@@ -89,9 +89,12 @@ pub fn path_for_messages(path: &Path) -> &Path {
 }
 
 /// Contents of captures by name, and names of the other files.
-type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
+type UnpackedArchiveContents = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 
-fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
+fn read_archive(
+    stream: Result<DecompressedStream<'_>>,
+    path: &Path,
+) -> Result<UnpackedArchiveContents> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
     for_each_tar_file(stream?, |name, file| {
         // The name is used only for messages and to find the rank; no file with this name is

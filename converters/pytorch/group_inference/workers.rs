@@ -99,7 +99,7 @@ fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>>
 type PoolAssignment = (usize, u32);
 
 /// For each rank, the group of each worker thread.
-type WorkerGroups = Vec<BTreeMap<u32, u32>>;
+type GroupsByWorkerThread = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
@@ -115,13 +115,13 @@ pub(super) fn assign_worker_groups(
     groups: &[JobGroup],
     own: &[Vec<u32>],
     pools: &[WorkerPools],
-) -> WorkerGroups {
+) -> GroupsByWorkerThread {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
-    let mut scored: Vec<((u64, i64), PoolAssignment, WorkerGroups)> = Vec::new();
+    let mut scored: Vec<((u64, i64), PoolAssignment, GroupsByWorkerThread)> = Vec::new();
     for way in 0..2 {
         // The loop visits all sets of used groups; `MOST` limits the number of sets to 4,096.
         for places in 1..1_u32 << most {
-            let given: Option<WorkerGroups> = own
+            let given: Option<GroupsByWorkerThread> = own
                 .iter()
                 .zip(pools)
                 .map(|(own, pools)| groups_of_threads(own, pools, (way, places)))

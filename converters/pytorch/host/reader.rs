@@ -1,32 +1,34 @@
 //! Converts the nodes of a file to a host trace.
 
 use super::raw::{RawHostNode, RawOperands};
-use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE, ObserverRecord};
-use crate::pytorch::name_repair::NameLayout;
-use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, parse_integer};
-use crate::pytorch::tensors::{ArgType, TensorArg, append_tensors};
+use super::{
+    CommArgs, HostNode, HostTrace, NONE, ObserverOnlyNodeFields, SharedOperatorProperties,
+};
+use crate::pytorch::name_repair::KeysAroundName;
+use crate::pytorch::stream::{JsonElementReceiver, JsonText, LocatedElement, parse_integer};
+use crate::pytorch::tensors::{TensorArg, TensorOrOtherType, append_tensors};
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, number, op_work,
     python_repr,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, escape_name};
-use chakram_trace::graph::{Interner, NameTable};
+use chakram_trace::graph::{Interner, StringArenaInterner};
 use std::borrow::Cow;
 
 /// The host trace under construction.
 #[derive(Default)]
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
-    forms: Interner<HostNodeForm>,
+    forms: Interner<SharedOperatorProperties>,
     /// JSON texts of shapes and types. `python` has an entry for each text: the index of the same
     /// text in Python's notation.
-    json: NameTable,
+    json: StringArenaInterner,
     python: Vec<u32>,
     /// JSON texts of types. `meaning` has an entry for each text: its parsed form, and the index of
     /// the same text in Python's notation.
-    types: NameTable,
-    meaning: Vec<(ArgType, u32)>,
+    types: StringArenaInterner,
+    meaning: Vec<(TensorOrOtherType, u32)>,
     /// Tensors of the current node.
     tensors: Vec<TensorArg>,
 }
@@ -134,11 +136,12 @@ impl HostTraceReader {
         let known = known as usize;
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
-            let Some(meaning) = types.and_then(|types| ArgType::parse_list(&types)) else {
+            let Some(meaning) = types.and_then(|types| TensorOrOtherType::parse_list(&types))
+            else {
                 let found = format!("types {}, expected a list of strings", escape_name(json));
                 // The text already has its index, so push a placeholder even after a failure.
                 // Otherwise all later indices would be off by one.
-                self.meaning.push((ArgType::Other, NONE));
+                self.meaning.push((TensorOrOtherType::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
             let text = self.intern_as_python_text(json, at)?;
@@ -222,11 +225,11 @@ impl HostTraceReader {
     }
 }
 
-impl ElementReader for HostTraceReader {
+impl JsonElementReceiver for HostTraceReader {
     const WHAT: &'static str = "host trace";
     const ARRAY: &'static str = "nodes";
     const BARE: bool = false;
-    const LAYOUT: NameLayout = NameLayout {
+    const LAYOUT: KeysAroundName = KeysAroundName {
         follows: &["ctrl_deps", "id"],
         never: &["\"ctrl_deps\"", "\"inputs\"", "\"attrs\"", "\"rf_id\""],
     };
@@ -289,7 +292,7 @@ impl ElementReader for HostTraceReader {
         let output = self.summarize_operands(&output, &at)?;
         // Nested formats have a host node's properties in `attrs`, and the flat format has them at
         // top level.
-        let form = HostNodeForm {
+        let form = SharedOperatorProperties {
             scope: parse_integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
             op_schema: self.intern_text(&op_schema, &at)?,
             shapes_in: input.shapes,
@@ -300,7 +303,7 @@ impl ElementReader for HostTraceReader {
             bytes_in: input.bytes,
             bytes_out: output.bytes,
         };
-        self.trace.records.push(ObserverRecord {
+        self.trace.records.push(ObserverOnlyNodeFields {
             id: parse_integer(Some(raw.id), "id", &at)?.unwrap_or(0),
             parent,
             rf_id: parse_integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),

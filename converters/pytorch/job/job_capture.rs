@@ -6,7 +6,7 @@ use crate::pytorch::activities::Activities;
 use crate::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRank};
 use crate::pytorch::calls::CommCalls;
 use crate::pytorch::clock::{self, ClockOffset};
-use crate::pytorch::emit::{self, CallMatchInfo};
+use crate::pytorch::emit::{self, CallMatchResult};
 use crate::pytorch::event_links::HostNodeLinks;
 use crate::pytorch::group_inference::{self, JobGroup};
 use crate::pytorch::inferred_ranks::{self, CapturedOrInferredRank};
@@ -14,12 +14,14 @@ use crate::pytorch::profiler_cost;
 use crate::pytorch::rank_timeline::RankTimeline;
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::summary::{ConversionSummary, RankConversionSummary};
-use crate::pytorch::transfer_times::{self, CallTime, JobCalls};
+use crate::pytorch::transfer_times::{self, CallWaitAndTransfer, JobCalls};
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::origin::CallStacks;
-use chakram_trace::format::profiler_cost::{CaptureProfilerFacts, ProfilerCost, UnprofiledSteps};
+use chakram_trace::format::profiler_cost::{
+    CaptureProfilerFacts, ProfilerRecordCost, UnprofiledSteps,
+};
 use chakram_trace::format::scan;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
@@ -27,13 +29,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A job whose ranks have been matched.
-pub(super) struct JobCapture {
+pub(super) struct MatchedJobCapture {
     /// Captured and inferred ranks, sorted by number.
     pub models: Vec<CapturedOrInferredRank>,
     /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
     calls: Vec<CommCalls>,
-    times: Vec<Vec<CallTime>>,
-    met: Vec<Vec<CallMatchInfo>>,
+    times: Vec<Vec<CallWaitAndTransfer>>,
+    met: Vec<Vec<CallMatchResult>>,
     /// Captures of the captured ranks. Several ranks may use the same capture.
     captures: Vec<RankTimeline>,
     activities: Vec<Activities>,
@@ -47,11 +49,11 @@ pub(super) struct JobCapture {
     /// Steps measured without a profiler.
     unprofiled: Option<UnprofiledSteps>,
     /// Cost of a profiler record in each capture, or `None` for a capture without times.
-    costs: Vec<Option<ProfilerCost>>,
+    costs: Vec<Option<ProfilerRecordCost>>,
     pub summary: ConversionSummary,
 }
 
-impl JobCapture {
+impl MatchedJobCapture {
     /// Matches the captures `parts`. If `infer` is set, it is the number of ranks in the job, and
     /// ranks without a capture are inferred.
     pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
@@ -157,7 +159,7 @@ impl JobCapture {
             let by_views = || profiler_cost::record_cost_by_views(rank, link.method);
             by_steps.filter(|_| !rank.untimed).or_else(by_views)
         });
-        let costs: Vec<Option<ProfilerCost>> = costs.collect();
+        let costs: Vec<Option<ProfilerRecordCost>> = costs.collect();
         Ok(Self {
             met: match_results_of_calls(&calls, &matches, &models),
             first,
@@ -410,10 +412,10 @@ fn match_results_of_calls(
     calls: &[CommCalls],
     matches: &CallMatches,
     models: &[CapturedOrInferredRank],
-) -> Vec<Vec<CallMatchInfo>> {
-    let mut met: Vec<Vec<CallMatchInfo>> = calls
+) -> Vec<Vec<CallMatchResult>> {
+    let mut met: Vec<Vec<CallMatchResult>> = calls
         .iter()
-        .map(|calls| vec![CallMatchInfo::default(); calls.list.len()])
+        .map(|calls| vec![CallMatchResult::default(); calls.list.len()])
         .collect();
     for matched in &matches.collectives {
         let root = matched
@@ -423,7 +425,7 @@ fn match_results_of_calls(
             |&(rank, call): &(u32, u32)| calls[rank as usize].list[call as usize].size_unknown();
         let size_unknown = matched.bytes == 0 && matched.members.iter().any(unknown);
         for &(rank, call) in &matched.members {
-            met[rank as usize][call as usize] = CallMatchInfo {
+            met[rank as usize][call as usize] = CallMatchResult {
                 bytes: matched.bytes,
                 size_unknown,
                 root,
@@ -441,11 +443,11 @@ fn match_results_of_calls(
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());
         for (rank, call) in [message.send, message.receive] {
-            met[rank as usize][call as usize] = CallMatchInfo {
+            met[rank as usize][call as usize] = CallMatchResult {
                 bytes,
                 size_unknown,
                 found: true,
-                ..CallMatchInfo::default()
+                ..CallMatchResult::default()
             };
         }
     }

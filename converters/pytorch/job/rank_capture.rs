@@ -3,8 +3,8 @@
 use super::ConvertOptions;
 use crate::pytorch::activities::{self, Activities};
 use crate::pytorch::calls::{self, CommCalls};
-use crate::pytorch::event_links::{EventLinkError, HostNodeLinks, TimeWindow};
-use crate::pytorch::files::CapturePair;
+use crate::pytorch::event_links::{EventLinkError, HostNodeLinks, KeptCaptureWindow};
+use crate::pytorch::files::RankCaptureFiles;
 use crate::pytorch::host::HostTrace;
 use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
@@ -14,7 +14,7 @@ use chakram_base::bounds::allocator::return_freed_memory;
 use chakram_base::interrupt::{self, wrap_with_current_token};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::error::TraceLocation;
+use chakram_trace::format::error::TraceErrorLocation;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -180,7 +180,7 @@ impl RankCapture {
             ordered,
         } = joined;
         let window = match options.step {
-            None => link.window.unwrap_or(TimeWindow::ALL),
+            None => link.window.unwrap_or(KeptCaptureWindow::ALL),
             Some(step) => step_window(&kineto, step).map_err(|found| {
                 let hint = format!(
                     "name one of them, or leave {} out to convert all",
@@ -236,7 +236,10 @@ impl RankCapture {
 
     /// Reads the files of a rank and extracts their contents. A file may also contain the merged traces of
     /// several ranks.
-    fn read_pair(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
+    fn read_pair(
+        pair: &RankCaptureFiles,
+        options: &ConvertOptions,
+    ) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
         let host =
             host.map(|path| pair.read_file(path, HostTrace::read_file, HostTrace::from_bytes));
@@ -280,7 +283,7 @@ impl RankCapture {
 
     /// Reads all pairs in parallel. Calls `progress` with the number of ranks read so far.
     pub fn read_all(
-        pairs: &[CapturePair],
+        pairs: &[RankCaptureFiles],
         options: &ConvertOptions,
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<Vec<Self>, TraceError> {
@@ -333,7 +336,7 @@ fn host_name_in_file_name(file: &Path, process: u64) -> Option<String> {
 const STEP: &str = "ProfilerStep#";
 
 /// Returns the time window of the step with the number `step`.
-fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
+fn step_window(kineto: &KinetoTrace, step: u64) -> Result<KeptCaptureWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {
         let name = kineto.texts.get(event.name);
@@ -342,7 +345,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
         if let (Some(number), EventCategory::Annotation) = (number, event.category) {
             steps.push(number);
             if number == step {
-                return Ok(TimeWindow {
+                return Ok(KeptCaptureWindow {
                     from: event.start_ns,
                     to: event.start_ns.saturating_add_unsigned(event.duration_ns),
                 });
@@ -364,10 +367,10 @@ fn file_error_at_offset(
     found: impl Into<String>,
     hint: &str,
 ) -> TraceError {
-    let place = TraceLocation {
+    let place = TraceErrorLocation {
         file: Some(file.to_owned()),
         offset: offset.map(|offset| offset as usize),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     };
     TraceError::invalid_at(place, found, hint)
 }

@@ -5,13 +5,13 @@
 
 use crate::pytorch::elements::{count_tensor_elements, element_bytes};
 use crate::pytorch::python_repr;
-use chakram_trace::graph::NameTable;
+use chakram_trace::graph::StringArenaInterner;
 
 /// Inputs of a file's operators; each distinct text of inputs is parsed only once.
 #[derive(Default)]
-pub(super) struct OperandTable {
-    shapes: NameTable,
-    types: NameTable,
+pub(super) struct OperatorInputCache {
+    shapes: StringArenaInterner,
+    types: StringArenaInterner,
     /// For each distinct shape string: its index in the trace's string table, and the element count
     /// of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
@@ -21,20 +21,20 @@ pub(super) struct OperandTable {
 }
 
 /// Text indices of an operator's shapes and types, and the bytes of all its tensors.
-pub(super) struct OperandTexts {
+pub(super) struct OperandTextIndices {
     pub shapes: u32,
     pub types: u32,
     pub bytes: u64,
 }
 
-impl OperandTable {
+impl OperatorInputCache {
     /// Interns the inputs of an event into `texts`. Returns `None` if the table of texts is full.
     pub fn intern_operands(
         &mut self,
         dims: &str,
         types: &str,
-        texts: &mut NameTable,
-    ) -> Option<OperandTexts> {
+        texts: &mut StringArenaInterner,
+    ) -> Option<OperandTextIndices> {
         let shape = self.shapes.intern_name(dims)? as usize;
         if shape == self.known_shapes.len() {
             let text = texts.intern_name(&python_repr::json_to_python_text(dims))?;
@@ -49,7 +49,7 @@ impl OperandTable {
         let (types, sizes) = &self.known_types[kind];
         let bytes = elements.iter().zip(sizes);
         let bytes = bytes.map(|(elements, size)| elements.saturating_mul(*size));
-        Some(OperandTexts {
+        Some(OperandTextIndices {
             shapes: *shapes,
             types: *types,
             bytes: bytes.fold(0, u64::saturating_add),
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
 
     fn texts(dims: &str, types: &str) -> (String, String, u64) {
-        let mut texts = NameTable::default();
-        let found = OperandTable::default()
+        let mut texts = StringArenaInterner::default();
+        let found = OperatorInputCache::default()
             .intern_operands(dims, types, &mut texts)
             .expect("there is room");
         let text = |number: u32| texts.get(number).to_owned();

@@ -26,12 +26,12 @@ pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow)]
     pub dur: Option<JsonText<'a>>,
     #[serde(borrow, default)]
-    pub args: EventArgs<'a>,
+    pub args: UsedEventArgs<'a>,
 }
 
 /// Arguments that the conversion uses.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct EventArgs<'a> {
+pub(super) struct UsedEventArgs<'a> {
     pub rf_id: Option<JsonText<'a>>,
     pub external_id: Option<JsonText<'a>>,
     pub correlation: Option<JsonText<'a>>,
@@ -142,7 +142,7 @@ impl<'a> RawKinetoEvent<'a> {
         self.tid = json(value::TID);
         self.ts = json(value::TS);
         self.dur = json(value::DUR);
-        self.args = EventArgs {
+        self.args = UsedEventArgs {
             external_id: json(value::EXTERNAL_ID),
             rf_id: json(value::RF_ID),
             correlation: json(value::CORRELATION),
@@ -206,7 +206,7 @@ fn content_without_escapes(json: &str) -> Option<&str> {
     (!content.contains('\\')).then_some(content)
 }
 
-impl<'a> EventArgs<'a> {
+impl<'a> UsedEventArgs<'a> {
     /// Returns the field that stores the argument `key`, or `None` if the argument is not kept.
     fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::index_of_argument(key) {
@@ -226,27 +226,27 @@ impl<'a> EventArgs<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for EventArgs<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for UsedEventArgs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EventArgsVisitor)
+        deserializer.deserialize_any(UsedEventArgsVisitor)
     }
 }
 
-struct EventArgsVisitor;
+struct UsedEventArgsVisitor;
 
-impl<'de> Visitor<'de> for EventArgsVisitor {
-    type Value = EventArgs<'de>;
+impl<'de> Visitor<'de> for UsedEventArgsVisitor {
+    type Value = UsedEventArgs<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of arguments")
     }
 
-    fn visit_unit<E>(self) -> Result<EventArgs<'de>, E> {
-        Ok(EventArgs::default())
+    fn visit_unit<E>(self) -> Result<UsedEventArgs<'de>, E> {
+        Ok(UsedEventArgs::default())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<EventArgs<'de>, A::Error> {
-        let mut args = EventArgs::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<UsedEventArgs<'de>, A::Error> {
+        let mut args = UsedEventArgs::default();
         while let Some(JsonString(key)) = entries.next_key()? {
             let Some(slot) = args.field_of_argument(&key) else {
                 entries.next_value::<IgnoredAny>()?;

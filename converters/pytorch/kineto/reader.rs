@@ -1,19 +1,19 @@
 //! Converts the events of a file to a device trace.
 
-use super::operands::OperandTable;
+use super::operands::OperatorInputCache;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
-use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE, PythonEvent};
-use crate::pytorch::name_repair::NameLayout;
+use super::{EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEventProperties};
+use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::number::{self, parse_nanoseconds};
 use crate::pytorch::stream::{
-    ElementLayouts, ElementReader, JsonText, LocatedElement, parse_integer,
+    ElementLayouts, JsonElementReceiver, JsonText, LocatedElement, parse_integer,
 };
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, op_work,
 };
 use chakram_base::interrupt;
-use chakram_trace::format::{TraceError, TraceLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
 use chakram_trace::graph::Interner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
     layouts: ElementLayouts,
     tracks: TrackTable,
-    operands: OperandTable,
-    details: Interner<EventDetails>,
+    operands: OperatorInputCache,
+    details: Interner<SharedEventProperties>,
     /// For each name, by text index, the arguments that the conversion uses from events with this name.
     named: Vec<ArgumentSelection>,
     left_out: BTreeMap<String, u64>,
@@ -102,7 +102,7 @@ impl KinetoReader {
             // The base may be at the end of the file, so add the base only now.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
-                TraceError::invalid_at(TraceLocation::default(), found, DAMAGED)
+                TraceError::invalid_at(TraceErrorLocation::default(), found, DAMAGED)
             })?;
         }
         for call in &mut trace.python {
@@ -233,7 +233,7 @@ impl KinetoReader {
             None if of_track(true) => self.tracks.device_of_track(track),
             device => device.unwrap_or(-1),
         };
-        let details = EventDetails {
+        let details = SharedEventProperties {
             stream,
             device,
             bytes: parse_integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
@@ -244,7 +244,7 @@ impl KinetoReader {
             bytes_in: operands.map_or(0, |operands| operands.bytes),
         };
         let details = match details {
-            EventDetails::ABSENT => NONE,
+            SharedEventProperties::ABSENT => NONE,
             details => self.details.intern_key(details),
         };
         let id = |value, what| -> Result<u64, TraceError> {
@@ -484,11 +484,11 @@ fn parse_time(
     })
 }
 
-impl ElementReader for KinetoReader {
+impl JsonElementReceiver for KinetoReader {
     const WHAT: &'static str = "device trace";
     const ARRAY: &'static str = "traceEvents";
     const BARE: bool = true;
-    const LAYOUT: NameLayout = NameLayout {
+    const LAYOUT: KeysAroundName = KeysAroundName {
         follows: &["pid"],
         never: &["\"pid\"", "\"ts\"", "\"args\"", "\"ph\""],
     };

@@ -2,7 +2,7 @@
 
 use crate::pytorch::number;
 use crate::pytorch::stream::JsonText;
-use chakram_trace::graph::NameTable;
+use chakram_trace::graph::StringArenaInterner;
 
 use std::borrow::Cow;
 
@@ -20,12 +20,12 @@ pub struct KinetoTrack {
 /// Tracks in order of first use. The file may name a track before or after its events.
 #[derive(Default)]
 pub(super) struct TrackTable {
-    keys: NameTable,
+    keys: StringArenaInterner,
     tracks: Vec<KinetoTrack>,
-    named: NameTable,
+    named: StringArenaInterner,
     /// Distinct names; `names` contains the index of the name for each track in `named`. Names are
     /// shared, because some profilers use one name for hundreds of thousands of tracks.
-    texts: NameTable,
+    texts: StringArenaInterner,
     names: Vec<u32>,
     key: String,
     last: u32,

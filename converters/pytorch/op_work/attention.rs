@@ -22,7 +22,7 @@
 use super::arguments::{OperatorArguments, element_count};
 
 /// Argument positions of an attention operator.
-struct AttentionSignature {
+struct AttentionArgPositions {
     name: &'static str,
     /// Position of the query; keys and values follow it.
     query: usize,
@@ -40,8 +40,8 @@ struct AttentionSignature {
     pages: Option<usize>,
 }
 
-const fn signature_by_heads(name: &'static str, causal: usize) -> AttentionSignature {
-    AttentionSignature {
+const fn signature_by_heads(name: &'static str, causal: usize) -> AttentionArgPositions {
+    AttentionArgPositions {
         name,
         query: 0,
         products: 2,
@@ -53,15 +53,15 @@ const fn signature_by_heads(name: &'static str, causal: usize) -> AttentionSigna
     }
 }
 
-const fn signature_by_rows(name: &'static str, causal: usize) -> AttentionSignature {
-    AttentionSignature {
+const fn signature_by_rows(name: &'static str, causal: usize) -> AttentionArgPositions {
+    AttentionArgPositions {
         by_rows: true,
         ..signature_by_heads(name, causal)
     }
 }
 
-const fn backward_signature(forward: AttentionSignature) -> AttentionSignature {
-    AttentionSignature {
+const fn backward_signature(forward: AttentionArgPositions) -> AttentionArgPositions {
+    AttentionArgPositions {
         query: 1,
         products: 5,
         ..forward
@@ -69,25 +69,25 @@ const fn backward_signature(forward: AttentionSignature) -> AttentionSignature {
 }
 
 const fn varlen_signature(
-    dense: AttentionSignature,
+    dense: AttentionArgPositions,
     offsets: usize,
     longest: usize,
-) -> AttentionSignature {
-    AttentionSignature {
+) -> AttentionArgPositions {
+    AttentionArgPositions {
         sequences: Some((offsets, longest)),
         ..dense
     }
 }
 
-const fn windowed_signature(whole: AttentionSignature, left: usize) -> AttentionSignature {
-    AttentionSignature {
+const fn windowed_signature(whole: AttentionArgPositions, left: usize) -> AttentionArgPositions {
+    AttentionArgPositions {
         window: Some(left),
         ..whole
     }
 }
 
-const fn paged_signature(whole: AttentionSignature, pages: usize) -> AttentionSignature {
-    AttentionSignature {
+const fn paged_signature(whole: AttentionArgPositions, pages: usize) -> AttentionArgPositions {
+    AttentionArgPositions {
         pages: Some(pages),
         ..whole
     }
@@ -98,7 +98,7 @@ const NOWHERE: usize = usize::MAX;
 
 /// Signatures according to the schemas in PyTorch's `native_functions.yaml`, and in FlashAttention 2 and 3, vLLM's
 /// build of FlashAttention, and xFormers.
-static SIGNATURES: [AttentionSignature; 28] = [
+static SIGNATURES: [AttentionArgPositions; 28] = [
     signature_by_heads("scaled_dot_product_attention", 5),
     signature_by_heads("_scaled_dot_product_attention_math", 5),
     signature_by_heads("_scaled_dot_product_attention_math_for_mps", 5),
@@ -199,7 +199,7 @@ static SIGNATURES: [AttentionSignature; 28] = [
     ),
 ];
 
-fn find_signature(name: &str) -> Option<&'static AttentionSignature> {
+fn find_signature(name: &str) -> Option<&'static AttentionArgPositions> {
     SIGNATURES.iter().find(|signature| signature.name == name)
 }
 
@@ -214,7 +214,7 @@ pub(super) fn attention_flops(name: &str, operands: &OperatorArguments) -> Optio
     Some(find_signature(name)?.count_flops(operands))
 }
 
-impl AttentionSignature {
+impl AttentionArgPositions {
     fn count_flops(&self, operands: &OperatorArguments) -> Option<u64> {
         let is_paged = |place| !operands.shape_at(place).is_empty();
         if self.pages.is_some_and(is_paged) {

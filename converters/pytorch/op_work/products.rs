@@ -3,7 +3,7 @@
 use super::arguments::{OperatorArgument, OperatorArguments, element_count};
 
 #[derive(Clone, Copy)]
-enum ProductKind {
+enum MatrixProductKind {
     /// Matrix multiplication; the values are the argument positions of the two matrices.
     Matrices(usize, usize),
     /// Matrix-vector multiplication; the value is the argument position of the matrix.
@@ -23,24 +23,24 @@ enum ProductKind {
     Experts,
 }
 
-fn product_kind(name: &str) -> Option<ProductKind> {
+fn product_kind(name: &str) -> Option<MatrixProductKind> {
     Some(match name {
-        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
-        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => MatrixProductKind::Matrices(0, 1),
+        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => MatrixProductKind::Matrices(1, 2),
         // 8-bit matrix multiplications of vLLM and SGLang.
-        "_C::cutlass_scaled_mm" => ProductKind::Matrices(1, 2),
+        "_C::cutlass_scaled_mm" => MatrixProductKind::Matrices(1, 2),
         "sgl_kernel::fp8_scaled_mm"
         | "sgl_kernel::int8_scaled_mm"
-        | "sgl_kernel::fp8_blockwise_scaled_mm" => ProductKind::Matrices(0, 1),
-        "mv" | "dot" | "vdot" => ProductKind::Vector(0),
-        "addmv" | "addmv_" => ProductKind::Vector(1),
-        "linear" | "vllm::rocm_unquantized_gemm" => ProductKind::Linear,
-        "matmul" => ProductKind::Broadcast,
+        | "sgl_kernel::fp8_blockwise_scaled_mm" => MatrixProductKind::Matrices(0, 1),
+        "mv" | "dot" | "vdot" => MatrixProductKind::Vector(0),
+        "addmv" | "addmv_" => MatrixProductKind::Vector(1),
+        "linear" | "vllm::rocm_unquantized_gemm" => MatrixProductKind::Linear,
+        "matmul" => MatrixProductKind::Broadcast,
         "conv_transpose1d"
         | "conv_transpose2d"
         | "conv_transpose3d"
         | "cudnn_convolution_transpose"
-        | "miopen_convolution_transpose" => ProductKind::Transposed,
+        | "miopen_convolution_transpose" => MatrixProductKind::Transposed,
         "conv1d"
         | "conv2d"
         | "conv3d"
@@ -53,12 +53,12 @@ fn product_kind(name: &str) -> Option<ProductKind> {
         | "_slow_conv2d_forward"
         | "convolution_overrideable"
         | "_conv_depthwise2d"
-        | "mkldnn_convolution_pointwise" => ProductKind::Convolution,
-        "convolution_backward" => ProductKind::ConvolutionBackward,
+        | "mkldnn_convolution_pointwise" => MatrixProductKind::Convolution,
+        "convolution_backward" => MatrixProductKind::ConvolutionBackward,
         "_grouped_mm" | "_scaled_grouped_mm" | "grouped_gemm::gmm" | "GroupedGemm" => {
-            ProductKind::Grouped
+            MatrixProductKind::Grouped
         }
-        _ if is_expert_layer(name) => ProductKind::Experts,
+        _ if is_expert_layer(name) => MatrixProductKind::Experts,
         _ => return None,
     })
 }
@@ -84,7 +84,7 @@ pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<
     Some(product_kind(name)?.count_flops(operands))
 }
 
-impl ProductKind {
+impl MatrixProductKind {
     fn count_flops(self, operands: &OperatorArguments) -> Option<u64> {
         // Sizes of a tensor, or `None` for a number or list.
         let tensor =

@@ -1,13 +1,13 @@
 //! Collects host events by thread and nests them.
 
-use super::super::event_links::{HostNodeLinks, LinkMethod, TimeWindow};
+use super::super::event_links::{HostNodeLinks, KeptCaptureWindow, LinkMethod};
 use super::super::host::HostTrace;
 use super::super::is_in_flight_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use super::super::timeline_events::TimelineEvent;
+use super::super::timeline_events::UntimedEvent;
 use super::{
-    HostInterval, HostThread, InFlightInterval, IntervalPythonStacks, NONE, RankTimeline,
-    StreamOverlapCounts, end_of, is_device_category,
+    CutOffDeviceEventCounts, HostInterval, HostThread, InFlightCommInterval, IntervalPythonStacks,
+    NONE, RankTimeline, end_of, is_device_category,
 };
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ impl RankTimeline {
         kineto: KinetoTrace,
         ordered: bool,
         link: &HostNodeLinks,
-        window: TimeWindow,
+        window: KeptCaptureWindow,
     ) -> Self {
         let mut this = Self {
             rank,
@@ -37,7 +37,7 @@ impl RankTimeline {
             beyond: 0,
             by_operator: 0,
             dropped: Vec::new(),
-            overlaps: StreamOverlapCounts::default(),
+            overlaps: CutOffDeviceEventCounts::default(),
             stacks: IntervalPythonStacks::default(),
         };
         let texts = &this.kineto.texts;
@@ -49,7 +49,7 @@ impl RankTimeline {
         this.find_interval_parents();
         this.find_python_stacks();
         this.add_device_intervals(window);
-        this.events = TimelineEvent::convert_all(std::mem::take(&mut this.kineto.events));
+        this.events = UntimedEvent::convert_all(std::mem::take(&mut this.kineto.events));
         this
     }
 
@@ -101,7 +101,7 @@ impl RankTimeline {
             let event = &events[index as usize];
             let thread = thread_of(event);
             if flies[event.name as usize] {
-                self.flights.push(InFlightInterval {
+                self.flights.push(InFlightCommInterval {
                     event: index,
                     thread,
                     start: event.start_ns,
@@ -165,7 +165,7 @@ impl RankTimeline {
 
 /// Returns the host events that start in `window`, and the communication intervals that operators requested within
 /// `window`.
-fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
+fn kept_events(events: &[KinetoEvent], flies: &[bool], window: KeptCaptureWindow) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
         window.contains_time(event.start_ns)
             && event.rf_id != 0

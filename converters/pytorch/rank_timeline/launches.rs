@@ -1,6 +1,6 @@
 //! Finds device work, and the host calls that launched it.
 
-use super::super::event_links::TimeWindow;
+use super::super::event_links::KeptCaptureWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
 use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
@@ -11,7 +11,7 @@ const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
     /// Adds the device work that starts or was launched in `window`.
-    pub(super) fn add_device_intervals(&mut self, window: TimeWindow) {
+    pub(super) fn add_device_intervals(&mut self, window: KeptCaptureWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
         self.find_dropped_launches();
@@ -19,7 +19,7 @@ impl RankTimeline {
             return;
         }
         self.devices.reserve_exact(work);
-        let mut launches = LaunchIndex::new(&self.items, &self.kineto.events, window);
+        let mut launches = HostIntervalIdIndex::new(&self.items, &self.kineto.events, window);
         let devices = device_numbers(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !event.category.is_work() {
@@ -198,7 +198,7 @@ enum DeviceEventOrigin {
 }
 
 /// Finds host intervals by the ids that device events also contain.
-struct LaunchIndex {
+struct HostIntervalIdIndex {
     /// Correlation id and host interval of each runtime call, sorted by id.
     calls: Vec<(u64, u32)>,
     /// External id and host interval of each operator, sorted by id; built on first use.
@@ -207,8 +207,8 @@ struct LaunchIndex {
     beyond: Vec<u64>,
 }
 
-impl LaunchIndex {
-    fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
+impl HostIntervalIdIndex {
+    fn new(items: &[HostInterval], events: &[KinetoEvent], window: KeptCaptureWindow) -> Self {
         // A call that launches nothing has the correlation id 0, so skip it.
         let calls = intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
             event.correlation

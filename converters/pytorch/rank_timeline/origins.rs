@@ -1,6 +1,6 @@
 //! Finds the profiler step and the Python calls around host intervals.
 
-use super::{HostInterval, HostIntervalKind, NONE, RankTimeline, TimeWindow};
+use super::{HostInterval, HostIntervalKind, KeptCaptureWindow, NONE, RankTimeline};
 use chakram_trace::format::origin::{CallStacks, PythonCall, parse_profiled_step};
 use std::cmp::Reverse;
 
@@ -25,7 +25,7 @@ impl IntervalPythonStacks {
 
 /// Profiled steps of a rank, sorted by start. Each step has a number and a time window.
 #[derive(Clone, Debug, Default)]
-pub struct StepWindows(Vec<(u64, TimeWindow)>);
+pub struct StepWindows(Vec<(u64, KeptCaptureWindow)>);
 
 impl StepWindows {
     /// Returns the number of the step that contains an interval's start, or `None` if the interval starts outside all
@@ -52,13 +52,13 @@ impl RankTimeline {
         let ranges =
             ranges.filter(|item| self.role_of_interval(item) == HostIntervalKind::Annotation);
         let steps = ranges.filter_map(|item| {
-            let window = TimeWindow {
+            let window = KeptCaptureWindow {
                 from: item.start,
                 to: item.end,
             };
             Some((parse_profiled_step(self.item_name(item))?, window))
         });
-        let mut steps: Vec<(u64, TimeWindow)> = steps.collect();
+        let mut steps: Vec<(u64, KeptCaptureWindow)> = steps.collect();
         steps.sort_by_key(|(number, of)| (of.from, *number));
         StepWindows(steps)
     }
@@ -96,7 +96,7 @@ impl RankTimeline {
                 });
             }
         }
-        let mut found = PythonStackSearch::default();
+        let mut found = RunningPythonCalls::default();
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
@@ -117,12 +117,12 @@ impl RankTimeline {
 
 /// All Python calls, on any thread, that were running when some interval started.
 #[derive(Default)]
-struct PythonStackSearch {
+struct RunningPythonCalls {
     /// Name and caller of each call, both as indices.
     calls: Vec<(u32, u32)>,
 }
 
-impl PythonStackSearch {
+impl RunningPythonCalls {
     /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
     /// belong to one thread and are sorted by start. A call that only opens a range ends before the
     /// range does. So a call contains a range only if the call ends later than the range.

@@ -4,7 +4,7 @@ use super::{HostInterval, NONE, RankTimeline};
 
 /// A period of a thread during which one host interval is innermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadSegment {
+pub struct InnermostIntervalSegment {
     /// Innermost open host interval; [`NONE`] between intervals.
     pub owner: u32,
     /// Start, in ns.
@@ -16,14 +16,14 @@ pub struct ThreadSegment {
 impl RankTimeline {
     /// Divides a thread's time at every start and end of a host interval. From the first start to
     /// the last end, the segments leave no gaps.
-    pub fn segments_of_thread(&self, thread: u32) -> Vec<ThreadSegment> {
+    pub fn segments_of_thread(&self, thread: u32) -> Vec<InnermostIntervalSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));
         segments
     }
 
     /// Passes the segments of a thread to `take`, in order.
-    pub fn for_each_segment(&self, thread: u32, take: impl FnMut(ThreadSegment)) {
+    pub fn for_each_segment(&self, thread: u32, take: impl FnMut(InnermostIntervalSegment)) {
         let range = self.threads[thread as usize].items.clone();
         let items = &self.items[range.start as usize..range.end as usize];
         for_each_segment(items, range.start, take);
@@ -32,7 +32,11 @@ impl RankTimeline {
 
 /// Passes the segments of one thread to `take`. `items` are the thread's sorted intervals; the first has
 /// the index `first`.
-fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(ThreadSegment)) {
+fn for_each_segment(
+    items: &[HostInterval],
+    first: u32,
+    mut take: impl FnMut(InnermostIntervalSegment),
+) {
     let mut open: Vec<u32> = Vec::new();
     let Some(mut now) = items.first().map(|item| item.start) else {
         return;
@@ -48,7 +52,7 @@ fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(Thr
 /// Assigns the time from `now` to `until` to the innermost open host interval, and closes the
 /// intervals that end in this period.
 fn assign_time_until(
-    take: &mut impl FnMut(ThreadSegment),
+    take: &mut impl FnMut(InnermostIntervalSegment),
     open: &mut Vec<u32>,
     now: &mut i64,
     items: &[HostInterval],
@@ -65,7 +69,7 @@ fn assign_time_until(
         }
         let owner = open.last().copied();
         let end = owner.map_or(until, |owner| end_of(owner).min(until));
-        take(ThreadSegment {
+        take(InnermostIntervalSegment {
             owner: owner.unwrap_or(NONE),
             from: *now,
             to: end,

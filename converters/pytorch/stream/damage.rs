@@ -1,6 +1,6 @@
 //! Damages JSON texts for tests that compare a scanner with the general parser.
 
-use super::ElementReader;
+use super::JsonElementReceiver;
 use std::fmt::Debug;
 
 /// Returns a function that maps `n` to a pseudorandom number below `n`. The seed determines the sequence.
@@ -18,7 +18,7 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
 /// The inputs are `texts`, in which some positions are replaced by one of `parts`. The scanner must
 /// return the parser's values, and must be able to read nearly all valid texts. Layouts learned
 /// from one text are used for the following texts.
-pub(in crate::pytorch) fn check_scan_against_parser<F: ElementReader + Default>(
+pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Default>(
     texts: &[&str],
     parts: &[&str],
 ) where

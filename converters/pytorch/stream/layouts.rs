@@ -24,15 +24,15 @@ const WIDEST: u32 = 16;
 /// steps.
 #[derive(Default)]
 pub(in crate::pytorch) struct ElementLayouts {
-    steps: Vec<LayoutStep>,
+    steps: Vec<TextBetweenValues>,
     /// Texts of all steps, as eight-byte words. The last word of each text is zero-padded.
     words: Vec<u64>,
     /// Recorded values of the element whose layout is being learned.
-    values: Vec<RecordedValue>,
+    values: Vec<ElementValuePosition>,
 }
 
 /// A text between two values, and the index of the value after it.
-struct LayoutStep {
+struct TextBetweenValues {
     /// First eight bytes of the text; `first_mask` selects the bits that are compared.
     first: u64,
     first_mask: u64,
@@ -50,7 +50,7 @@ struct LayoutStep {
 }
 
 /// Index of an element's value, and its position in the text.
-struct RecordedValue {
+struct ElementValuePosition {
     value: u8,
     start: u32,
     end: u32,
@@ -87,7 +87,7 @@ impl ElementLayouts {
 
     /// Tries `first` and its siblings in order, and returns the first step whose text is a prefix of `text`.
     #[inline]
-    fn find_matching_layout_step(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
+    fn find_matching_layout_step(&self, first: u32, text: &[u8]) -> Option<&TextBetweenValues> {
         let mut step = self.steps.get(first as usize)?;
         while !self.text_matches_layout_step(step, text) {
             step = self.steps.get(step.sibling as usize)?;
@@ -96,7 +96,7 @@ impl ElementLayouts {
     }
 
     #[inline]
-    fn text_matches_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn text_matches_layout_step(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
         // Near the end, the text may have less than one word left. In this case, the step does not match.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
@@ -107,7 +107,7 @@ impl ElementLayouts {
 
     /// Returns true if `text` begins with a step's second and later words.
     #[inline]
-    fn rest_matches_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn rest_matches_layout_step(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let (chunks, _) = text.as_chunks();
         let (Some(chunks), Some((last, words))) = (chunks.get(..words.len()), words.split_last())
@@ -128,7 +128,7 @@ impl ElementLayouts {
     /// text.
     pub fn record_element_value(&mut self, value: u8, text: &str, of: &str) {
         let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
-        self.values.push(RecordedValue {
+        self.values.push(ElementValuePosition {
             value,
             start: start as u32,
             end: (start + text.len()) as u32,
@@ -138,7 +138,7 @@ impl ElementLayouts {
     /// Learns the layout of the element `text` from the recorded values.
     pub fn learn_layout(&mut self, text: &str) {
         let values = std::mem::take(&mut self.values);
-        let end = RecordedValue {
+        let end = ElementValuePosition {
             value: END,
             start: text.len() as u32,
             end: text.len() as u32,
@@ -181,7 +181,7 @@ impl ElementLayouts {
         let start = self.words.len() as u32;
         let (head, tail) = text.split_at(text.len().min(8));
         self.words.extend(tail.chunks(8).map(zero_padded_word));
-        self.steps.push(LayoutStep {
+        self.steps.push(TextBetweenValues {
             first: zero_padded_word(head),
             first_mask: byte_mask(head.len()),
             words: start..self.words.len() as u32,
@@ -199,7 +199,7 @@ impl ElementLayouts {
         Some(new)
     }
 
-    fn equals_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn equals_layout_step(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let words = [step.first].into_iter().chain(words.iter().copied());
         let bytes = words.flat_map(u64::to_le_bytes);

@@ -2,7 +2,7 @@
 
 use super::JsonText;
 use crate::pytorch::number;
-use chakram_trace::format::{TraceError, TraceLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
 
 /// Advice for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
@@ -67,9 +67,9 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
 /// Builds the error for invalid text at a byte offset of the whole text.
 #[cold]
 pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceError {
-    let place = TraceLocation {
+    let place = TraceErrorLocation {
         offset: Some(offset as usize),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     };
     TraceError::invalid_at(place, found, hint)
 }

@@ -21,7 +21,7 @@
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first
 //! inferred member of the group. This member starts later than its model by the length of the wait.
 
-use super::{CallTime, JobCalls};
+use super::{CallWaitAndTransfer, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
 use crate::pytorch::group_inference::JobGroup;
 use crate::pytorch::inferred_ranks::CapturedOrInferredRank;
@@ -93,7 +93,7 @@ impl SizeClassTimes {
 
 /// Bounds the transfers of collectives with uncaptured members. Returns the number of changed calls.
 pub(super) fn bound_collective_transfers(
-    times: &mut [Vec<CallTime>],
+    times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCalls<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
@@ -174,7 +174,7 @@ fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInfer
 /// If every captured member of a collective waits, delays the collective's first inferred member.
 /// Returns the number of changed calls.
 pub(super) fn delay_first_inferred_member(
-    times: &mut [Vec<CallTime>],
+    times: &mut [Vec<CallWaitAndTransfer>],
     matches: &CallMatches,
     models: &[CapturedOrInferredRank],
 ) -> u64 {

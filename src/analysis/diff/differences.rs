@@ -123,7 +123,7 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
 
 /// Index of the predecessor in the first trace (`u32::MAX` if the first trace has no such node), and true for a control
 /// dependency.
-type MappedDependency = (u32, bool);
+type DependencyInFirstTrace = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
 fn compare_dependencies(
@@ -133,7 +133,7 @@ fn compare_dependencies(
     edges: &mut Vec<EdgeChange>,
 ) {
     let [a, b] = [0, 1].map(|which| sides[which].raw.dependencies_of(node[which]));
-    let known = |which: usize, dep: &RawDependency| -> Option<MappedDependency> {
+    let known = |which: usize, dep: &RawDependency| -> Option<DependencyInFirstTrace> {
         match dep.target() {
             None => Some((RawDependency::MISSING, dep.control)),
             Some(target) => {

@@ -38,7 +38,7 @@ pub struct NodeMatching {
 const NOBODY: u32 = u32::MAX;
 
 /// For each trace, the labels of its nodes.
-pub(super) type NodeHashes = [Vec<u64>; 2];
+pub(super) type NodeLabelsByTrace = [Vec<u64>; 2];
 
 impl NodeMatching {
     pub(super) fn new(counts: [usize; 2]) -> Self {
@@ -125,10 +125,14 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     pair_by_refinement(
         sides,
         &mut pairs,
-        LabelKind::Key,
+        NodeLabelBasis::Key,
         labels::hash_connected_component,
     );
-    for base in [LabelKind::Content, LabelKind::Key, LabelKind::Kind] {
+    for base in [
+        NodeLabelBasis::Content,
+        NodeLabelBasis::Key,
+        NodeLabelBasis::Kind,
+    ] {
         pair_by_surroundings(sides, &mut pairs, base);
     }
     if !pairs.is_complete() {
@@ -145,7 +149,7 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
 
 /// The part of a node that determines its label. A compared trace stores one label per node for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LabelKind {
+pub(super) enum NodeLabelBasis {
     /// The whole record, except id and dependencies.
     Content,
     /// Name, type, lane and peers of the node.
@@ -154,7 +158,7 @@ pub(super) enum LabelKind {
     Kind,
 }
 
-impl LabelKind {
+impl NodeLabelBasis {
     pub fn labels_of_trace<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
         match self {
             Self::Content => side.labels_by_record_content(),
@@ -168,7 +172,11 @@ impl LabelKind {
 /// decreasing size. `base` selects the part of a node that gives its own label, to which the labels of the surroundings
 /// are added. Callers must begin with labels of whole records. An edit may have inserted a new node with the same work
 /// before an old node. Only labels of whole records distinguish such a new node from the old node.
-fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
+fn pair_by_surroundings(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+    base: NodeLabelBasis,
+) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_transitive_neighbours(side, base, EdgeDirection::Predecessors)
     });
@@ -191,7 +199,7 @@ fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching
 fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
-    base: LabelKind,
+    base: NodeLabelBasis,
     label: fn(&ComparedTrace<'_>, &[u64]) -> Vec<u64>,
 ) {
     if pairs.is_complete() {
@@ -231,7 +239,7 @@ fn pair_by_refinement(
 
 /// Pairs neighbours of paired nodes, and nodes at the same position between paired nodes in program order.
 fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    use propagate::{AmbiguityPolicy, pair_neighbours};
+    use propagate::{EqualNeighbourPolicy, pair_neighbours};
     const ROUNDS: usize = 3;
     for _ in 0..ROUNDS {
         if pairs.is_complete() {
@@ -240,11 +248,31 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
         let before = pairs.free;
         // First pair neighbours that are unambiguous. After that, the alignment uses the new pairs as anchors to pair
         // other nodes.
-        pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
+        pair_neighbours(
+            sides,
+            pairs,
+            NodeLabelBasis::Key,
+            EqualNeighbourPolicy::UniqueOnly,
+        );
         align::pair_by_lane_alignment(sides, pairs);
-        pair_neighbours(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);
-        pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
-        pair_neighbours(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
+        pair_neighbours(
+            sides,
+            pairs,
+            NodeLabelBasis::Content,
+            EqualNeighbourPolicy::InIdOrder,
+        );
+        pair_neighbours(
+            sides,
+            pairs,
+            NodeLabelBasis::Key,
+            EqualNeighbourPolicy::InIdOrder,
+        );
+        pair_neighbours(
+            sides,
+            pairs,
+            NodeLabelBasis::Kind,
+            EqualNeighbourPolicy::InIdOrder,
+        );
         residual::pair_most_similar(sides, pairs);
         // If no pair was added, another round would change nothing.
         if pairs.free == before {

@@ -12,7 +12,7 @@ mod text;
 
 pub use html::render_html as html;
 pub use json::render_json as json;
-pub use read::{ComparedReportDocument, ReportError, read_report};
+pub use read::{ComparedReportDocument, ReportComparisonError, read_report};
 pub use text::render_text as text;
 
 use super::render::{DiffThresholds, ThresholdVerdict};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 /// An operator or group that contributes to a part of the time, and its change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ContributionChange {
+pub struct TimeContributorChange {
     /// Name of the operator or group.
     pub what: String,
     /// Time of the operator or group in both reports, in picoseconds.
@@ -44,7 +44,7 @@ pub struct TimePartChange {
     #[serde(rename = "sum_over_npus_ps")]
     pub sum: AmountChange,
     /// Operators or groups that contribute to the part, largest change first. Times are means over NPUs.
-    pub behind: Vec<ContributionChange>,
+    pub behind: Vec<TimeContributorChange>,
     /// Part of the change in `mean` that `behind` does not explain, in picoseconds.
     #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,

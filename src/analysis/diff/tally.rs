@@ -7,7 +7,7 @@
 
 mod amounts;
 
-pub use amounts::{GroupBy, NodeTotals};
+pub use amounts::{ComparedNodeTotals, GroupBy};
 
 use super::differences::TraceDiff;
 use super::fields::{DiffAspect, NodeField, type_name};
@@ -58,7 +58,7 @@ pub enum ChangeKind {
 
 /// Identifies a line of the tally, which covers all nodes that change in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChangeKey {
+pub struct TallyLineKey {
     /// Kind of the change.
     pub change: ChangeKind,
     /// Name of the node; the name in the first trace if the node is in both.
@@ -84,7 +84,7 @@ pub struct ChangeOccurrences {
 
 /// Change of a time or size of a single node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeChange {
+pub struct NodeAmountChange {
     /// The field that changed.
     pub field: NodeField,
     /// Name of the node.
@@ -101,7 +101,7 @@ pub struct NodeChange {
     pub ranks: Vec<u32>,
 }
 
-type NodeChangeOrder<'s> = (
+type NodeAmountChangeSortKey<'s> = (
     DiffAspect,
     Reverse<u64>,
     &'s NodeField,
@@ -111,8 +111,8 @@ type NodeChangeOrder<'s> = (
     u64,
 );
 
-impl NodeChange {
-    fn sort_key(&self) -> NodeChangeOrder<'_> {
+impl NodeAmountChange {
+    fn sort_key(&self) -> NodeAmountChangeSortKey<'_> {
         let by = Reverse(self.before.abs_diff(self.after));
         let (before, after) = (self.before, self.after);
         (
@@ -168,13 +168,13 @@ pub struct DiffTally {
     /// Number of changed nodes and dependencies, by kind of change.
     pub counts: BTreeMap<ChangeKind, u64>,
     /// Changes other than changes of times and sizes, one entry per line.
-    pub lines: BTreeMap<ChangeKey, ChangeOccurrences>,
+    pub lines: BTreeMap<TallyLineKey, ChangeOccurrences>,
     /// Times and sizes, summed over all nodes of the compared ranks.
-    pub total: NodeTotals,
+    pub total: ComparedNodeTotals,
     /// Times and sizes, summed by operator, type and group.
-    pub by: BTreeMap<(GroupBy, String), NodeTotals>,
+    pub by: BTreeMap<(GroupBy, String), ComparedNodeTotals>,
     /// Largest changes of single nodes: first times, then sizes.
-    pub largest: Vec<NodeChange>,
+    pub largest: Vec<NodeAmountChange>,
 }
 
 impl DiffTally {
@@ -221,7 +221,7 @@ impl DiffTally {
             let mut ids = [None; 2];
             ids[which] = Some(view(which, node).id);
             let view = view(which, node);
-            let what = ChangeKey {
+            let what = TallyLineKey {
                 change,
                 name: view.name.to_owned(),
                 kind: type_name(&view.op),
@@ -260,7 +260,7 @@ impl DiffTally {
             let ids = [0, 1].map(|which| Some(view(which, edge.node[which]).id));
             this.add_change(
                 rank,
-                ChangeKey {
+                TallyLineKey {
                     before,
                     after,
                     ..what
@@ -299,7 +299,7 @@ impl DiffTally {
                         .counts
                         .entry(ChangeKind::Field(field.field.clone()))
                         .or_default() += 1;
-                    self.largest.push(NodeChange {
+                    self.largest.push(NodeAmountChange {
                         field: field.field.clone(),
                         name: name.to_owned(),
                         kind: kind.clone(),
@@ -317,7 +317,7 @@ impl DiffTally {
                     }
                 }
                 _ => {
-                    let what = ChangeKey {
+                    let what = TallyLineKey {
                         change: ChangeKind::Field(field.field.clone()),
                         name: name.to_owned(),
                         kind: kind.clone(),
@@ -331,7 +331,7 @@ impl DiffTally {
         self.changed += u64::from(any);
     }
 
-    fn add_change(&mut self, rank: u32, what: ChangeKey, ids: [Option<u64>; 2]) {
+    fn add_change(&mut self, rank: u32, what: TallyLineKey, ids: [Option<u64>; 2]) {
         *self.counts.entry(what.change.clone()).or_default() += 1;
         let seen = self.lines.entry(what).or_insert(ChangeOccurrences {
             count: 0,

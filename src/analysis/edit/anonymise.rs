@@ -19,7 +19,7 @@
 
 use super::audit;
 use chakram_trace::format::attr::{AttrView, AttributeContent, find_replay_attribute};
-use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, match_list_notation, metadata_text, parse_group_metadata,
 };
@@ -187,7 +187,7 @@ impl TraceAnonymiser {
         let mut frames = FrameCursor::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);
         let mut done = AnonymiserCounts::default();
-        let mut put = MessageEncoder::default();
+        let mut put = ProtobufMessageBuilder::default();
         while let Some(record) = frames.next_record()? {
             put.clear();
             let made = match record.number {
@@ -207,7 +207,7 @@ impl TraceAnonymiser {
     fn anonymise_metadata(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let metadata = scan::read_metadata(record)?;
@@ -268,7 +268,7 @@ impl TraceAnonymiser {
     fn anonymise_node(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let mut deps = DependencyLists::default();
@@ -306,7 +306,7 @@ impl TraceAnonymiser {
         if let Some(text) = view.groups {
             let groups = self.replace_groups(&parse_group_metadata(view.id, text)?);
             let text = match_list_notation(text, metadata_text(&groups));
-            let mut inputs = MessageEncoder::default();
+            let mut inputs = ProtobufMessageBuilder::default();
             inputs.append_bytes(1, text.as_bytes());
             out.append_bytes(8, inputs.as_bytes());
         }
@@ -333,7 +333,7 @@ impl TraceAnonymiser {
         &self,
         attr: &AttrView<'_>,
         message: &[u8],
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
     ) -> Result<(), TraceError> {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
@@ -346,7 +346,7 @@ impl TraceAnonymiser {
         if !attr.is_set() {
             return Ok(());
         }
-        let mut kept = MessageEncoder::default();
+        let mut kept = ProtobufMessageBuilder::default();
         kept.append_bytes(1, name.as_bytes());
         let text = attr.as_str()?;
         match (content, text) {
@@ -404,7 +404,11 @@ impl DependencyVisitor for DependencyLists {
 }
 
 /// Copies a numeric field; if the field is repeated, copies only the last value, which readers use.
-fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
+fn copy_scalar(
+    message: &[u8],
+    at: usize,
+    out: &mut ProtobufMessageBuilder,
+) -> Result<(), TraceError> {
     let mut last: &[u8] = &[];
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
@@ -418,7 +422,11 @@ fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<()
 }
 
 /// Copies a list of integers or booleans, packed as readers expect.
-fn copy_list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
+fn copy_list(
+    message: &[u8],
+    at: usize,
+    out: &mut ProtobufMessageBuilder,
+) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
     let mut parts = WireCursor::new(message, at);
     while !parts.is_empty() {
@@ -443,7 +451,7 @@ fn copy_list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), 
             }
         }
     }
-    let mut list = MessageEncoder::default();
+    let mut list = ProtobufMessageBuilder::default();
     list.append_packed(1, &values);
     out.append_bytes(kind, list.as_bytes());
     Ok(())

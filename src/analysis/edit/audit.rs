@@ -38,7 +38,7 @@ pub struct AuditFinding {
 
 /// Findings in one trace file.
 #[derive(Debug, Default)]
-pub struct TraceAudit {
+pub struct TraceAuditFindings {
     found: BTreeMap<(LeakKind, String, String), AuditFinding>,
     /// Number of strings that were searched.
     pub texts: u64,
@@ -65,7 +65,7 @@ const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
     ("api_key", LeakKind::Secret),
 ];
 
-impl TraceAudit {
+impl TraceAuditFindings {
     /// Searches the decompressed `contents` of a trace.
     ///
     /// Fails on a truncated file, because the missing part may contain private text.

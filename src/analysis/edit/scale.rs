@@ -33,8 +33,8 @@
 //! Fractions are rounded up. Kernels keep their work, although kernels that process shards may have less work in the
 //! scaled job.
 
-use chakram_base::setting::{SettingChoice, SettingKey};
-use chakram_trace::format::encoder::{self, MessageEncoder};
+use chakram_base::setting::{EnumeratedSetting, SettingKey};
+use chakram_trace::format::encoder::{self, ProtobufMessageBuilder};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::{self};
@@ -46,8 +46,8 @@ mod grid;
 mod group_scaling;
 mod rank_writer;
 
-pub use grid::{RankGrid, ScaledDimension};
-use group_scaling::{GroupNames, GroupScaling};
+pub use grid::{RankGridDimensions, ScaledDimension};
+use group_scaling::{ScalingEffectOnGroup, TakenGroupNames};
 use rank_writer::ScaledRankWriter;
 
 /// The size that scaling keeps constant for a sharded buffer.
@@ -59,7 +59,7 @@ pub enum ShardSizeRule {
     KeepShard,
 }
 
-impl SettingChoice for ShardSizeRule {
+impl EnumeratedSetting for ShardSizeRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::KeepTotal,
@@ -71,30 +71,30 @@ impl SettingChoice for ShardSizeRule {
 }
 
 /// Number of steps from the sender to the receiver along the dimension, and the peer's other coordinates.
-type RingStep = (i64, (u32, u32));
+type PeerGridOffset = (i64, (u32, u32));
 
 /// A message along the dimension: true for a receive; the number of steps from the sender; the peer's other
 /// coordinates; the tag; the bytes.
-type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
+type MessageAlongDimension = (bool, i64, (u32, u32), i32, u64);
 
 /// Scales a job along one dimension. Stores the dimension, the rule for sharded buffers, and the job's groups.
 #[derive(Debug)]
-pub struct JobScaling {
+pub struct JobScaler {
     along: ScaledDimension,
     sharded: ShardSizeRule,
     /// Groups declared outside the traces.
     declared: DeclaredGroups,
     /// For each rank, the groups declared in its trace.
     own: BTreeMap<u32, DeclaredGroups>,
-    names: GroupNames,
-    crossings: BTreeMap<u32, Vec<CrossingMessage>>,
+    names: TakenGroupNames,
+    crossings: BTreeMap<u32, Vec<MessageAlongDimension>>,
     /// For each rank, true if all of its copies have equal traces.
     alike: BTreeMap<u32, bool>,
     /// True if ranks with different coordinates along the dimension communicate.
     exchanges: bool,
 }
 
-impl JobScaling {
+impl JobScaler {
     /// Creates the scaling, with the groups that are declared outside the traces.
     pub fn new(
         along: ScaledDimension,
@@ -104,7 +104,7 @@ impl JobScaling {
         let mut this = Self {
             along,
             sharded,
-            names: GroupNames::default(),
+            names: TakenGroupNames::default(),
             declared: DeclaredGroups::new(),
             own: BTreeMap::new(),
             crossings: BTreeMap::new(),
@@ -136,11 +136,11 @@ impl JobScaling {
         &self,
         name: &str,
         ranks: &[u32],
-    ) -> Result<Option<GroupScaling>, TraceError> {
+    ) -> Result<Option<ScalingEffectOnGroup>, TraceError> {
         if ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
             Ok(None)
         } else {
-            GroupScaling::for_members(&self.along, name, ranks).map(Some)
+            ScalingEffectOnGroup::for_members(&self.along, name, ranks).map(Some)
         }
     }
 
@@ -167,7 +167,7 @@ impl JobScaling {
         for (name, ranks) in &own {
             alike &= !matches!(
                 self.scaling_of_group(name, ranks)?,
-                Some(GroupScaling::Copied)
+                Some(ScalingEffectOnGroup::Copied)
             );
             self.names.add_name(name);
         }
@@ -181,8 +181,8 @@ impl JobScaling {
                 Op::Collective { group, .. } => {
                     let (_, shape) = self.group_of_node(rank, view.id, group).map_err(at)?;
                     // Copies of a group get new names, so the copies of a rank have different collectives.
-                    alike &= shape != Some(GroupScaling::Copied);
-                    self.exchanges |= shape != Some(GroupScaling::Copied);
+                    alike &= shape != Some(ScalingEffectOnGroup::Copied);
+                    self.exchanges |= shape != Some(ScalingEffectOnGroup::Copied);
                 }
                 Op::Message {
                     receive,
@@ -216,7 +216,7 @@ impl JobScaling {
         rank: u32,
         node: u64,
         group: GroupName<'_>,
-    ) -> Result<(&[u32], Option<GroupScaling>), TraceError> {
+    ) -> Result<(&[u32], Option<ScalingEffectOnGroup>), TraceError> {
         let Some(name) = group.to_text() else {
             return Ok((&[], None));
         };
@@ -243,7 +243,7 @@ impl JobScaling {
         node: u64,
         receive: bool,
         peer: u32,
-    ) -> Result<Option<RingStep>, TraceError> {
+    ) -> Result<Option<PeerGridOffset>, TraceError> {
         if peer >= self.along.rank_count() {
             return Err(TraceError::invalid_node(
                 node,
@@ -325,7 +325,8 @@ impl JobScaling {
         for (name, ranks) in &self.declared {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
             for block in 1..self.along.block_count() {
-                if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.role_of_group(name))
+                if let (Some(ScalingEffectOnGroup::Copied), Some(role)) =
+                    (shape, roles.role_of_group(name))
                     && let Ok(number) = self.names.name_of_group_copy(name, block).parse()
                 {
                     scaled.add_role(number, role);
@@ -340,7 +341,7 @@ impl JobScaling {
         &self,
         name: &str,
         ranks: &[u32],
-        shape: Option<GroupScaling>,
+        shape: Option<ScalingEffectOnGroup>,
         block: u32,
     ) -> Option<(String, Vec<u32>)> {
         match shape {
@@ -354,8 +355,10 @@ impl JobScaling {
                 };
                 Some((name.to_owned(), ranks))
             }
-            Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.scale_members(ranks))),
-            Some(GroupScaling::Copied) => {
+            Some(ScalingEffectOnGroup::Grows) => {
+                Some((name.to_owned(), self.along.scale_members(ranks)))
+            }
+            Some(ScalingEffectOnGroup::Copied) => {
                 // The last block may be incomplete, so omit a group if one of its members is
                 // missing.
                 let ranks: Option<Vec<u32>> = ranks
@@ -374,7 +377,7 @@ impl JobScaling {
     pub fn write_rank(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
         let (old, block) = self.along.source_of_rank(rank);
         let mut out = Vec::with_capacity(contents.len());
-        let mut message = MessageEncoder::default();
+        let mut message = ProtobufMessageBuilder::default();
         let mut frames = FrameCursor::new(contents);
         let writing = ScaledRankWriter {
             scaling: self,
@@ -399,7 +402,11 @@ impl JobScaling {
 }
 
 fn refuse_scaling(found: String, hint: &str) -> TraceError {
-    TraceError::invalid_at(chakram_trace::format::TraceLocation::default(), found, hint)
+    TraceError::invalid_at(
+        chakram_trace::format::TraceErrorLocation::default(),
+        found,
+        hint,
+    )
 }
 
 #[cfg(test)]

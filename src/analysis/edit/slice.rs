@@ -40,7 +40,7 @@
 //! therefore the same as in the whole job, within each rank and between ranks.
 
 use chakram_base::units::Span;
-use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
@@ -54,11 +54,11 @@ mod matching;
 mod select;
 
 pub use close::MOST_BEHIND;
-pub use matching::{CommunicationMatches, UnmatchedCommunication};
-pub use select::SliceTarget;
+pub use matching::{CommunicationWithCutPartner, JobCommunication};
+pub use select::SliceNodeSelector;
 
-use checked_trace::CheckedTrace;
-use close::DependencyClosure;
+use checked_trace::ReplayableTrace;
+use close::DependenciesAfterCut;
 
 /// The nodes of one rank that a slice keeps.
 #[derive(Debug)]
@@ -98,11 +98,11 @@ impl KeptNodesOfRank {
     pub fn select_nodes(
         contents: &[u8],
         rank: u32,
-        cut: &SliceTarget,
+        cut: &SliceNodeSelector,
         groups: &DeclaredGroups,
-        matches: &mut CommunicationMatches,
+        matches: &mut JobCommunication,
     ) -> Result<Self, TraceError> {
-        let trace = CheckedTrace::read_trace(contents)?;
+        let trace = ReplayableTrace::read_trace(contents)?;
         let asked = select::select_target_nodes(&trace, cut)?;
         let mut kept = asked.clone();
         for i in trace.raw.node_indices() {
@@ -127,7 +127,7 @@ impl KeptNodesOfRank {
     }
 
     /// Also cuts communication nodes if their partners were cut on other ranks.
-    pub fn cut_unmatched_communication(&mut self, unmatched: &UnmatchedCommunication) {
+    pub fn cut_unmatched_communication(&mut self, unmatched: &CommunicationWithCutPartner) {
         for &node in unmatched.unmatched_nodes_kept_by(self.rank) {
             self.kept[node as usize] = false;
             self.asked[node as usize] = false;
@@ -143,14 +143,14 @@ impl KeptNodesOfRank {
         contents: &[u8],
         start: Span,
     ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
-        let trace = CheckedTrace::read_trace(contents)?;
+        let trace = ReplayableTrace::read_trace(contents)?;
         if trace.raw.nodes.len() != self.kept.len() {
             return Err(TraceError::malformed_at(
                 0,
                 "the file changed while it was being read",
             ));
         }
-        let closed = DependencyClosure::new(&trace, &self.kept);
+        let closed = DependenciesAfterCut::new(&trace, &self.kept);
         let written = SliceWriter {
             trace: &trace,
             part: self,
@@ -166,9 +166,9 @@ fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
 }
 
 struct SliceWriter<'w> {
-    trace: &'w CheckedTrace<'w>,
+    trace: &'w ReplayableTrace<'w>,
     part: &'w KeptNodesOfRank,
-    closed: &'w DependencyClosure,
+    closed: &'w DependenciesAfterCut,
     start: Span,
 }
 
@@ -177,7 +177,7 @@ impl SliceWriter<'_> {
         let raw = &self.trace.raw;
         let (delays, mut sliced) = self.compute_delays();
         let mut out = Vec::new();
-        let mut record = MessageEncoder::default();
+        let mut record = ProtobufMessageBuilder::default();
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));

@@ -1,10 +1,10 @@
 //! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are
 //! opened.
 
-use super::slice::{CommunicationMatches, KeptNodesOfRank, SliceTarget};
+use super::slice::{JobCommunication, KeptNodesOfRank, SliceNodeSelector};
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::error::TraceLocation;
+use chakram_trace::format::error::TraceErrorLocation;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -63,8 +63,8 @@ pub fn select_step(
     groups: &DeclaredGroups,
     piped: Option<TraceContents>,
 ) -> Result<FoundTraces, TraceError> {
-    let target = SliceTarget::Step(step);
-    let mut matches = CommunicationMatches::default();
+    let target = SliceNodeSelector::Step(step);
+    let mut matches = JobCommunication::default();
     let mut parts = BTreeMap::new();
     let mut hashes = Vec::new();
     let mut piped = piped.map(Arc::new);
@@ -94,7 +94,7 @@ pub fn select_step(
     let unmatched = matches.find_unmatched();
     if unmatched.count > 0 {
         return Err(TraceError::invalid_at(
-            TraceLocation::default(),
+            TraceErrorLocation::default(),
             format!(
                 "step {step} separates {} collectives and messages from partners outside the step:\n{unmatched}",
                 unmatched.count

@@ -10,7 +10,7 @@ use chakram_report::edits::EditRow;
 use chakram_report::summary::format_thousands;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -27,16 +27,16 @@ mod shapes;
 mod unedited;
 mod width;
 
-pub use grammar::{EDITS, JobEdit, LayerCountChange, PassOrder, ScaleFactor, WidthChange};
+pub use grammar::{EDITS, HiddenSizeChange, JobEdit, LayerCountChange, PassOrder, ScaleFactor};
 pub use program::StepPhase;
 pub use roles::AbsentRankModelRule;
 
-use gradients::TransferRates;
+use gradients::CollectiveTimesPerKib;
 use kept_records::ReplacedRecords;
-use kernels::{KernelScaler, SizeScaling};
-use layers::{BucketSizes, JobLayers};
-use program::{AttributeChange, RankProgram};
-use repeat::{PipelinePlace, PipelineStages};
+use kernels::{BatchSequenceHiddenFactors, KernelScaler};
+use layers::{BucketLimitAndLayerBytes, JobLayers};
+use program::{NewAttributeValue, RankProgram};
+use repeat::{NextStageRanks, PipelinePlace};
 
 /// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl TraceStore for EditedTraceStore {
 }
 
 fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
-    TraceError::invalid_at(TraceLocation::default(), found, hint)
+    TraceError::invalid_at(TraceErrorLocation::default(), found, hint)
 }
 
 /// Fails if `times` copies of `items` nodes need more than the available memory.
@@ -168,8 +168,8 @@ pub fn edit_job(
     groups: &DeclaredGroups,
     choice: AbsentRankModelRule,
 ) -> Result<EditedJob, TraceError> {
-    let mut rates = TransferRates::default();
-    let mut stages = PipelineStages::default();
+    let mut rates = CollectiveTimesPerKib::default();
+    let mut stages = NextStageRanks::default();
     let read = |file: &RankFile| TraceContents::open_verified(file);
     let mut sizes = 0_u64;
     let mut traces: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
@@ -275,7 +275,7 @@ pub fn edit_job(
             JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_)
         );
         if adds_ranks && left.peek().is_some() {
-            stages = PipelineStages::default();
+            stages = NextStageRanks::default();
             for (rank, trace) in &traces {
                 stages.learn_rank(*rank, &RankProgram::read_program(trace)?);
             }
@@ -324,9 +324,9 @@ pub fn edit_job(
 fn store_replaced_records(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
-    stages: &PipelineStages,
+    stages: &NextStageRanks,
 ) -> Result<(), TraceError> {
-    let (mut rates, mut layers) = (TransferRates::default(), JobLayers::default());
+    let (mut rates, mut layers) = (CollectiveTimesPerKib::default(), JobLayers::default());
     let mut inverse = None;
     let count = traces
         .iter()
@@ -403,8 +403,8 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                 (JobEdit::Batch(known), JobEdit::Batch(by))
                 | (JobEdit::Sequence(known), JobEdit::Sequence(by))
                 | (
-                    JobEdit::Hidden(WidthChange::Times(known)),
-                    JobEdit::Hidden(WidthChange::Times(by)),
+                    JobEdit::Hidden(HiddenSizeChange::Times(known)),
+                    JobEdit::Hidden(HiddenSizeChange::Times(by)),
                 )
                 | (
                     JobEdit::Layers(LayerCountChange::Times(known)),
@@ -433,7 +433,7 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
 fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
     place: PipelinePlace,
     layers: &JobLayers,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
@@ -441,16 +441,16 @@ fn edit_rank(
     let counts = match *edit {
         JobEdit::Batch(batch) => scale_program_sizes(
             &mut program,
-            SizeScaling {
+            BatchSequenceHiddenFactors {
                 batch,
-                ..SizeScaling::NONE
+                ..BatchSequenceHiddenFactors::NONE
             },
         )?,
         JobEdit::Sequence(sequence) => scale_program_sizes(
             &mut program,
-            SizeScaling {
+            BatchSequenceHiddenFactors {
                 sequence,
-                ..SizeScaling::NONE
+                ..BatchSequenceHiddenFactors::NONE
             },
         )?,
         JobEdit::Hidden(change) => {
@@ -459,9 +459,9 @@ fn edit_rank(
                 .factor_of_width_change(change)?;
             scale_program_sizes(
                 &mut program,
-                SizeScaling {
+                BatchSequenceHiddenFactors {
                     hidden,
-                    ..SizeScaling::NONE
+                    ..BatchSequenceHiddenFactors::NONE
                 },
             )?
         }
@@ -523,7 +523,7 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
 }
 
 /// Stores the bucket sizes in the trace, because they can no longer be derived from a trace with fewer layers.
-fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
+fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketLimitAndLayerBytes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();
     let edited = words().any(|word| matches!(word.parse(), Ok(JobEdit::Layers(_))));
@@ -541,7 +541,7 @@ fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>
 /// Multiplies the factors by the factors of earlier edits. Scales the original values of nodes by the products.
 fn scale_program_sizes(
     program: &mut RankProgram<'_>,
-    by: SizeScaling,
+    by: BatchSequenceHiddenFactors,
 ) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refuse_edit(
@@ -550,7 +550,7 @@ fn scale_program_sizes(
         )
     };
     let earlier = earlier_scaling(program.earlier.as_deref());
-    let all = SizeScaling {
+    let all = BatchSequenceHiddenFactors {
         batch: earlier
             .batch
             .multiply_checked(by.batch)
@@ -577,7 +577,10 @@ fn scale_program_sizes(
     for (edit, factor) in [
         (JobEdit::Batch(all.batch), all.batch),
         (JobEdit::Sequence(all.sequence), all.sequence),
-        (JobEdit::Hidden(WidthChange::Times(all.hidden)), all.hidden),
+        (
+            JobEdit::Hidden(HiddenSizeChange::Times(all.hidden)),
+            all.hidden,
+        ),
     ] {
         if factor != ScaleFactor::ONE {
             edits.push(edit.to_string());
@@ -610,13 +613,13 @@ fn scale_program_sizes(
 }
 
 /// Returns the factors of earlier edits, as noted in the trace's list of edits.
-fn earlier_scaling(text: Option<&str>) -> SizeScaling {
-    let mut scaling = SizeScaling::NONE;
+fn earlier_scaling(text: Option<&str>) -> BatchSequenceHiddenFactors {
+    let mut scaling = BatchSequenceHiddenFactors::NONE;
     for word in text.unwrap_or_default().split_ascii_whitespace() {
         match word.parse() {
             Ok(JobEdit::Batch(batch)) => scaling.batch = batch,
             Ok(JobEdit::Sequence(sequence)) => scaling.sequence = sequence,
-            Ok(JobEdit::Hidden(WidthChange::Times(hidden))) => scaling.hidden = hidden,
+            Ok(JobEdit::Hidden(HiddenSizeChange::Times(hidden))) => scaling.hidden = hidden,
             _ => {}
         }
     }
@@ -635,7 +638,7 @@ fn delay_phase_in_steps(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -
         let Some(item) = first else { continue };
         let before = program.view_of_item(item).delay.0 / 1000;
         let changes = &mut program.items[item as usize].changes;
-        changes.insert("delay_ns", AttributeChange::Count(before + ns));
+        changes.insert("delay_ns", NewAttributeValue::Count(before + ns));
         counts.matched += 1;
         counts.changed += 1;
     }

@@ -2,7 +2,7 @@
 
 use super::filter::NodeFilter;
 use super::parallel::for_each_in_order;
-use super::summary::{JobInspection, RankInspection};
+use super::summary::{JobInspectionSummary, RankInspectionSummary};
 use super::trace::InspectedTrace;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{RankFile, TraceContents};
@@ -14,7 +14,7 @@ pub fn inspect_job(
     files: &[RankFile],
     filter: &NodeFilter,
     threads: usize,
-) -> Result<JobInspection, TraceError> {
+) -> Result<JobInspectionSummary, TraceError> {
     inspect_job_with_progress(files, filter, threads, &|| ())
 }
 
@@ -24,10 +24,10 @@ pub fn inspect_job_with_progress(
     filter: &NodeFilter,
     threads: usize,
     read: &(dyn Fn() + Sync),
-) -> Result<JobInspection, TraceError> {
-    let mut job = JobInspection::default();
+) -> Result<JobInspectionSummary, TraceError> {
+    let mut job = JobInspectionSummary::default();
     let mut first = None;
-    let take = |file: &RankFile, summary: Result<RankInspection, TraceError>| {
+    let take = |file: &RankFile, summary: Result<RankInspectionSummary, TraceError>| {
         match summary {
             Ok(summary) => job.add_rank(summary),
             Err(error) => {
@@ -50,17 +50,19 @@ pub fn inspect_job_with_progress(
     }
 }
 
-fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, TraceError> {
+fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspectionSummary, TraceError> {
     let contents = TraceContents::open_verified(file)?;
     let length = contents.as_slice().len() as u64;
     let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
     if filter.is_empty() {
-        return RankInspection::inspect_contents(file.rank, &file.path, size, &contents);
+        return RankInspectionSummary::inspect_contents(file.rank, &file.path, size, &contents);
     }
     let trace =
         InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
     let sizes = (size, length);
-    Ok(RankInspection::new(&trace, filter, &file.path, sizes))
+    Ok(RankInspectionSummary::new(
+        &trace, filter, &file.path, sizes,
+    ))
 }
 
 /// Formats an error and its cause on one line. The remedy is omitted, because it is only for

@@ -6,14 +6,14 @@ use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 
 /// The metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TraceHeader {
+pub struct TraceMetadataRecord {
     /// Schema version in the file.
     pub version: String,
     /// Name, type and value (as text) of each attribute. Excludes attributes that name lanes.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 
-impl TraceHeader {
+impl TraceMetadataRecord {
     /// Reads the record from the decompressed contents of a file. Stops at the first field that cannot be decoded.
     pub fn read_header(contents: &[u8]) -> Self {
         let mut header = Self::default();

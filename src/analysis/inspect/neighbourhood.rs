@@ -14,7 +14,7 @@ pub type FieldText = (String, &'static str, String);
 
 /// A node with all its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeRecord<'a> {
+pub struct NodeWithAllFields<'a> {
     /// The node as a row of a list.
     pub row: NodeRow<'a>,
     /// Name of the node's lane, if the file names the lane.
@@ -50,7 +50,7 @@ pub struct NearbyNodes<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNeighbourhood<'a> {
     /// The node in the centre.
-    pub node: NodeRecord<'a>,
+    pub node: NodeWithAllFields<'a>,
     /// Nodes that `node` depends on, directly or through other nodes.
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on `node`, directly or through other nodes.
@@ -174,7 +174,7 @@ impl<'a> NodeNeighbourhood<'a> {
 }
 
 /// Decodes all fields of `node`.
-fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
+fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeWithAllFields<'a> {
     let item = &trace.raw.nodes[node as usize];
     let mut fields = Vec::new();
     let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
@@ -203,7 +203,7 @@ fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
             (number, _) => fields.push((format!("field {number}"), "unknown", String::new())),
         }
     }
-    NodeRecord {
+    NodeWithAllFields {
         row: trace.row_of_node(node),
         lane_name: trace
             .lanes

@@ -1,13 +1,13 @@
 //! Data of a rank from which the critical path of a job is computed, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
-use super::times::TimeBasis;
+use super::times::RankTimesSource;
 use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::captured_timeline::NONE;
-use chakram_trace::graph::{NameTable, NodeTimeline};
+use chakram_trace::graph::{NodeTimeline, StringArenaInterner};
 use chakram_trace::matching::{RankCommNode, RankComms};
 
 /// Data of a rank from which a job's critical path is computed.
@@ -16,7 +16,7 @@ pub struct RankPathInput {
     /// Rank of the trace.
     pub rank: u32,
     /// Source of this rank's times.
-    pub basis: TimeBasis,
+    pub basis: RankTimesSource,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// End of the rank's last event in the capture, if recorded in the file.
@@ -31,7 +31,7 @@ pub struct RankPathInput {
     pub(super) cause: Vec<u32>,
     pub(super) ids: Vec<u64>,
     pub(super) classes: Vec<NodeClass>,
-    pub(super) names: NameTable,
+    pub(super) names: StringArenaInterner,
     pub(super) name_of: Vec<u32>,
     /// The collectives and messages of the rank, sorted by node.
     pub(super) comms: RankComms,
@@ -45,7 +45,7 @@ impl RankPathInput {
     /// Fails if the names of nodes take more than 4 GiB.
     pub fn new(trace: InspectedTrace<'_>) -> Result<Self, TraceError> {
         let nodes = &trace.raw.nodes;
-        let mut names = NameTable::default();
+        let mut names = StringArenaInterner::default();
         let mut name_of = Vec::with_capacity(nodes.len());
         for item in nodes {
             let number = names.intern_name(item.view.name);

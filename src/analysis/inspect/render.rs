@@ -1,6 +1,6 @@
 //! Renders inspections as text, JSON and CSV.
 
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 
 mod csv;
 mod json;
@@ -19,20 +19,20 @@ pub use summary::render_summary as text;
 
 /// Hints on how to show what a text omits, in the option syntax of the program that prints the text.
 #[derive(Clone, Copy, Debug)]
-pub struct RenderHints {
+pub struct OmissionHints {
     /// Option to show everything.
     pub all: &'static str,
     /// Options to show the paths of all ranks, or of one rank.
     pub all_paths: &'static str,
     /// Returns the option to show all rows of a table.
-    pub table: fn(InspectTable) -> String,
+    pub table: fn(SummaryTableKind) -> String,
     /// Returns the option that sets the number of shown nodes.
     pub limit: fn(usize) -> String,
 }
 
 /// A table in a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InspectTable {
+pub enum SummaryTableKind {
     /// One row per rank.
     Ranks,
     /// Sums by node type.
@@ -49,7 +49,7 @@ pub enum InspectTable {
     Attributes,
 }
 
-impl SettingChoice for InspectTable {
+impl EnumeratedSetting for SummaryTableKind {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Ranks, "ranks", "Overview of each rank"),
         (Self::Types, "types", "Nodes by type"),

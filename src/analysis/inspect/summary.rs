@@ -5,15 +5,15 @@ use super::class::NodeClass;
 use super::fault::{CountedFault, FaultSummary};
 use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
-use super::metadata::TraceHeader;
+use super::metadata::TraceMetadataRecord;
 use super::table::{NodeSums, RankSpreadTable};
-use super::times::TimeBasis;
+use super::times::RankTimesSource;
 use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::TraceContents;
 use chakram_trace::format::groups::parse_group_metadata;
 use chakram_trace::format::{CollectiveKind, Op, TraceError, append_name_family};
-use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
+use chakram_trace::graph::{DeclaredGroups, Interner, RawTrace, StringArenaInterner};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ pub struct RankOverview {
     /// End of the rank's last node.
     pub end: Time,
     /// Source of `start` and `end`.
-    pub basis: TimeBasis,
+    pub basis: RankTimesSource,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// End of the rank's last event in the capture, if recorded in the file.
@@ -59,9 +59,9 @@ pub struct RankOverview {
 
 /// The summary of one rank.
 #[derive(Clone, Debug)]
-pub struct RankInspection {
+pub struct RankInspectionSummary {
     facts: RankOverview,
-    header: TraceHeader,
+    header: TraceMetadataRecord,
     groups: DeclaredGroups,
     types: BTreeMap<NodeClass, NodeSums>,
     lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
@@ -76,7 +76,7 @@ pub const SENT: usize = 0;
 /// Index of the receive total in the message totals between two ranks.
 pub const RECEIVED: usize = 1;
 
-impl RankInspection {
+impl RankInspectionSummary {
     /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the size of the file and
     /// the size of its contents, in bytes.
     pub fn new(
@@ -195,12 +195,12 @@ struct RankSumTables {
 }
 
 /// Sums by a key with few distinct values. Keys are in order of first occurrence.
-struct KeyedSums<K> {
+struct NodeSumsByKey<K> {
     keys: Interner<K>,
     sums: Vec<NodeSums>,
 }
 
-impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
+impl<K: std::hash::Hash + Eq + Clone> NodeSumsByKey<K> {
     fn new() -> Self {
         Self {
             keys: Interner::default(),
@@ -228,12 +228,13 @@ impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
 
 impl RankSumTables {
     fn new(trace: &InspectedTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
-        let mut types = KeyedSums::new();
-        let mut lanes = KeyedSums::new();
-        let mut collectives = KeyedSums::new();
-        let mut messages: [KeyedSums<(u32, u32)>; 2] = [KeyedSums::new(), KeyedSums::new()];
-        let mut operators = KeyedSums::new();
-        let mut families = NameTable::default();
+        let mut types = NodeSumsByKey::new();
+        let mut lanes = NodeSumsByKey::new();
+        let mut collectives = NodeSumsByKey::new();
+        let mut messages: [NodeSumsByKey<(u32, u32)>; 2] =
+            [NodeSumsByKey::new(), NodeSumsByKey::new()];
+        let mut operators = NodeSumsByKey::new();
+        let mut families = StringArenaInterner::default();
         let mut family_name = String::new();
         let mut count = 0;
         for node in trace.raw.node_indices().filter(|&node| selected(node)) {
@@ -305,7 +306,7 @@ impl RankSumTables {
 
 /// The summary of a job.
 #[derive(Clone, Debug, Default)]
-pub struct JobInspection {
+pub struct JobInspectionSummary {
     /// One overview per rank, in ascending order.
     pub ranks: Vec<RankOverview>,
     /// Files that could not be read, each with its rank and the reason.
@@ -338,9 +339,9 @@ pub struct JobInspection {
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-impl JobInspection {
+impl JobInspectionSummary {
     /// Adds a rank. The rank must be higher than all earlier ones.
-    pub fn add_rank(&mut self, summary: RankInspection) {
+    pub fn add_rank(&mut self, summary: RankInspectionSummary) {
         let rank = summary.facts.rank;
         *self.versions.entry(summary.header.version).or_default() += 1;
         for (name, kind, value) in summary.header.attributes {
@@ -394,6 +395,6 @@ impl JobInspection {
     pub fn has_common_time_origin(&self) -> bool {
         self.ranks
             .iter()
-            .all(|rank| rank.captured.is_some() && rank.basis == TimeBasis::Kept)
+            .all(|rank| rank.captured.is_some() && rank.basis == RankTimesSource::Kept)
     }
 }

@@ -3,13 +3,13 @@
 use super::class::NodeClass;
 use super::lanes::LaneTable;
 use chakram_base::units::{Span, Time};
-use chakram_trace::graph::captured_timeline::{NONE, TimelineNodeInput};
+use chakram_trace::graph::captured_timeline::{NONE, NodeTimingInputs};
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
 
 /// Source of a rank's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TimeBasis {
+pub enum RankTimesSource {
     /// The file contains start times.
     Given,
     /// The file contains durations, and delays between nodes. Durations and delays together reproduce the captured run.
@@ -21,7 +21,7 @@ pub enum TimeBasis {
     Unknown,
 }
 
-impl TimeBasis {
+impl RankTimesSource {
     /// Returns the name of this source in output files.
     pub fn name_of_basis(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl TimeBasis {
 #[derive(Debug)]
 pub struct RankNodeTimes {
     /// Source of the times.
-    pub basis: TimeBasis,
+    pub basis: RankTimesSource,
     /// True if every duration is a whole number of microseconds, the resolution of the schema's `duration_micros`
     /// field.
     pub whole_micros: bool,
@@ -53,7 +53,7 @@ impl RankNodeTimes {
         lanes: &LaneTable<'_>,
         next: &Csr,
     ) -> Self {
-        let step = |node: u32| TimelineNodeInput {
+        let step = |node: u32| NodeTimingInputs {
             delay: raw.nodes[node as usize].view.delay,
             length: raw.nodes[node as usize].view.total_duration(),
             lane: lanes.find_exclusive_lane(node),
@@ -75,13 +75,13 @@ impl RankNodeTimes {
         }
         let basis = if started && all {
             replace_times_by_file_times(raw, classes, lanes, &mut run);
-            TimeBasis::Given
+            RankTimesSource::Given
         } else if raw.metadata.captured.is_some() || (delays && durations) {
-            TimeBasis::Kept
+            RankTimesSource::Kept
         } else if durations {
-            TimeBasis::Estimated
+            RankTimesSource::Estimated
         } else {
-            TimeBasis::Unknown
+            RankTimesSource::Unknown
         };
         Self {
             basis,

@@ -3,7 +3,7 @@
 use super::class::NodeClass;
 use super::fault::FaultSummary;
 use super::lanes::LaneTable;
-use super::metadata::TraceHeader;
+use super::metadata::TraceMetadataRecord;
 use super::times::RankNodeTimes;
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
@@ -19,7 +19,7 @@ pub struct InspectedTrace<'a> {
     /// Nodes and dependencies; records that could not be decoded are in `faults` instead.
     pub raw: RawTrace<'a>,
     /// The metadata record.
-    pub header: TraceHeader,
+    pub header: TraceMetadataRecord,
     /// Type of each node.
     pub classes: Vec<NodeClass>,
     /// Lane of each node.
@@ -82,9 +82,9 @@ impl<'a> InspectedTrace<'a> {
     ) -> Result<(Self, R), TraceError> {
         let mut raw = RawTrace::read_trace(contents);
         raw.map_faults(told);
-        let header = TraceHeader::read_header(contents);
+        let header = TraceMetadataRecord::read_header(contents);
         if raw.nodes.is_empty()
-            && header == TraceHeader::default()
+            && header == TraceMetadataRecord::default()
             && let Some(first) = raw.faults.pop()
         {
             return Err(first.error);

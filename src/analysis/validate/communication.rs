@@ -3,12 +3,12 @@
 use super::NONE;
 use super::defects::DefectLocation;
 use super::dependencies::ProgramOrder;
-use super::node::{ValidatedNodes, ValidationRole};
+use super::node::{TraceReducedForValidation, ValidationRole};
 use super::wait::TraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
-use chakram_trace::graph::{Interner, NameTable};
-use chakram_trace::matching::CallsBySlot;
+use chakram_trace::graph::{Interner, StringArenaInterner};
+use chakram_trace::matching::CallsByGroupSlot;
 
 /// Facts about a node that remain after its record is dropped from memory.
 #[derive(Clone, Copy, Debug)]
@@ -71,11 +71,11 @@ pub(super) struct CommunicationDigest {
     pub accesses: Vec<InSwitchAccess>,
     pub slots: Vec<GroupReference>,
     /// Calls by slot, which is the index of a group in `slots`.
-    pub calls_of: CallsBySlot,
+    pub calls_of: CallsByGroupSlot,
     pub declared: DeclaredGroups,
     /// Waits between calls and messages. The graph is empty if the digest is incomplete.
     pub waits: TraceWaitGraph,
-    names: NameTable,
+    names: StringArenaInterner,
 }
 
 /// Collects a digest from the nodes of a trace, in the order of the raw trace.
@@ -91,7 +91,7 @@ pub(super) struct DigestCollector {
 impl DigestCollector {
     /// Adds node `i` if it communicates or accesses memory through switches.
     #[inline]
-    pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+    pub fn add_node(&mut self, raw: &TraceReducedForValidation<'_>, i: u32) {
         if let ValidationRole::Call(part)
         | ValidationRole::Message(part)
         | ValidationRole::Access(part) = raw.nodes[i as usize].view.role
@@ -100,7 +100,7 @@ impl DigestCollector {
         }
     }
 
-    fn add_communication_digest(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
+    fn add_communication_digest(&mut self, raw: &TraceReducedForValidation<'_>, i: u32, part: u32) {
         let (name, op) = raw.retained.parts[part as usize];
         let mut kept = |bytes| self.digest_node(raw, i, name, bytes);
         match op {
@@ -166,7 +166,7 @@ impl DigestCollector {
 
     fn digest_node(
         &mut self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         i: u32,
         name: &str,
         bytes: u64,
@@ -207,7 +207,7 @@ impl DigestCollector {
         }
         facts.slots = self.slots.into_keys();
         let calls = facts.calls.iter().map(|call| call.slot).zip(0..);
-        facts.calls_of = CallsBySlot::new(facts.slots.len(), calls);
+        facts.calls_of = CallsByGroupSlot::new(facts.slots.len(), calls);
         facts.names.free_hash_table();
         self.facts
     }

@@ -1,8 +1,8 @@
 //! Collects defects. All defects are counted, but only the first few of each kind are stored.
 
 use super::kind::{DefectKind, Severity};
-use super::node::ValidatedNode;
-use chakram_trace::format::{TraceLocation, escape_name, scan};
+use super::node::NodeReducedForValidation;
+use chakram_trace::format::{TraceErrorLocation, escape_name, scan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct DefectLocation {
 
 impl DefectLocation {
     /// Returns the location of a node.
-    pub(super) fn of_node(item: &ValidatedNode<'_>) -> Self {
+    pub(super) fn of_node(item: &NodeReducedForValidation<'_>) -> Self {
         Self {
             node: Some(item.view.id),
             name: escape_name(scan::read_node_name(item.record)),
@@ -32,7 +32,7 @@ impl DefectLocation {
     }
 
     /// Converts an error's location.
-    pub(super) fn from_trace_location(place: &TraceLocation) -> Self {
+    pub(super) fn from_trace_location(place: &TraceErrorLocation) -> Self {
         Self {
             node: place.node,
             name: String::new(),

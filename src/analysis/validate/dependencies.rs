@@ -4,7 +4,7 @@
 use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
 use super::kind::DefectKind;
-use super::node::ValidatedNodes;
+use super::node::TraceReducedForValidation;
 use chakram_trace::format::{escape_name, scan};
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
@@ -53,7 +53,12 @@ impl DependencyChecker {
 
     /// Checks the dependencies of node `i`.
     #[inline]
-    pub fn check_node(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+    pub fn check_node(
+        &mut self,
+        raw: &TraceReducedForValidation<'_>,
+        i: u32,
+        findings: &mut DefectLog,
+    ) {
         let deps = raw.dependencies_of(i);
         if deps.is_empty() {
             return;
@@ -80,7 +85,7 @@ impl DependencyChecker {
     #[cold]
     fn report_broken_dependency(
         &mut self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         i: u32,
         dep: &RawDependency,
         findings: &mut DefectLog,
@@ -119,7 +124,7 @@ impl DependencyChecker {
     #[inline]
     fn report_repeated_dependencies(
         &mut self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         i: u32,
         findings: &mut DefectLog,
     ) {
@@ -157,7 +162,7 @@ impl DependencyChecker {
     /// for dependencies enforced by `policy`.
     pub fn report_cycles(
         &self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         policy: DependencyPolicy,
         findings: &mut DefectLog,
     ) -> ProgramOrder {
@@ -167,11 +172,11 @@ impl DependencyChecker {
         let (attempt, held) = match whole {
             // If data dependencies alone form no cycle, warn and ignore control dependencies, as the graph builder
             // does.
-            OrderAttempt::Cyclic(rows, stuck)
+            NodeOrderingResult::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
                 let data = self.attempt_topological_order(raw, false);
-                if !matches!(data, OrderAttempt::Cyclic(..)) {
+                if !matches!(data, NodeOrderingResult::Cyclic(..)) {
                     let cycle = find_cycle_among(&rows, &stuck);
                     let first = cycle.first().copied().unwrap_or(0);
                     findings.add_defect(DefectKind::ControlCycle, || {
@@ -184,11 +189,11 @@ impl DependencyChecker {
             other => (other, with_control),
         };
         match attempt {
-            OrderAttempt::Sorted => {
+            NodeOrderingResult::Sorted => {
                 self.report_unreachable_nodes(raw, &[], &[], held, findings);
                 ProgramOrder::Ids
             }
-            OrderAttempt::Ordered(order) => {
+            NodeOrderingResult::Ordered(order) => {
                 self.report_unreachable_nodes(raw, &[], &[], held, findings);
                 let mut places = vec![0_u32; order.len()];
                 for (place, node) in order.into_iter().enumerate() {
@@ -196,7 +201,7 @@ impl DependencyChecker {
                 }
                 ProgramOrder::Places(places)
             }
-            OrderAttempt::Cyclic(rows, stuck) => {
+            NodeOrderingResult::Cyclic(rows, stuck) => {
                 let cycle = find_cycle_among(&rows, &stuck);
                 let first = cycle.first().copied().unwrap_or(0);
                 findings.add_defect(DefectKind::Cycle, || {
@@ -212,19 +217,19 @@ impl DependencyChecker {
 
     fn attempt_topological_order(
         &self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         with_control: bool,
-    ) -> OrderAttempt {
+    ) -> NodeOrderingResult {
         if self.sorted[0] && (!with_control || self.sorted[1]) {
-            return OrderAttempt::Sorted;
+            return NodeOrderingResult::Sorted;
         }
         let rows = build_successors(raw, with_control);
         let order = rows.topological_order();
         if order.len() == rows.row_count() {
-            OrderAttempt::Ordered(order)
+            NodeOrderingResult::Ordered(order)
         } else {
             let stuck = rows.flag_unordered_nodes(&order);
-            OrderAttempt::Cyclic(rows, stuck)
+            NodeOrderingResult::Cyclic(rows, stuck)
         }
     }
 
@@ -233,7 +238,7 @@ impl DependencyChecker {
     /// on one.
     fn report_unreachable_nodes(
         &self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         cycle: &[u32],
         stuck: &[u32],
         with_control: bool,
@@ -281,7 +286,7 @@ impl DependencyChecker {
         }
     }
 
-    fn report_isolated_nodes(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+    fn report_isolated_nodes(&self, raw: &TraceReducedForValidation<'_>, findings: &mut DefectLog) {
         if self.flags.len() < 2 {
             return;
         }
@@ -298,7 +303,7 @@ impl DependencyChecker {
 }
 
 /// Result of trying to order the nodes.
-enum OrderAttempt {
+enum NodeOrderingResult {
     /// The ascending order is a program order.
     Sorted,
     /// The program order is this other order.
@@ -308,7 +313,7 @@ enum OrderAttempt {
     Cyclic(Csr, Vec<bool>),
 }
 
-fn build_successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
+fn build_successors(raw: &TraceReducedForValidation<'_>, with_control: bool) -> Csr {
     raw.build_successors(|node, dep| {
         (with_control || !dep.control) && dep.id != raw.nodes[node as usize].view.id
     })
@@ -320,7 +325,7 @@ fn find_cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
 }
 
 /// Formats a cycle as `2 (mm) → 3 (add) → 2`. A long cycle is shortened.
-fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
+fn cycle_text(raw: &TraceReducedForValidation<'_>, cycle: &[u32]) -> String {
     const SHOWN: usize = 8;
     let id = |node: u32| raw.nodes[node as usize].view.id;
     let mut text = String::new();

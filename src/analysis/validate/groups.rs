@@ -110,7 +110,7 @@ impl<'a> GroupInterner<'a> {
 
 /// A rank's coordinates in the dimensions outside a mask. Ranks with different coordinates are in different
 /// groups.
-type MaskCoordinates = Vec<(usize, u32)>;
+type CoordinatesOutsideMask = Vec<(usize, u32)>;
 
 /// Stands in for the dimension if the machine is unknown.
 const UNKNOWN: usize = usize::MAX;
@@ -189,7 +189,7 @@ pub(super) fn bind_groups(
 #[derive(Default)]
 struct GroupResolver {
     list: Vec<ResolvedGroup>,
-    known: BTreeMap<(usize, MaskCoordinates), usize>,
+    known: BTreeMap<(usize, CoordinatesOutsideMask), usize>,
 }
 
 impl GroupResolver {
@@ -253,7 +253,7 @@ impl GroupResolver {
 }
 
 /// Returns the coordinates of `rank` in all dimensions outside `mask`.
-fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
+fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> CoordinatesOutsideMask {
     let mut rest = rank;
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
@@ -269,7 +269,7 @@ fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordina
 }
 
 fn has_coordinates_outside_mask(
-    known: &MaskCoordinates,
+    known: &CoordinatesOutsideMask,
     rank: u32,
     mask: u32,
     sizes: &[u32],
@@ -278,7 +278,7 @@ fn has_coordinates_outside_mask(
 }
 
 /// Members of a declared group, and the declaring rank; `None` for a declaration by the user.
-type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
+type GroupMembersAndDeclarer<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that several ranks declare with different members, if the member lists have a rank in common.
 fn report_redeclared_groups(
@@ -286,7 +286,7 @@ fn report_redeclared_groups(
     options: &ValidateOptions,
     findings: &mut DefectLog,
 ) {
-    let mut known: BTreeMap<&str, Vec<GroupDeclaration<'_>>> = BTreeMap::new();
+    let mut known: BTreeMap<&str, Vec<GroupMembersAndDeclarer<'_>>> = BTreeMap::new();
     for (name, ranks) in &options.declared {
         known.insert(name, vec![(ranks, None)]);
     }

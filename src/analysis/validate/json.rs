@@ -19,7 +19,7 @@ struct ValidationDocument<'r> {
     tally: DefectCounts,
     nodes: u64,
     defects: Vec<DefectsOfKind<'r>>,
-    ranks: Vec<RankFindings<'r>>,
+    ranks: Vec<RankDefectCounts<'r>>,
 }
 
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ struct LocationRow<'r> {
 }
 
 #[derive(Serialize)]
-struct RankFindings<'r> {
+struct RankDefectCounts<'r> {
     #[serde(flatten)]
     tally: DefectCounts,
     rank: u32,
@@ -78,7 +78,7 @@ pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value)
             .map(build_defect_row)
             .collect(),
     });
-    let ranks = report.sources.iter().map(|source| RankFindings {
+    let ranks = report.sources.iter().map(|source| RankDefectCounts {
         tally: findings.defect_counts_of_rank(source.rank),
         rank: source.rank,
         file: &source.file,

@@ -8,10 +8,10 @@ use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
 /// A trace reduced to the data that validation needs.
-pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
+pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, NotableNodes<'a>>;
 
 /// A node reduced to the data that validation needs.
-pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeIdAndRole>;
+pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndRole>;
 
 /// Data that is stored for every node.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use super::communication::{CommunicationDigest, DigestCollector};
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::dependencies::DependencyChecker;
 use super::kind::DefectKind;
-use super::node::{ValidatedNode, ValidatedNodes, ValidationRole};
+use super::node::{NodeReducedForValidation, TraceReducedForValidation, ValidationRole};
 use super::wait::TraceWaitGraphBuilder;
 use chakram_trace::format::error;
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -37,7 +37,7 @@ impl ValidatedTrace {
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut raw = ValidatedNodes::read_trace_retaining(contents);
+        let mut raw = TraceReducedForValidation::read_trace_retaining(contents);
         raw.map_faults(told);
         let mut findings = DefectLog::new(show);
         for fault in &raw.faults {
@@ -114,7 +114,7 @@ impl ValidatedTrace {
 }
 
 /// Converts a read fault of a raw trace to a defect.
-fn defect_from_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
+fn defect_from_read_fault(raw: &TraceReducedForValidation<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
         .map(|node| DefectLocation::of_node(&raw.nodes[node as usize]));
@@ -124,21 +124,21 @@ fn defect_from_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect
 /// Converts a reader's error to a defect; the defect's location comes from `site` and from the error.
 fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
     match error.fault() {
-        error::TraceFault::Io { doing, source, .. } => Defect::new(
+        error::TraceErrorKind::Io { doing, source, .. } => Defect::new(
             DefectKind::Unreadable,
             site,
             format!("cannot {doing} it: {source}"),
         ),
-        error::TraceFault::Interrupted(interruption) => {
+        error::TraceErrorKind::Interrupted(interruption) => {
             Defect::new(DefectKind::Unreadable, site, interruption.to_string())
         }
-        error::TraceFault::Malformed { place, found } => {
+        error::TraceErrorKind::Malformed { place, found } => {
             let mut at = DefectLocation::from_trace_location(place);
             at.node = at.node.or(site.node);
             at.name = site.name;
             Defect::new(DefectKind::Unreadable, at, found)
         }
-        error::TraceFault::Refused { place, found, hint } => {
+        error::TraceErrorKind::Refused { place, found, hint } => {
             let site = match site.node {
                 Some(_) => site,
                 None => DefectLocation::from_trace_location(place),
@@ -153,7 +153,11 @@ fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
 
 /// Reports work without a duration, and communication that is marked as host work.
 #[inline]
-fn check_node_work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
+fn check_node_work(
+    raw: &TraceReducedForValidation<'_>,
+    item: &NodeReducedForValidation<'_>,
+    findings: &mut DefectLog,
+) {
     let (kind, found) = match item.view.role {
         ValidationRole::Call(part) | ValidationRole::Message(part) => {
             match raw.retained.parts[part as usize].1 {
@@ -172,7 +176,7 @@ fn check_node_work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings:
 }
 
 fn declare_node_groups(
-    item: &ValidatedNode<'_>,
+    item: &NodeReducedForValidation<'_>,
     text: &str,
     declared: &mut DeclaredGroups,
     findings: &mut DefectLog,
@@ -208,7 +212,7 @@ fn declare_node_groups(
 /// of the node that keeps the id.
 #[cold]
 fn report_duplicate_id(
-    raw: &ValidatedNodes<'_>,
+    raw: &TraceReducedForValidation<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],
     findings: &mut DefectLog,

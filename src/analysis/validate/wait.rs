@@ -7,7 +7,7 @@
 
 use super::NONE;
 use super::dependencies::ProgramOrder;
-use super::node::{ValidatedNodes, ValidationRole};
+use super::node::{TraceReducedForValidation, ValidationRole};
 
 /// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl TraceWaitGraphBuilder {
 
     /// Adds node `i`. All predecessors of node `i` must already have been added.
     #[inline]
-    pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+    pub fn add_node(&mut self, raw: &TraceReducedForValidation<'_>, i: u32) {
         let (call, message) = match raw.nodes[i as usize].view.role {
             ValidationRole::Call(_) => (true, false),
             ValidationRole::Message(_) => (false, true),
@@ -89,7 +89,7 @@ impl TraceWaitGraphBuilder {
     /// the set of enforced dependencies differs from the set assumed at first.
     pub fn into_trace_wait_graph(
         self,
-        raw: &ValidatedNodes<'_>,
+        raw: &TraceReducedForValidation<'_>,
         order: &ProgramOrder,
         with_control: bool,
     ) -> TraceWaitGraph {

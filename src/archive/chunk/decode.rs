@@ -2,7 +2,7 @@
 
 use super::{ChunkCoding, LARGEST};
 use crate::ArchiveError;
-use crate::columns::{ColumnBuffers, TraceColumns};
+use crate::columns::{ChunkTemplatesAndColumns, ReusableColumnBuffers};
 use crate::wire::WireError;
 use std::cell::RefCell;
 use std::io;
@@ -12,7 +12,7 @@ use zstd::zstd_safe::{DCtx, get_error_name};
 #[derive(Debug)]
 pub struct DecodedChunk {
     pub(super) unpacked: Vec<u8>,
-    pub(super) columns: Option<TraceColumns>,
+    pub(super) columns: Option<ChunkTemplatesAndColumns>,
     /// True if records in the columns have length prefixes.
     pub(super) framed: bool,
 }
@@ -24,14 +24,14 @@ pub struct ChunkBuffers {
     /// Memory of the frame that is read.
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
-    columns: ColumnBuffers,
+    columns: ReusableColumnBuffers,
     /// The most recently rebuilt bytes of an object.
     pub joined: Vec<u8>,
 }
 
 impl ChunkBuffers {
     /// Returns memory for an unpacked frame and for its columns.
-    pub fn frame_and_column_buffers(&mut self) -> (Vec<u8>, &mut ColumnBuffers) {
+    pub fn frame_and_column_buffers(&mut self) -> (Vec<u8>, &mut ReusableColumnBuffers) {
         let unpacked = self.unpacked.pop().unwrap_or_default();
         (unpacked, &mut self.columns)
     }
@@ -123,7 +123,7 @@ impl DecodedChunk {
         let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
         let columns = has_columns.then(|| {
             let base = base.and_then(|base| base.columns.as_ref());
-            TraceColumns::decode_columns(&out, base, bytes as usize, columns_buffers)
+            ChunkTemplatesAndColumns::decode_columns(&out, base, bytes as usize, columns_buffers)
         });
         Ok(Self {
             columns: columns.transpose()?,

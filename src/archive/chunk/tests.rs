@@ -10,7 +10,7 @@ fn round_trip(
     level: CompressionLevel,
     is_trace: bool,
 ) -> Vec<Vec<EncodedChunk>> {
-    let mut encoder = ObjectEncoder::new(level);
+    let mut encoder = DeltaObjectEncoder::new(level);
     let encoded: Vec<Vec<EncodedChunk>> = (0..)
         .zip(objects)
         .map(|(number, bytes)| {
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn any_bytes_are_columns_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..400) {
         let (mut buffers, mut joined) = Default::default();
-        if let Ok(columns) = TraceColumns::decode_columns(&bytes, None, size, &mut buffers) {
+        if let Ok(columns) = ChunkTemplatesAndColumns::decode_columns(&bytes, None, size, &mut buffers) {
             for framed in [true, false] {
                 let mut given = 0;
                 let mut out = |part: &[u8]| {
@@ -263,11 +263,14 @@ fn columns_that_no_template_names_are_refused() {
     encoded.push(0);
     encoded.resize(count as usize, 0);
     let mut buffers = Default::default();
-    let refused = TraceColumns::decode_columns(&encoded, None, 0, &mut buffers).unwrap_err();
+    let refused =
+        ChunkTemplatesAndColumns::decode_columns(&encoded, None, 0, &mut buffers).unwrap_err();
     assert_eq!(
         refused.0,
         "the chunk has more columns than its templates name"
     );
     // A chunk without templates may have one column, because the id column always exists.
-    assert!(TraceColumns::decode_columns(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
+    assert!(
+        ChunkTemplatesAndColumns::decode_columns(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok()
+    );
 }

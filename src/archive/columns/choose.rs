@@ -1,10 +1,12 @@
 //! Encodes a column: chooses the predictor with the smallest residuals, and writes these residuals in byte planes.
 
-use super::predict::{ColumnPredictionInputs, ColumnSlice, Predictor, scan_by_key};
-use crate::wire::{WireError, WireReader, put_varint};
+use super::predict::{
+    ColumnPredictionInputs, ColumnPredictionRule, RecordIndexedColumn, scan_by_key,
+};
+use crate::wire::{ByteStringReader, WireError, put_varint};
 
 /// All predictors that the encoder tries for a column.
-pub const ALL: &[Predictor] = &Predictor::ALL;
+pub const ALL: &[ColumnPredictionRule] = &ColumnPredictionRule::ALL;
 
 /// Maximum number of values that the encoder samples to choose a predictor.
 const SAMPLE: usize = 1 << 11;
@@ -23,7 +25,7 @@ pub fn decode_zigzag(value: u64) -> u64 {
 /// Sets `left` to the residuals: the values minus their predictions by `predictor`.
 fn compute_residuals(
     values: &[u64],
-    predictor: Predictor,
+    predictor: ColumnPredictionRule,
     view: &ColumnPredictionInputs<'_>,
     left: &mut Vec<u64>,
 ) {
@@ -71,7 +73,7 @@ fn estimate_cost(values: &[u64]) -> u64 {
 
 /// Encoded columns, and the positions at which their byte planes end.
 #[derive(Debug)]
-pub struct ColumnWriter {
+pub struct EncodedColumns {
     /// The encoded bytes.
     pub bytes: Vec<u8>,
     /// End of each byte plane, in ascending order. The bytes of different planes have different
@@ -81,7 +83,7 @@ pub struct ColumnWriter {
     pub left: Vec<u64>,
 }
 
-impl ColumnWriter {
+impl EncodedColumns {
     /// Starts an empty writer, which reuses the memory of `bytes` and `left`.
     pub fn new(mut bytes: Vec<u8>, left: Vec<u64>) -> Self {
         bytes.clear();
@@ -95,9 +97,9 @@ impl ColumnWriter {
 pub fn encode_with_best_predictor(
     values: &[u64],
     view: &ColumnPredictionInputs<'_>,
-    candidates: &[Predictor],
-    writer: &mut ColumnWriter,
-) -> Predictor {
+    candidates: &[ColumnPredictionRule],
+    writer: &mut EncodedColumns,
+) -> ColumnPredictionRule {
     let sample = &values[..values.len().min(SAMPLE)];
     let sampled = ColumnPredictionInputs {
         records: &view.records[..sample.len()],
@@ -111,7 +113,7 @@ pub fn encode_with_best_predictor(
         compute_residuals(sample, predictor, &sampled, left);
         estimate_cost(left)
     });
-    let best = *best.unwrap_or(&Predictor::Zero);
+    let best = *best.unwrap_or(&ColumnPredictionRule::Zero);
     compute_residuals(values, best, view, left);
     out.push(best as u8);
     for (other, _) in view.others.iter().take(best.other_column_count()).flatten() {
@@ -130,13 +132,13 @@ pub fn encode_with_best_predictor(
 /// Reads a column into `values`, one value per record of `view`; `others` returns columns that were
 /// already read. Returns true if every value equals its prediction from the base.
 pub fn decode_column<'v>(
-    input: &mut WireReader<'_>,
+    input: &mut ByteStringReader<'_>,
     values: &mut [u64],
-    others: impl Fn(usize) -> Option<ColumnSlice<'v>>,
+    others: impl Fn(usize) -> Option<RecordIndexedColumn<'v>>,
     view: &ColumnPredictionInputs<'v>,
 ) -> Result<bool, WireError> {
     let number = usize::from(input.take_bytes(1)?[0]);
-    let predictor = Predictor::ALL.get(number).copied();
+    let predictor = ColumnPredictionRule::ALL.get(number).copied();
     let predictor = predictor.ok_or(WireError("a column has an unknown predictor"))?;
     let mut view = *view;
     for place in view.others.iter_mut().take(predictor.other_column_count()) {
@@ -168,12 +170,12 @@ pub fn decode_column<'v>(
         7 => add_byte_plane_residuals::<7>(predictor, &view, planes, values),
         _ => add_byte_plane_residuals::<8>(predictor, &view, planes, values),
     }
-    Ok(width == 0 && predictor == Predictor::Base)
+    Ok(width == 0 && predictor == ColumnPredictionRule::Base)
 }
 
 /// Sets each value to its prediction plus its residual, which is stored in `W` byte planes.
 fn add_byte_plane_residuals<const W: usize>(
-    predictor: Predictor,
+    predictor: ColumnPredictionRule,
     view: &ColumnPredictionInputs<'_>,
     planes: &[u8],
     values: &mut [u64],

@@ -12,7 +12,7 @@ use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal_op};
 use crate::wire::{decode_minimal_varint, put_varint};
 
 /// Path of the id column: a node message, no attribute name, and field 1.
-pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
+pub const ID_PATH: [u8; 2] = [ProtobufMessageKind::Node as u8, 1];
 
 /// Maximum count of numbers per string that get their own columns; further numbers share one column.
 const MOST_PLACES: u64 = 8;
@@ -28,14 +28,14 @@ const MEANING: usize = 24;
 const MOST_COLUMNS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MessageKind {
+enum ProtobufMessageKind {
     Node = 1,
     Metadata = 2,
     Attribute = 3,
     Io = 4,
 }
 
-impl MessageKind {
+impl ProtobufMessageKind {
     /// Returns the kind of the message in field `field`, or `None` if the field is not parsed as a
     /// message.
     fn of_field(self, field: u64) -> Option<Self> {
@@ -68,9 +68,9 @@ pub fn parse_record(
     slots: &mut Vec<u64>,
 ) -> bool {
     let kind = if metadata {
-        MessageKind::Metadata
+        ProtobufMessageKind::Metadata
     } else {
-        MessageKind::Node
+        ProtobufMessageKind::Node
     };
     key.push(kind as u8);
     parse_message(record, kind, key, slots).is_some()
@@ -101,7 +101,7 @@ fn append_key_part(part: &[u8], key: &mut Vec<u8>) {
 
 fn parse_message(
     bytes: &[u8],
-    kind: MessageKind,
+    kind: ProtobufMessageKind,
     key: &mut Vec<u8>,
     slots: &mut Vec<u64>,
 ) -> Option<()> {
@@ -160,7 +160,7 @@ fn parse_message(
 
 /// A record's key as a template, with a slot (a gap) for every number.
 #[derive(Clone, Debug, Default)]
-pub struct RecordOutline {
+pub struct RecordKeyTemplate {
     /// Ops of the template.
     pub ops: Vec<u8>,
     /// Column of each slot.
@@ -171,12 +171,12 @@ pub struct RecordOutline {
 
 /// An outline under construction.
 #[derive(Default)]
-struct OutlineBuilder {
-    out: RecordOutline,
+struct RecordKeyTemplateBuilder {
+    out: RecordKeyTemplate,
     literal: Vec<u8>,
 }
 
-impl OutlineBuilder {
+impl RecordKeyTemplateBuilder {
     /// Creates a writer with capacity for about `bytes` bytes.
     fn with_capacity_for(bytes: usize) -> Self {
         let mut this = Self::default();
@@ -211,17 +211,17 @@ impl OutlineBuilder {
         }
     }
 
-    fn into_outline(mut self) -> RecordOutline {
+    fn into_outline(mut self) -> RecordKeyTemplate {
         self.end_literal();
         self.out
     }
 }
 
-impl RecordOutline {
+impl RecordKeyTemplate {
     /// Returns the ops of the outline. Slots that have a value in `fixed` are replaced by that
     /// value.
     pub fn encode_with_fixed_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
-        let mut ops = OutlineBuilder::with_capacity_for(self.ops.len());
+        let mut ops = RecordKeyTemplateBuilder::with_capacity_for(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = decode_minimal_varint(rest) {
             rest = &rest[length..];
@@ -243,8 +243,8 @@ impl RecordOutline {
 }
 
 /// Returns the outline that `key` describes, and adds its new columns to `columns`.
-pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutline {
-    let mut ops = OutlineBuilder::with_capacity_for(key.len() + key.len() / 4);
+pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordKeyTemplate {
+    let mut ops = RecordKeyTemplateBuilder::with_capacity_for(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),
@@ -254,10 +254,10 @@ pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutl
         })
         .expect("a key is well formed"),
         first => {
-            let kind = if first == MessageKind::Metadata as u8 {
-                MessageKind::Metadata
+            let kind = if first == ProtobufMessageKind::Metadata as u8 {
+                ProtobufMessageKind::Metadata
             } else {
-                MessageKind::Node
+                ProtobufMessageKind::Node
             };
             append_message_ops(&mut rest, kind, &mut ops, columns).expect("a key is well formed");
         }
@@ -266,7 +266,7 @@ pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutl
 }
 
 /// Returns the path of the column for `field`, in an attribute with this name.
-fn column_path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
+fn column_path(kind: ProtobufMessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);
@@ -287,7 +287,7 @@ fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
 /// columns from the text's first part.
 fn text_of(
     rest: &mut &[u8],
-    ops: &mut OutlineBuilder,
+    ops: &mut RecordKeyTemplateBuilder,
     columns: &mut ByteStringInterner,
     path: impl FnOnce(&[u8]) -> Vec<u8>,
 ) -> Option<()> {
@@ -316,8 +316,8 @@ fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
 /// Appends the ops of the message at the front of `rest`, which ends with `rest` or with a zero byte.
 fn append_message_ops(
     rest: &mut &[u8],
-    kind: MessageKind,
-    ops: &mut OutlineBuilder,
+    kind: ProtobufMessageKind,
+    ops: &mut RecordKeyTemplateBuilder,
     columns: &mut ByteStringInterner,
 ) -> Option<()> {
     let mut name: &[u8] = &[];

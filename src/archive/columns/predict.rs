@@ -1,7 +1,7 @@
 //! Predicts the values of a column. The encoder and the decoder make the same predictions.
 
 /// A column: the record index of each value, and the values.
-pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
+pub type RecordIndexedColumn<'v> = (&'v [u32], &'v [u64]);
 
 /// Inputs from which a column is predicted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,9 +15,9 @@ pub struct ColumnPredictionInputs<'v> {
     /// Number of templates.
     pub templates: usize,
     /// The same column of the base.
-    pub base: Option<ColumnSlice<'v>>,
+    pub base: Option<RecordIndexedColumn<'v>>,
     /// Index and contents of each other column that may predict this column.
-    pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
+    pub others: [Option<(u32, RecordIndexedColumn<'v>)>; 2],
 }
 
 impl<'v> ColumnPredictionInputs<'v> {
@@ -41,7 +41,7 @@ impl<'v> ColumnPredictionInputs<'v> {
 
 /// Rule by which a value is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Predictor {
+pub enum ColumnPredictionRule {
     /// Zero.
     Zero = 0,
     /// The previous value, or 0 for the first value.
@@ -65,7 +65,7 @@ pub enum Predictor {
     Sum = 8,
 }
 
-impl Predictor {
+impl ColumnPredictionRule {
     /// All predictors of column values, by number.
     pub const ALL: [Self; 9] = [
         Self::Zero,
@@ -102,13 +102,13 @@ impl Predictor {
 
 /// Iterates over the values of a column in record order.
 pub struct ColumnValueCursor<'v> {
-    column: ColumnSlice<'v>,
+    column: RecordIndexedColumn<'v>,
     at: usize,
 }
 
 impl<'v> ColumnValueCursor<'v> {
     /// Creates a cursor at the first value.
-    pub fn new(column: Option<ColumnSlice<'v>>) -> Self {
+    pub fn new(column: Option<RecordIndexedColumn<'v>>) -> Self {
         Self {
             column: column.unwrap_or_default(),
             at: 0,
@@ -132,21 +132,23 @@ impl<'v> ColumnValueCursor<'v> {
 /// Iterates over the column: `value` receives the index and the prediction of each value, and returns the value.
 #[inline(always)]
 pub fn scan_by_key(
-    predictor: Predictor,
+    predictor: ColumnPredictionRule,
     view: &ColumnPredictionInputs<'_>,
     mut value: impl FnMut(usize, u64) -> u64,
 ) {
     let records = view.records;
     let mut previous = 0u64;
     match predictor {
-        Predictor::Zero => (0..records.len()).for_each(|at| {
+        ColumnPredictionRule::Zero => (0..records.len()).for_each(|at| {
             value(at, 0);
         }),
-        Predictor::Previous => (0..records.len()).for_each(|at| previous = value(at, previous)),
-        Predictor::Id => records.iter().enumerate().for_each(|(at, &record)| {
+        ColumnPredictionRule::Previous => {
+            (0..records.len()).for_each(|at| previous = value(at, previous))
+        }
+        ColumnPredictionRule::Id => records.iter().enumerate().for_each(|(at, &record)| {
             value(at, view.ids[record as usize]);
         }),
-        Predictor::PreviousById => {
+        ColumnPredictionRule::PreviousById => {
             let mut before = 0;
             for (at, &record) in records.iter().enumerate() {
                 let id = view.ids[record as usize];
@@ -154,14 +156,14 @@ pub fn scan_by_key(
                 before = id;
             }
         }
-        Predictor::Template => {
+        ColumnPredictionRule::Template => {
             let mut last = vec![0; view.templates];
             for (at, &record) in records.iter().enumerate() {
                 let last = &mut last[view.sequence[record as usize] as usize];
                 *last = value(at, *last);
             }
         }
-        Predictor::Base => {
+        ColumnPredictionRule::Base => {
             if let Some(base) = view.aligned_base_values() {
                 base.iter().enumerate().for_each(|(at, &own)| {
                     value(at, own);
@@ -173,7 +175,7 @@ pub fn scan_by_key(
                 previous = value(at, base.next(record).unwrap_or(previous));
             }
         }
-        Predictor::BaseShifted => {
+        ColumnPredictionRule::BaseShifted => {
             let mut shift = 0u64;
             if let Some(base) = view.aligned_base_values() {
                 for (at, &own) in base.iter().enumerate() {
@@ -192,13 +194,13 @@ pub fn scan_by_key(
                 }
             }
         }
-        Predictor::Thousandth => {
+        ColumnPredictionRule::Thousandth => {
             let [mut whole, _] = view.other_column_cursors();
             for (at, &record) in records.iter().enumerate() {
                 value(at, whole.next(record).map_or(0, |whole| whole / 1000));
             }
         }
-        Predictor::Sum => {
+        ColumnPredictionRule::Sum => {
             let [mut one, mut other] = view.other_column_cursors();
             for (at, &record) in records.iter().enumerate() {
                 let one = one.next(record).unwrap_or(0);

@@ -7,7 +7,7 @@ use crate::wire::WireError;
 /// Writes into a buffer with a margin after the usable part. Copies of fixed size may reach into
 /// the margin, and later writes overwrite the excess bytes.
 #[derive(Debug)]
-pub struct RecordWriter<'b> {
+pub struct PaddedBufferWriter<'b> {
     buffer: &'b mut Vec<u8>,
     at: usize,
 }
@@ -39,7 +39,7 @@ fn spread_septets(value: u64) -> (u64, usize) {
     (spread | more, length as usize)
 }
 
-impl<'b> RecordWriter<'b> {
+impl<'b> PaddedBufferWriter<'b> {
     /// Starts at the beginning of `buffer`, and ignores the old contents of `buffer`.
     pub fn new(buffer: &'b mut Vec<u8>) -> Self {
         Self { buffer, at: 0 }
@@ -186,7 +186,7 @@ mod tests {
         let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]);
         let values: Vec<u64> = powers.chain([0x0123_4567_89ab_cdef]).collect();
         let (mut expected, mut buffer) = (Vec::new(), buffer(4000));
-        let mut out = RecordWriter::new(&mut buffer);
+        let mut out = PaddedBufferWriter::new(&mut buffer);
         for &value in &values {
             put_varint(&mut expected, value);
             out.write_varint(value, 0).unwrap();
@@ -206,7 +206,7 @@ mod tests {
         let literals: Vec<u8> = (0..100).collect();
         for length in [1, 9, 31, 32, 33, 63, 64, 65, 80] {
             let mut buffer = vec![0; 100];
-            let mut out = RecordWriter::new(&mut buffer);
+            let mut out = PaddedBufferWriter::new(&mut buffer);
             let written = (0..200).map_while(|_| out.write_literal(&literals, length).ok());
             assert_eq!(written.count(), 100 / length, "{length}");
             let mut numbers = (0..100).map_while(|_| out.write_varint(u64::MAX >> 8, 0).ok());
@@ -215,7 +215,7 @@ mod tests {
             assert!(digits.count() < 100);
         }
         let mut buffer = vec![0; 130];
-        let mut out = RecordWriter::new(&mut buffer);
+        let mut out = PaddedBufferWriter::new(&mut buffer);
         let from = out.reserve_length_byte(1);
         (0..129).for_each(|_| out.write_literal(b"a", 1).unwrap());
         // A length of two bytes would move the contents by one byte, but the buffer has no room
@@ -237,7 +237,7 @@ mod tests {
             (200, 2),
             (200, 3),
         ] {
-            let mut out = RecordWriter::new(&mut buffer);
+            let mut out = PaddedBufferWriter::new(&mut buffer);
             out.write_decimal(1024).unwrap();
             let from = out.reserve_length_byte(left);
             out.write_literal(&literals, length).unwrap();

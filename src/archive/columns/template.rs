@@ -1,19 +1,19 @@
 //! Templates of records, in two forms: as ops in a chunk, and as steps that write a record.
 
-use super::record_writer::{DIGITS, LONGEST, RecordWriter};
-use crate::wire::{WireError, WireReader, put_varint};
+use super::record_writer::{DIGITS, LONGEST, PaddedBufferWriter};
+use crate::wire::{ByteStringReader, WireError, put_varint};
 use std::sync::Arc;
 
 /// Templates of a chunk by number: first the templates that it shares with its base, then its own.
 /// If all nodes of a trace have distinct names, almost every record has its own template.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateTable {
-    layers: Vec<Arc<TemplateLayer>>,
+    layers: Vec<Arc<ChunkAddedTemplates>>,
 }
 
 /// Templates that a chunk adds to its base's templates, stored in a few arrays.
 #[derive(Clone, Debug, Default)]
-pub struct TemplateLayer {
+pub struct ChunkAddedTemplates {
     /// Number of the layer's first template in the table.
     first: usize,
     /// Encoded size of all templates of the layer, in bytes.
@@ -100,7 +100,7 @@ impl TemplateTable {
     }
 
     /// Starts a layer for the chunk's own templates, and reuses the memory of `layer`.
-    pub fn begin_layer(&mut self, mut layer: TemplateLayer) {
+    pub fn begin_layer(&mut self, mut layer: ChunkAddedTemplates) {
         layer.first = self.len();
         layer.bytes = 0;
         layer.steps.clear();
@@ -111,7 +111,7 @@ impl TemplateTable {
     }
 
     /// Returns the memory of the chunk's own templates, unless another table shares that memory.
-    pub fn into_layer(mut self) -> Option<TemplateLayer> {
+    pub fn into_layer(mut self) -> Option<ChunkAddedTemplates> {
         self.layers.pop().and_then(Arc::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl TemplateTable {
     /// returns where the previous template and template `number` end in this layer; the first
     /// template of a layer has the previous end 0.
     #[inline]
-    fn template_ends(&self, number: usize) -> (&TemplateLayer, [TemplateEndOffsets; 2]) {
+    fn template_ends(&self, number: usize) -> (&ChunkAddedTemplates, [TemplateEndOffsets; 2]) {
         let mut layers = self.layers.iter().rev();
         let layer = layers.find(|layer| layer.first <= number);
         let layer = layer.expect("the first layer begins with 0");
@@ -159,9 +159,9 @@ impl TemplateTable {
     }
 }
 
-impl TemplateLayer {
+impl ChunkAddedTemplates {
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
-        let mut input = WireReader::new(encoded);
+        let mut input = ByteStringReader::new(encoded);
         // `literal` counts the literal bytes since the last step. `open` has an entry for each open
         // message: the index after the message's first step, and the offset of its contents among
         // the literals.
@@ -279,7 +279,7 @@ impl RecordTemplate<'_> {
     pub fn write_record(
         &self,
         framed: bool,
-        out: &mut RecordWriter<'_>,
+        out: &mut PaddedBufferWriter<'_>,
         mut value: impl FnMut(u32) -> u64,
     ) -> Result<(), WireError> {
         let mut literals = self.literals;

@@ -3,15 +3,15 @@
 use super::Archive;
 use crate::ArchiveError;
 use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedChunk, take_records};
-use crate::document::{ChunkRow, ObjectIndex};
+use crate::document::{ChunkRow, SegmentObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Object index of all segments, and cache of decoded chunks. The index and the cache are filled on first use.
 #[derive(Debug, Default)]
-pub struct ObjectCache {
-    indices: OnceLock<ArchiveIndex>,
+pub struct ObjectIndexAndChunkCache {
+    indices: OnceLock<ArchiveObjectIndex>,
     /// Recently used bases, in decoded form.
     decoded: Mutex<VecDeque<(ChunkPlace, Arc<DecodedChunk>)>>,
     /// Memory that later chunks reuse.
@@ -25,8 +25,8 @@ type ChunkPlace = (ObjectPlace, usize);
 
 /// Objects of all segments.
 #[derive(Debug, Default)]
-struct ArchiveIndex {
-    indices: Vec<ObjectIndex>,
+struct ArchiveObjectIndex {
+    indices: Vec<SegmentObjectIndex>,
     /// For each base, the last chunk that uses it.
     bases: BTreeMap<ChunkPlace, ChunkPlace>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
@@ -39,11 +39,11 @@ const KEPT: usize = 16;
 const DEPTH: usize = 8;
 
 impl Archive {
-    fn index(&self) -> Result<&ArchiveIndex, ArchiveError> {
+    fn index(&self) -> Result<&ArchiveObjectIndex, ArchiveError> {
         if let Some(index) = self.cache.indices.get() {
             return Ok(index);
         }
-        let mut index = ArchiveIndex::default();
+        let mut index = ArchiveObjectIndex::default();
         for (number, segment) in self.segments.iter().enumerate() {
             let own = segment.index()?;
             for (at, row) in own.objects.iter().enumerate() {

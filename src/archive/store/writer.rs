@@ -2,8 +2,8 @@
 //! segments by one segment.
 
 use super::Archive;
-use crate::document::{CatalogueChange, SCHEMA, SegmentPlan};
-use crate::segment_file::{SegmentBody, write_file, write_segment};
+use crate::document::{CatalogueChange, SCHEMA, SegmentStartPlan};
+use crate::segment_file::{SegmentBodyCallback, write_file, write_segment};
 use crate::tail::ArchiveTail;
 use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
@@ -13,16 +13,16 @@ use std::sync::Arc;
 
 /// A commit's command, and the workloads that the commit changes.
 #[derive(Clone, Debug)]
-pub struct CommitPlan {
+pub struct CommitDescription {
     /// Command that makes the commit: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
     /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,
 }
 
-impl CommitPlan {
-    fn to_segment_plan(&self) -> SegmentPlan {
-        SegmentPlan {
+impl CommitDescription {
+    fn to_segment_plan(&self) -> SegmentStartPlan {
+        SegmentStartPlan {
             schema: SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             operation: self.operation.to_owned(),
@@ -87,8 +87,8 @@ impl ArchiveWriter {
     /// moves the tail to another file and returns this file.
     pub fn commit_segment(
         mut self,
-        plan: &CommitPlan,
-        body: &mut SegmentBody<'_>,
+        plan: &CommitDescription,
+        body: &mut SegmentBodyCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
         let path = self.archive.path.clone();
@@ -143,8 +143,8 @@ impl ArchiveWriter {
     fn append_segment(
         &mut self,
         end: u64,
-        plan: &CommitPlan,
-        body: &mut SegmentBody<'_>,
+        plan: &CommitDescription,
+        body: &mut SegmentBodyCallback<'_>,
     ) -> Result<(), ArchiveError> {
         let path = self.archive.path.clone();
         let io = |error| ArchiveError::io_error(&path, "write", error);
@@ -165,8 +165,8 @@ impl ArchiveWriter {
     /// another file and returns this file, like [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
-        plan: &CommitPlan,
-        body: &mut SegmentBody<'_>,
+        plan: &CommitDescription,
+        body: &mut SegmentBodyCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
         let path = &self.archive.path;
@@ -197,7 +197,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
             "another name, or chakram archive add",
         ));
     }
-    let plan = CommitPlan {
+    let plan = CommitDescription {
         operation: "create",
         workloads: Vec::new(),
     };

@@ -1,25 +1,25 @@
 //! Implements the engine's traits for collective backends with ASTRA-sim's collectives.
 
 use crate::endless_waits::EndlessWait;
-use crate::program::{AstraPhase, PhaseOperation, QueueAssignment, QueueRotation};
+use crate::program::{CollectiveChunkPhase, MemberPhaseAssignment, PhaseOperation, QueueRotation};
 use crate::{
-    AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, end_order, symmetry,
+    AllReduceDecomposition, AstraAlgorithm, CollectiveAlgorithmEntry, Quirk, end_order, symmetry,
 };
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::collective::{
-    AlgorithmDescriber, BusEventScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
-    CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
-    FlowShopInput, FlowShopResult, GroupMembers, InsertionOrder, IntraDimensionPolicy,
-    IssueDiscipline, LinePosition, MemberOrderChange, ReceiveSource, ScriptAction, ScriptEvent,
-    ScriptMember, SendStep, StagePassage, TransferCause, UncontendedCost,
-    simulate_flow_shop_observed,
+    AlgorithmDescriber, BusEventScheduler, BusTransfer, BusTransferCause, ChunkStageRoutes,
+    CollectiveBackend, CollectiveMatchingRules, CollectiveRequest, CompletionToken,
+    EndpointMessageProcessing, EndpointModel, EventInsertionOrder, FlowShopInput, FlowShopResult,
+    GroupMembers, MemberLinePosition, MemberOrderChange, PostedReceive, ScriptAction, ScriptEvent,
+    ScriptMember, SendStep, StageChunkQueue, StagePassage, UncontendedMessageCosts,
+    WaitingChunkPriority, simulate_flow_shop_observed,
 };
-use chakram_hardware::group::{self, CommonLinePaths, GroupExtent};
-use chakram_hardware::topology::{LinePattern, NetworkPath, Topology};
+use chakram_hardware::group::{self, GroupPlacement, LineMemberPaths};
+use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_trace::format::CollectiveKind;
 
-use super::AstraCollectives;
+use super::AstraCollectiveBackend;
 use std::ops::Range;
 
 /// Endpoint delay in named groups, in ns.
@@ -27,20 +27,20 @@ const FAST: u64 = 10;
 /// Size of a rendezvous request, in bytes.
 const HANDSHAKE: u64 = 8192;
 
-impl CollectiveBackend for AstraCollectives {
-    type Stage = AstraPhase;
+impl CollectiveBackend for AstraCollectiveBackend {
+    type Stage = CollectiveChunkPhase;
 
-    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
+    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement {
         // A named group of all NPUs behaves like the unnamed group of all NPUs.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.can_groups_span_dimensions() {
             return single_line_extent(party.npus);
         }
-        let mut extent = GroupExtent::new(party.npus, topology);
+        let mut extent = GroupPlacement::new(party.npus, topology);
         // Add a phase with all members as one line, for `one…` algorithms. A group that is not a
         // sub-grid is one line already.
         if party.npus.len() > 1 && extent.regular {
-            extent.phases.push(group::GroupPhase {
+            extent.phases.push(group::CollectiveDimensionPhase {
                 dimension: self.dimension_count() + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
@@ -51,14 +51,18 @@ impl CollectiveBackend for AstraCollectives {
 
     fn collect_paths(
         &self,
-        _: &GroupExtent,
-        _: &group::GroupPhase,
+        _: &GroupPlacement,
+        _: &group::CollectiveDimensionPhase,
         _: &Topology,
-    ) -> CommonLinePaths {
-        CommonLinePaths::default()
+    ) -> LineMemberPaths {
+        LineMemberPaths::default()
     }
 
-    fn uniform_path(&self, _: &AstraPhase, _: &CommonLinePaths) -> Option<NetworkPath> {
+    fn uniform_path(
+        &self,
+        _: &CollectiveChunkPhase,
+        _: &LineMemberPaths,
+    ) -> Option<PathLatencyAndRates> {
         None
     }
 
@@ -75,15 +79,15 @@ impl CollectiveBackend for AstraCollectives {
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
-        extent: &GroupExtent,
-        _: &[CommonLinePaths],
-    ) -> ChunkSchedule<AstraPhase> {
+        extent: &GroupPlacement,
+        _: &[LineMemberPaths],
+    ) -> ChunkStageRoutes<CollectiveChunkPhase> {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.member_count() > 1) {
             // A member executes its script in the first queue of the innermost level. The other fields of this phase
             // have no effect.
-            out.push(AstraPhase {
+            out.push(CollectiveChunkPhase {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
                 part: PhaseOperation::AllReduce,
@@ -97,14 +101,14 @@ impl CollectiveBackend for AstraCollectives {
                 quirks: self.quirks,
                 script: Some(script),
             });
-            return ChunkSchedule::with_uniform_chunks(out, 1);
+            return ChunkStageRoutes::with_uniform_chunks(out, 1);
         }
         let (chunk, count) = self.chunk_size_and_count(request.kind, request.bytes);
         let route = self.phases_of_collective(request.kind, extent);
         let named = self.is_named(extent);
         let mut amount = chunk;
         let mut push = |&(phase, level, algorithm): &(u32, u32, AstraAlgorithm), part, rotation| {
-            let stage = AstraPhase {
+            let stage = CollectiveChunkPhase {
                 phase,
                 algorithm,
                 part,
@@ -122,7 +126,7 @@ impl CollectiveBackend for AstraCollectives {
             out.push(stage);
         };
         match (request.kind, self.optimization) {
-            (CollectiveKind::AllReduce, CollectiveOptimization::LocalBwAware) => {
+            (CollectiveKind::AllReduce, AllReduceDecomposition::LocalBwAware) => {
                 if let Some((last, inner)) = route.split_last() {
                     for dimension in inner {
                         push(
@@ -153,44 +157,49 @@ impl CollectiveBackend for AstraCollectives {
                 }
             }
         }
-        ChunkSchedule::with_uniform_chunks(out, count)
+        ChunkStageRoutes::with_uniform_chunks(out, count)
     }
 
     #[inline]
-    fn phase_index(&self, stage: &AstraPhase) -> usize {
+    fn phase_index(&self, stage: &CollectiveChunkPhase) -> usize {
         stage.phase as usize
     }
 
     #[inline]
     fn line_position(
         &self,
-        extent: &GroupExtent,
-        stage: &AstraPhase,
+        extent: &GroupPlacement,
+        stage: &CollectiveChunkPhase,
         position: Position,
         _: Position,
-    ) -> Option<LinePosition> {
+    ) -> Option<MemberLinePosition> {
         let index = extent.phases[stage.phase as usize].index(position);
         Some(stage.line_position_from_index(index, position))
     }
 
     #[inline]
-    fn receive_count(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.receive_count(QueueAssignment::from_packed(slot), position)
+    fn receive_count(
+        &self,
+        stage: &CollectiveChunkPhase,
+        slot: u16,
+        position: MemberLinePosition,
+    ) -> u32 {
+        stage.receive_count(MemberPhaseAssignment::from_packed(slot), position)
     }
 
     #[inline]
     fn nth_send(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         slot: u16,
-        position: LinePosition,
+        position: MemberLinePosition,
         i: u32,
     ) -> Option<SendStep> {
-        stage.nth_send(QueueAssignment::from_packed(slot), position, i)
+        stage.nth_send(MemberPhaseAssignment::from_packed(slot), position, i)
     }
 
     #[inline]
-    fn is_paced(&self, _: &AstraPhase) -> bool {
+    fn is_paced(&self, _: &CollectiveChunkPhase) -> bool {
         false
     }
 
@@ -201,7 +210,7 @@ impl CollectiveBackend for AstraCollectives {
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
                 let one = phase.dimension >= own.dimension_count();
-                let name = CollectiveImplementation { algorithm, one };
+                let name = CollectiveAlgorithmEntry { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
                         format!("{name} {} ({})", phase.size, dimension.name)
@@ -215,48 +224,57 @@ impl CollectiveBackend for AstraCollectives {
 
     fn closed_form(
         &self,
-        chunk_schedule: &ChunkSchedule<AstraPhase>,
-        extent: &GroupExtent,
-        _: &[CommonLinePaths],
-        quiet: &UncontendedCost<'_>,
+        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        extent: &GroupPlacement,
+        _: &[LineMemberPaths],
+        quiet: &UncontendedMessageCosts<'_>,
     ) -> Option<Span> {
         let result = self.flow_shop(chunk_schedule, extent, quiet, |_| ())?;
         Some(result.end)
     }
 }
 
-impl EndpointModel for AstraCollectives {
+impl EndpointModel for AstraCollectiveBackend {
     #[inline]
-    fn queue_before_stage(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
+    fn queue_before_stage(
+        &self,
+        stage: &CollectiveChunkPhase,
+        slot: u16,
+    ) -> Option<StageChunkQueue> {
         let number = self.queue_index_for_phase(stage) * self.queues
-            + u32::from(QueueAssignment::from_packed(slot).queue);
+            + u32::from(MemberPhaseAssignment::from_packed(slot).queue);
         let number = if self.quirks.has_quirk(Quirk::OneAtATime) {
             number
         } else {
             // A collective visits each dimension at most twice, which bounds the number of its queues.
             let queues = 2 * self.dimension_count() as u32 * self.queues;
-            ChunkQueueSpec::private_queue_index(stage.collective, queues, number)
+            StageChunkQueue::private_queue_index(stage.collective, queues, number)
         };
-        Some(ChunkQueueSpec {
+        Some(StageChunkQueue {
             number,
             capacity: self.capacity,
         })
     }
 
     #[inline]
-    fn initial_credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.initial_credits(QueueAssignment::from_packed(slot), position)
+    fn initial_credits(
+        &self,
+        stage: &CollectiveChunkPhase,
+        slot: u16,
+        position: MemberLinePosition,
+    ) -> u32 {
+        stage.initial_credits(MemberPhaseAssignment::from_packed(slot), position)
     }
 
     #[inline]
-    fn is_scripted(&self, stage: &AstraPhase) -> bool {
+    fn is_scripted(&self, stage: &CollectiveChunkPhase) -> bool {
         stage.script.is_some()
     }
 
     fn advance_script(
         &mut self,
-        stage: &AstraPhase,
-        extent: &GroupExtent,
+        stage: &CollectiveChunkPhase,
+        extent: &GroupPlacement,
         player: ScriptMember,
         _: Position,
         cue: ScriptEvent,
@@ -274,23 +292,28 @@ impl EndpointModel for AstraCollectives {
     }
 
     #[inline]
-    fn endpoint_cost(&self, stage: &AstraPhase) -> EndpointCost {
+    fn endpoint_cost(&self, stage: &CollectiveChunkPhase) -> EndpointMessageProcessing {
         if self.has_constant_endpoint_delay(stage) || self.buses.is_empty() {
-            EndpointCost::Delay(self.endpoint_of(stage))
+            EndpointMessageProcessing::Delay(self.endpoint_of(stage))
         } else {
-            EndpointCost::Bus
+            EndpointMessageProcessing::Bus
         }
     }
 
     fn bus_transfer(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         slot: u16,
-        position: LinePosition,
-        of: TransferCause,
+        position: MemberLinePosition,
+        of: BusTransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        stage.bus_transfer(QueueAssignment::from_packed(slot), position, of, ticket)
+        stage.bus_transfer(
+            MemberPhaseAssignment::from_packed(slot),
+            position,
+            of,
+            ticket,
+        )
     }
 
     fn submit_transfer(
@@ -320,12 +343,12 @@ impl EndpointModel for AstraCollectives {
     #[inline]
     fn time_reduction(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         slot: u16,
-        position: LinePosition,
+        position: MemberLinePosition,
         r: u32,
     ) -> Option<Span> {
-        let amount = stage.reduced_amount(QueueAssignment::from_packed(slot), position, r)?;
+        let amount = stage.reduced_amount(MemberPhaseAssignment::from_packed(slot), position, r)?;
         Some(self.reduction_time_of(amount))
     }
 
@@ -334,23 +357,23 @@ impl EndpointModel for AstraCollectives {
     }
 }
 
-impl IssueDiscipline for AstraCollectives {
-    type Order = InsertionOrder;
+impl CollectiveMatchingRules for AstraCollectiveBackend {
+    type Order = EventInsertionOrder;
 
     #[inline]
-    fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
+    fn queue_slot(&mut self, npu: Npu, stage: &CollectiveChunkPhase) -> u16 {
         self.counters.assign_next_queue(npu, stage).to_packed()
     }
 
-    fn exchanges_same_messages(&self, a: &AstraPhase, b: &AstraPhase) -> bool {
+    fn exchanges_same_messages(&self, a: &CollectiveChunkPhase, b: &CollectiveChunkPhase) -> bool {
         a.has_same_exchanges(b)
     }
 
     fn order_of_ends(
         &self,
-        chunk_schedule: &ChunkSchedule<AstraPhase>,
-        extent: &GroupExtent,
-        quiet: &UncontendedCost<'_>,
+        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        extent: &GroupPlacement,
+        quiet: &UncontendedMessageCosts<'_>,
     ) -> Option<Vec<MemberOrderChange>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
@@ -364,7 +387,7 @@ impl IssueDiscipline for AstraCollectives {
         self.flow_shop(chunk_schedule, extent, quiet, |passage| {
             passages.push(passage)
         })?;
-        let delays = |stage: &AstraPhase| {
+        let delays = |stage: &CollectiveChunkPhase| {
             let line = self.symmetric_line(stage, extent, quiet);
             line.member_delay_ends(self.endpoint_of(stage), |amount| {
                 self.reduction_time_of(amount)
@@ -375,9 +398,9 @@ impl IssueDiscipline for AstraCollectives {
 
     fn follow_order(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         messages: Range<u32>,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
         members: &mut Vec<Position>,
     ) {
         end_order::reorder_members(stage, messages, extent, members);
@@ -389,7 +412,7 @@ impl IssueDiscipline for AstraCollectives {
         npu: Npu,
         named: bool,
         request: &CollectiveRequest,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
     ) {
         if self.issued.is_none() {
             return;
@@ -429,29 +452,34 @@ impl IssueDiscipline for AstraCollectives {
 
     #[inline]
     fn slot_class(&self, slot: u16) -> u16 {
-        QueueAssignment::slot_class(slot)
+        MemberPhaseAssignment::slot_class(slot)
     }
 
     fn steps_before_receive(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         slot: u16,
-        position: LinePosition,
+        position: MemberLinePosition,
         from: u32,
         heard: u32,
     ) -> Option<u32> {
-        stage.steps_before_receive(QueueAssignment::from_packed(slot), position, from, heard)
+        stage.steps_before_receive(
+            MemberPhaseAssignment::from_packed(slot),
+            position,
+            from,
+            heard,
+        )
     }
 
     fn requested_step(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         slot: u16,
-        position: LinePosition,
+        position: MemberLinePosition,
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.requested_step(QueueAssignment::from_packed(slot), position, to, step)
+        stage.requested_step(MemberPhaseAssignment::from_packed(slot), position, to, step)
     }
 
     #[inline]
@@ -461,24 +489,24 @@ impl IssueDiscipline for AstraCollectives {
 
     fn source_of_receive(
         &self,
-        stage: &AstraPhase,
+        stage: &CollectiveChunkPhase,
         slot: u16,
-        position: LinePosition,
+        position: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<ReceiveSource> {
-        stage.receive_source(QueueAssignment::from_packed(slot), position, taken, k)
+    ) -> Option<PostedReceive> {
+        stage.receive_source(MemberPhaseAssignment::from_packed(slot), position, taken, k)
     }
 }
 
-impl AstraCollectives {
+impl AstraCollectiveBackend {
     /// Records the member if it joins a collective at time 0 and immediately delays a message. In trees, only leaves
     /// delay a message immediately, because other members first wait for a message.
     fn record_undelayed_join(
         &mut self,
         npu: Npu,
         request: &CollectiveRequest,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
     ) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.all_stages().first() else {
@@ -488,7 +516,7 @@ impl AstraCollectives {
         let position = place.map_or(Position(0), |(_, place)| Position(place));
         let index = extent.phases[stage.phase as usize].index(position);
         let line = stage.line_position_from_index(index, position);
-        let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint_cost(stage);
+        let delays = EndpointMessageProcessing::Delay(Span::ZERO) == self.endpoint_cost(stage);
         if delays && stage.initial_credits(stage.only_queue_assignment(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
         }
@@ -499,17 +527,17 @@ impl AstraCollectives {
     /// to one partner in succession. Every algorithm satisfies both assumptions.
     fn is_conflict_free(
         &self,
-        chunk_schedule: &ChunkSchedule<AstraPhase>,
-        quiet: &UncontendedCost<'_>,
+        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        quiet: &UncontendedMessageCosts<'_>,
     ) -> bool {
         let one_by_one = self.capacity == 1 || chunk_schedule.chunk_count() == 1;
         one_by_one
             && chunk_schedule.all_stages().iter().all(|stage| {
                 let pattern = match stage.algorithm {
-                    AstraAlgorithm::Ring => LinePattern::Neighbours,
-                    AstraAlgorithm::HalvingDoubling => LinePattern::InStep,
-                    AstraAlgorithm::Direct { .. } => LinePattern::Staggered,
-                    AstraAlgorithm::DoubleBinaryTree => LinePattern::Any,
+                    AstraAlgorithm::Ring => LineSendPattern::Neighbours,
+                    AstraAlgorithm::HalvingDoubling => LineSendPattern::InStep,
+                    AstraAlgorithm::Direct { .. } => LineSendPattern::Staggered,
+                    AstraAlgorithm::DoubleBinaryTree => LineSendPattern::Any,
                 };
                 stage.size == self.npus
                     && (quiet.conflict_free)(stage.phase as usize, stage.size, pattern)
@@ -519,11 +547,11 @@ impl AstraCollectives {
     /// Returns the line of members that communicate in `stage`; the levels must have one queue.
     fn symmetric_line<'a>(
         &'a self,
-        stage: &'a AstraPhase,
-        extent: &'a GroupExtent,
-        quiet: &'a UncontendedCost<'a>,
-    ) -> symmetry::SymmetricLine<'a> {
-        symmetry::SymmetricLine {
+        stage: &'a CollectiveChunkPhase,
+        extent: &'a GroupPlacement,
+        quiet: &'a UncontendedMessageCosts<'a>,
+    ) -> symmetry::PhaseMemberLine<'a> {
+        symmetry::PhaseMemberLine {
             stage,
             slot: stage.only_queue_assignment(),
             extent,
@@ -536,9 +564,9 @@ impl AstraCollectives {
     /// chunk begins a stage. Returns `None` if the duration is not proven.
     fn flow_shop(
         &self,
-        chunk_schedule: &ChunkSchedule<AstraPhase>,
-        extent: &GroupExtent,
-        quiet: &UncontendedCost<'_>,
+        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        extent: &GroupPlacement,
+        quiet: &UncontendedMessageCosts<'_>,
         on_begin: impl FnMut(StagePassage),
     ) -> Option<FlowShopResult> {
         // If an NPU has several queues, chunks depend on earlier collectives.
@@ -567,7 +595,7 @@ impl AstraCollectives {
             queue_of: &queues,
             capacity: &vec![self.capacity; last + 1],
             back: &vec![false; phases.len()],
-            intra: IntraDimensionPolicy::Fifo,
+            intra: WaitingChunkPriority::Fifo,
         };
         // All chunks are identical. Therefore a flow shop of the stages, with the queues' capacities, gives the end
         // time.
@@ -580,7 +608,7 @@ impl AstraCollectives {
 
     /// Returns the endpoint delay in `stage` on machines without buses.
     #[inline]
-    fn endpoint_of(&self, stage: &AstraPhase) -> Span {
+    fn endpoint_of(&self, stage: &CollectiveChunkPhase) -> Span {
         if self.has_constant_endpoint_delay(stage) {
             Span::from_ns(FAST)
         } else {
@@ -590,13 +618,13 @@ impl AstraCollectives {
 
     /// Returns true if `stage` belongs to a named group, whose endpoints have a constant delay.
     #[inline]
-    fn has_constant_endpoint_delay(&self, stage: &AstraPhase) -> bool {
+    fn has_constant_endpoint_delay(&self, stage: &CollectiveChunkPhase) -> bool {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
     /// Returns the index of the queues that chunks join before `stage`. Queues are indexed by dimension or by phase.
     #[inline]
-    fn queue_index_for_phase(&self, stage: &AstraPhase) -> u32 {
+    fn queue_index_for_phase(&self, stage: &CollectiveChunkPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {
             stage.level
         } else {
@@ -606,14 +634,14 @@ impl AstraCollectives {
 }
 
 /// Returns an extent with a single phase, in which the members form one line in their given order.
-fn single_line_extent(npus: &[Npu]) -> GroupExtent {
+fn single_line_extent(npus: &[Npu]) -> GroupPlacement {
     let size = npus.len() as u32;
-    let phase = group::GroupPhase {
+    let phase = group::CollectiveDimensionPhase {
         dimension: 0,
         size,
         stride: 1,
     };
-    GroupExtent {
+    GroupPlacement {
         phases: if size > 1 { vec![phase] } else { Vec::new() },
         npus: npus.to_vec(),
         position_of: (0..size).map(Position).collect(),

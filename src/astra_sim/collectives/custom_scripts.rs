@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Custom algorithms, and the members that execute them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CustomScripts {
+pub(super) struct CustomCollectiveAlgorithms {
     /// Custom algorithms, by algorithm index.
     algorithms: Vec<ScriptedAlgorithm>,
     of_kind: PerCollectiveKind<Option<u16>>,
@@ -16,7 +16,7 @@ pub(super) struct CustomScripts {
     players: ScriptExecutor,
 }
 
-impl CustomScripts {
+impl CustomCollectiveAlgorithms {
     /// Adds an algorithm, whose files begin with `prefix`, for the collectives that `inputs` name.
     pub fn add_algorithm(
         &mut self,

@@ -1,7 +1,7 @@
 //! Assigns chunks to queues in rotation. Each NPU counts, level by level, the queues that it has assigned.
 
 use crate::AstraAlgorithm;
-use crate::program::{AstraPhase, QueueAssignment, QueueRotation};
+use crate::program::{CollectiveChunkPhase, MemberPhaseAssignment, QueueRotation};
 use chakram_base::ids::Npu;
 
 /// Chunk counters of one NPU in one level (dimension).
@@ -16,7 +16,7 @@ struct LevelChunkCounters {
 
 /// Chunk counters of all NPUs.
 #[derive(Clone, Debug)]
-pub(super) struct NpuChunkCounters {
+pub(super) struct AllNpuChunkCounters {
     /// Number of queues in a level.
     queues: u32,
     dimensions: usize,
@@ -26,7 +26,7 @@ pub(super) struct NpuChunkCounters {
     counted: Vec<Option<u32>>,
 }
 
-impl NpuChunkCounters {
+impl AllNpuChunkCounters {
     /// Creates the counters. Creates no counters unless `is_counted` is true. If `anew` is true, the counters restart
     /// with each collective.
     pub fn new(
@@ -52,11 +52,15 @@ impl NpuChunkCounters {
 
     /// Counts an NPU's next chunk in a stage, and returns the chunk's queue and its place in that queue.
     #[inline]
-    pub fn assign_next_queue(&mut self, npu: Npu, stage: &AstraPhase) -> QueueAssignment {
+    pub fn assign_next_queue(
+        &mut self,
+        npu: Npu,
+        stage: &CollectiveChunkPhase,
+    ) -> MemberPhaseAssignment {
         let backward = stage.rotation == QueueRotation::Second;
-        let mut slot = QueueAssignment {
+        let mut slot = MemberPhaseAssignment {
             backward,
-            ..QueueAssignment::default()
+            ..MemberPhaseAssignment::default()
         };
         if !self.has_counters() {
             return slot;

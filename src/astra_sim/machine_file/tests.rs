@@ -5,8 +5,8 @@ use super::*;
 const NETWORK: &str = "topology: [Ring, FullyConnected, Switch]\nnpus_count: [4, 8, 2]\n\
                        bandwidth: [50, 25, 100]\nlatency: [500, 300, 0.5]\n";
 
-fn parse_input<'a>(file: &'a str, text: &'a str) -> InputText<'a> {
-    InputText { file, text }
+fn parse_input<'a>(file: &'a str, text: &'a str) -> NamedInputText<'a> {
+    NamedInputText { file, text }
 }
 
 fn import(system: Option<&str>, memory: Option<&str>) -> ImportedMachineFile {

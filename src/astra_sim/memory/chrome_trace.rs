@@ -2,7 +2,7 @@
 //! writes, and a track with its lifetime in memory. A counter track shows the memory in use over
 //! time.
 
-use super::{CompletedNode, TensorAccess, TensorMemory};
+use super::{CompletedNode, TensorAccess, TensorLifetimesAndAccesses};
 use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -55,7 +55,7 @@ enum TensorEventArgs<'e> {
     },
 }
 
-impl TensorMemory<'_> {
+impl TensorLifetimesAndAccesses<'_> {
     /// Writes a complete file with the tensors of rank `rank`.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 #[test]
 fn lifetimes_run_from_the_write_to_the_last_read() {
     let tensors = layer();
-    let memory = TensorMemory::compute_lifetimes(&tensors, ran(&SPANS));
+    let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&SPANS));
     // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 on. The bytes are 100 at 0,
     // 130 at 5, 137 at 10, 107 at 14, 157 at 20, and 50 (only g) at 26.
     let usage: Vec<_> = memory
@@ -81,8 +81,10 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
     // a exists from 0 to 10, and b, which is never read, exists from 10 on. Memory use is 8 bytes before and after 10,
     // and never 16.
     let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
-    let memory =
-        TensorMemory::compute_lifetimes(&tensors, ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]));
+    let memory = TensorLifetimesAndAccesses::compute_lifetimes(
+        &tensors,
+        ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]),
+    );
     assert_eq!(memory.peak_bytes(), 8);
 }
 
@@ -90,7 +92,8 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
     // Node 0 reads w until 4, and node 1 writes w from 2 to 9. Therefore w exists from 0 to 4.
     let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
-    let memory = TensorMemory::compute_lifetimes(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
+    let memory =
+        TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
     assert_eq!(
         memory.tensors_read_before_written().collect::<Vec<_>>(),
         ["w"]
@@ -103,7 +106,7 @@ fn a_tensor_that_is_written_after_it_was_read_was_there() {
 fn the_picture_has_every_access_and_the_curve() {
     let tensors = layer();
     let mut out = Vec::new();
-    let memory = TensorMemory::compute_lifetimes(&tensors, ran(&SPANS));
+    let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&SPANS));
     memory.write_chrome_trace(3, &mut out).unwrap();
     let file: Value = serde_json::from_slice(&out).unwrap();
     let events = file["traceEvents"].as_array().unwrap();

@@ -6,17 +6,17 @@
 //! reduced at least one of them. If [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) is corrected, the
 //! second half begins when the member has reduced all n-1 messages, which gives W + n-1 credits.
 
-use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
-use chakram_hardware::collective::LinePosition;
+use super::{AstraAlgorithm, CollectiveChunkPhase, PhaseOperation, Quirk};
+use chakram_hardware::collective::MemberLinePosition;
 
 /// Returns the maximum number of packets that a member has in flight.
-pub(super) fn window_size(window: Option<u32>, position: LinePosition) -> u32 {
+pub(super) fn window_size(window: Option<u32>, position: MemberLinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
 /// Returns the number of messages that a member sends. A member receives the same number of
 /// messages.
-pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
+pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),
         _ => position.size - 1,
@@ -24,15 +24,15 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 }
 
 /// Returns the distance along the line to the partner of step `i`.
-pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
+pub(super) fn partner_distance(position: MemberLinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
 /// Returns the number of credits that step `i` needs. Also returns the number of messages that must arrive before the
 /// step; they need not be processed yet.
 pub(super) fn required_credits_and_messages(
-    phase: &AstraPhase,
-    position: LinePosition,
+    phase: &CollectiveChunkPhase,
+    position: MemberLinePosition,
     i: u32,
 ) -> (u32, u32) {
     let others = position.size - 1;

@@ -10,13 +10,13 @@
 //! then lack data from other members. For example, with 6 members and the distances 3 and 1, each member gets the data
 //! of only 3 others.
 
-use super::{AstraPhase, PhaseOperation};
+use super::{CollectiveChunkPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
-use chakram_hardware::collective::LinePosition;
+use chakram_hardware::collective::MemberLinePosition;
 
 /// Distance to the partner that receives a message, and the message's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HalvingPacket {
+pub(super) struct HalvingPartnerMessage {
     pub distance: u32,
     pub amount: BufferShare,
 }
@@ -30,13 +30,13 @@ pub fn can_pair_all_members(members: u32) -> bool {
 }
 
 /// Returns L, the binary logarithm of the number of members, rounded down.
-pub(super) fn level_count(position: LinePosition) -> u32 {
+pub(super) fn level_count(position: MemberLinePosition) -> u32 {
     position.size.ilog2()
 }
 
 /// Returns the number of messages that a member sends. A member receives the same number of
 /// messages.
-pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
+pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * level_count(position),
         _ => level_count(position),
@@ -44,24 +44,29 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 }
 
 /// Returns the `p`-th packet.
-pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
+pub(super) fn nth_packet(
+    phase: &CollectiveChunkPhase,
+    position: MemberLinePosition,
+    p: u32,
+) -> HalvingPartnerMessage {
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // A single truncation at the end gives the same size as a truncation after each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
-    let doubled = |amount: BufferShare, times: u32| AstraPhase::multiplied(amount, power(times));
+    let doubled =
+        |amount: BufferShare, times: u32| CollectiveChunkPhase::multiplied(amount, power(times));
     match phase.part {
-        PhaseOperation::AllGather => HalvingPacket {
+        PhaseOperation::AllGather => HalvingPartnerMessage {
             distance: (position.size / 2).checked_shr(p).unwrap_or(0),
             amount: doubled(phase.amount, p),
         },
-        PhaseOperation::AllReduce if p >= levels => HalvingPacket {
+        PhaseOperation::AllReduce if p >= levels => HalvingPartnerMessage {
             distance: 1_u32
                 .checked_shl((2 * levels - 1).wrapping_sub(p))
                 .unwrap_or(0),
             amount: doubled(halved(levels + 1), p - levels + 1),
         },
-        _ => HalvingPacket {
+        _ => HalvingPartnerMessage {
             distance: 1_u32.checked_shl(p).unwrap_or(0),
             amount: halved(p + 1),
         },
@@ -70,7 +75,7 @@ pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> 
 
 /// Returns the partner at `distance`. The partner's index is higher if ⌊index / distance⌋ is even, and lower otherwise.
 /// All members of the line form pairs at this distance, so the partner is also on the line.
-pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
+pub(super) fn partner_at(position: MemberLinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance
     } else {
@@ -103,7 +108,7 @@ mod tests {
                 beyond_powers.push(size);
             }
             for index in (0..size).filter(|_| mutual) {
-                let position = LinePosition {
+                let position = MemberLinePosition {
                     size,
                     index,
                     root: 0,

@@ -4,13 +4,13 @@
 //! has n-1 messages of D bytes. An all-reduce has 2(n-1) messages, and an all-to-all has n(n-1)/2
 //! messages, all of ⌊D/n⌋ bytes. A member has one packet in flight (window 1).
 
-use super::{AstraPhase, PhaseOperation};
+use super::{CollectiveChunkPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
-use chakram_hardware::collective::LinePosition;
+use chakram_hardware::collective::MemberLinePosition;
 
 /// Returns the number of messages that a member sends. A member receives the same number of
 /// messages.
-pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
+pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     let n = position.size;
     match phase.part {
         PhaseOperation::AllReduce => 2 * (n - 1),
@@ -22,7 +22,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 }
 
 /// Returns the size of each message in the ring algorithm and in the direct algorithm.
-pub(super) fn message_size(phase: &AstraPhase) -> BufferShare {
+pub(super) fn message_size(phase: &CollectiveChunkPhase) -> BufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,
         _ => phase.equal_part(phase.amount, u64::from(phase.size)),

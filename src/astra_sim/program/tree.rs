@@ -8,8 +8,8 @@
 //! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. After
 //! sending these messages, the member ends, even if the network has not delivered the messages yet.
 
-use super::QueueAssignment;
-use chakram_hardware::collective::{LinePosition, ReceiveSource};
+use super::MemberPhaseAssignment;
+use chakram_hardware::collective::{MemberLinePosition, PostedReceive};
 
 /// A member's role in its tree, with the indices of its parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct TreeMessage {
 
 impl TreeRole {
     /// Returns the role of the member at `position`.
-    pub fn role_of_member(slot: QueueAssignment, position: LinePosition) -> Self {
+    pub fn role_of_member(slot: MemberPhaseAssignment, position: MemberLinePosition) -> Self {
         let n = position.size;
         // An in-order traversal gives the subtree the indices 1 to n-1, and the root has index n. If b is the lowest
         // set bit of x, the parent of x is x + b or x - b, whichever has the higher lowest set bit.
@@ -102,23 +102,23 @@ impl TreeRole {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub fn receive_source(
         self,
-        slot: QueueAssignment,
-        position: LinePosition,
+        slot: MemberPhaseAssignment,
+        position: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<ReceiveSource> {
-        let child = |from| ReceiveSource { from, step: 0 };
+    ) -> Option<PostedReceive> {
+        let child = |from| PostedReceive { from, step: 0 };
         let parent = |from| {
             let above = Self::role_of_member(
                 slot,
-                LinePosition {
+                MemberLinePosition {
                     index: from,
                     ..position
                 },
             );
             let mut steps = (0..).map_while(|i| above.nth_send(i));
             let step = steps.position(|m| m.to == position.index && m.recv_posted > 0)?;
-            Some(ReceiveSource {
+            Some(PostedReceive {
                 from,
                 step: step as u32,
             })
@@ -138,15 +138,15 @@ mod tests {
     use super::*;
 
     fn role(index: u32, size: u32, mirrored: bool) -> TreeRole {
-        let position = LinePosition {
+        let position = MemberLinePosition {
             size,
             index,
             root: 0,
             position: index,
         };
-        let slot = QueueAssignment {
+        let slot = MemberPhaseAssignment {
             mirrored,
-            ..QueueAssignment::default()
+            ..MemberPhaseAssignment::default()
         };
         TreeRole::role_of_member(slot, position)
     }

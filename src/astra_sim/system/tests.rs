@@ -2,13 +2,15 @@
 
 use super::*;
 
-fn parse(text: &str) -> (SystemFile, Vec<String>) {
-    let (system, notes) = SystemFile::parse(text, "s", false).unwrap();
+fn parse(text: &str) -> (AstraSystemFile, Vec<String>) {
+    let (system, notes) = AstraSystemFile::parse(text, "s", false).unwrap();
     (system, notes.iter().map(InputNote::to_string).collect())
 }
 
 fn error(text: &str) -> String {
-    SystemFile::parse(text, "s", true).unwrap_err().to_string()
+    AstraSystemFile::parse(text, "s", true)
+        .unwrap_err()
+        .to_string()
 }
 
 /// A file that has every key and causes no notes.
@@ -39,7 +41,7 @@ const ALL: &str = r#"{
 fn every_key_is_read() {
     let (system, notes) = parse(ALL);
     assert_eq!(notes, [""; 0]);
-    let plain = |algorithm| CollectiveImplementation {
+    let plain = |algorithm| CollectiveAlgorithmEntry {
         algorithm,
         one: false,
     };
@@ -48,13 +50,13 @@ fn every_key_is_read() {
         plain(AstraAlgorithm::Direct { window: None }),
         plain(AstraAlgorithm::HalvingDoubling),
     ];
-    let all_gather = vec![CollectiveImplementation {
+    let all_gather = vec![CollectiveAlgorithmEntry {
         algorithm: AstraAlgorithm::Direct { window: Some(3) },
         one: true,
     }];
-    let expected = SystemFile {
-        scheduling: SchedulingPolicy::Explicit,
-        optimization: CollectiveOptimization::LocalBwAware,
+    let expected = AstraSystemFile {
+        scheduling: ChunkSchedulingPolicy::Explicit,
+        optimization: AllReduceDecomposition::LocalBwAware,
         endpoint_delay: Some(25),
         active_chunks: 2,
         splits: 4,
@@ -76,7 +78,7 @@ fn every_key_is_read() {
         track_memory: true,
         memory_trace: "m".to_owned(),
         reduction_delay: 7,
-        shared_bus: Some(LogGpParams {
+        shared_bus: Some(LogGpBusParams {
             latency: 10,
             overhead: 5,
             gap: 6,
@@ -90,8 +92,8 @@ fn every_key_is_read() {
 fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
     let (system, notes) =
         parse("{\"preferred-dataset-splits\": 1.5,\n\"boost-mode\": 0, \"L\": 1}");
-    assert_eq!(system.scheduling, SchedulingPolicy::Lifo);
-    assert_eq!(system.optimization, CollectiveOptimization::Baseline);
+    assert_eq!(system.scheduling, ChunkSchedulingPolicy::Lifo);
+    assert_eq!(system.optimization, AllReduceDecomposition::Baseline);
     assert_eq!(system.active_chunks, 1);
     assert_eq!(system.splits, 1);
     assert_eq!(system.memory_trace, "local_mem_trace");

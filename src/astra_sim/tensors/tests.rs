@@ -5,10 +5,10 @@ use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{AttributeValue, NodeExtras, TraceWriter};
 
-type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
+type TensorInputOutputLists<'a> = (&'a [&'a str], &'a [&'a str]);
 
 /// Writes a trace of kernels that have these lists. The first node does nothing and has no lists.
-fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
+fn trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);
     writer
@@ -36,7 +36,7 @@ fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
     writer.into_inner()
 }
 
-fn error(nodes: &[Option<Lists<'_>>], lenient: bool) -> String {
+fn error(nodes: &[Option<TensorInputOutputLists<'_>>], lenient: bool) -> String {
     let error = RankTensors::read_tensors(&trace(nodes), lenient, "f", &mut Vec::new());
     error.unwrap_err().to_string()
 }

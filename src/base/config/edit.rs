@@ -9,7 +9,7 @@ use toml::{Table, Value};
 /// A path that does not exist in a TOML text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_nearest(.part, .known.iter().map(String::as_str))))]
-pub struct TomlPathError {
+pub struct MissingTomlPathError {
     /// The part of the path that does not exist.
     pub part: String,
     /// The keys, names or indices that exist where `part` was expected.
@@ -24,7 +24,7 @@ pub enum TomlEditError {
     Config(#[from] ConfigError),
     /// A path to a value does not exist in the text.
     #[error(transparent)]
-    Path(#[from] TomlPathError),
+    Path(#[from] MissingTomlPathError),
 }
 
 /// Returns `text` with the value at each path replaced. Error messages refer to the text as `file`.
@@ -49,15 +49,15 @@ pub fn replace_toml_values(
     for (path, value) in values {
         let mut parts: Vec<&str> = path.split('.').collect();
         let last = parts.pop().unwrap_or_default();
-        let mut at = EditCursor::Table(&mut root);
+        let mut at = TomlContainerCursor::Table(&mut root);
         for part in parts {
             at = at.descend_to(part)?;
         }
         match at {
-            EditCursor::Table(table) => {
+            TomlContainerCursor::Table(table) => {
                 table.insert(last.to_owned(), value.to_toml());
             }
-            EditCursor::List(items) => {
+            TomlContainerCursor::List(items) => {
                 let index = find_list_item_index(items, last)?;
                 items[index] = value.to_toml();
             }
@@ -157,29 +157,29 @@ pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
 }
 
 /// A part of a path (a key, or an index of a list) with its spelling in paths.
-type PathPart = (PathStep, String);
+type SpelledTomlPathStep = (TomlPathStep, String);
 
 #[derive(Clone)]
-enum PathStep {
+enum TomlPathStep {
     Key(String),
     Index(usize),
 }
 
 /// A path at which two documents differ, with the edited and the original value.
-type ValueChange = (Vec<PathPart>, Option<Value>, Option<Value>);
+type TomlValueDifference = (Vec<SpelledTomlPathStep>, Option<Value>, Option<Value>);
 
 fn find_changes(
     edited: &Value,
     original: &Value,
-    place: &mut Vec<PathPart>,
-    found: &mut Vec<ValueChange>,
+    place: &mut Vec<SpelledTomlPathStep>,
+    found: &mut Vec<TomlValueDifference>,
 ) {
     match (edited, original) {
         (Value::Table(edited), Value::Table(original)) => {
             let added = edited.keys().filter(|key| !original.contains_key(*key));
             let keys: Vec<&String> = original.keys().chain(added).collect();
             for key in keys {
-                place.push((PathStep::Key(key.clone()), key.clone()));
+                place.push((TomlPathStep::Key(key.clone()), key.clone()));
                 match (edited.get(key), original.get(key)) {
                     (Some(one), Some(other)) => find_changes(one, other, place, found),
                     (one, other) => found.push((place.clone(), one.cloned(), other.cloned())),
@@ -190,7 +190,7 @@ fn find_changes(
         (Value::Array(edited), Value::Array(original)) if have_same_items(edited, original) => {
             for (i, (one, other)) in edited.iter().zip(original).enumerate() {
                 let shown = item_name(one).map_or_else(|| i.to_string(), str::to_owned);
-                place.push((PathStep::Index(i), shown));
+                place.push((TomlPathStep::Index(i), shown));
                 find_changes(one, other, place, found);
                 place.pop();
             }
@@ -215,25 +215,25 @@ fn item_name(item: &Value) -> Option<&str> {
 }
 
 /// Sets the value at `place` to `value`, or removes it if `value` is `None`.
-fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
+fn restore_value(root: &mut Value, place: &[SpelledTomlPathStep], value: Option<Value>) {
     let Some(((last, _), parts)) = place.split_last() else {
         return;
     };
     let mut at = root;
     for (part, _) in parts {
         at = match part {
-            PathStep::Key(key) => &mut at[key.as_str()],
-            PathStep::Index(index) => &mut at[*index],
+            TomlPathStep::Key(key) => &mut at[key.as_str()],
+            TomlPathStep::Index(index) => &mut at[*index],
         };
     }
     match (last, value, at) {
-        (PathStep::Key(key), Some(value), Value::Table(table)) => {
+        (TomlPathStep::Key(key), Some(value), Value::Table(table)) => {
             table.insert(key.clone(), value);
         }
-        (PathStep::Key(key), None, Value::Table(table)) => {
+        (TomlPathStep::Key(key), None, Value::Table(table)) => {
             table.remove(key);
         }
-        (PathStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
+        (TomlPathStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
         // Lists are compared item by item only if both lists have the same items, so this function never adds or
         // removes items.
         _ => {}
@@ -241,17 +241,17 @@ fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
 }
 
 /// A place in a document: a table or a list, with the values in it.
-enum EditCursor<'t> {
+enum TomlContainerCursor<'t> {
     Table(&'t mut Table),
     List(&'t mut Vec<Value>),
 }
 
-impl<'t> EditCursor<'t> {
-    fn descend_to(self, part: &str) -> Result<Self, TomlPathError> {
+impl<'t> TomlContainerCursor<'t> {
+    fn descend_to(self, part: &str) -> Result<Self, MissingTomlPathError> {
         let value = match self {
             Self::Table(table) => {
                 let known: Vec<String> = table.keys().cloned().collect();
-                table.get_mut(part).ok_or_else(|| TomlPathError {
+                table.get_mut(part).ok_or_else(|| MissingTomlPathError {
                     part: part.to_owned(),
                     known,
                 })?
@@ -264,7 +264,7 @@ impl<'t> EditCursor<'t> {
         match value {
             Value::Table(table) => Ok(Self::Table(table)),
             Value::Array(items) => Ok(Self::List(items)),
-            _ => Err(TomlPathError {
+            _ => Err(MissingTomlPathError {
                 part: format!("{part}.…"),
                 known: vec![part.to_owned()],
             }),
@@ -273,14 +273,14 @@ impl<'t> EditCursor<'t> {
 }
 
 /// Returns the index of the item that `part` names.
-fn find_list_item_index(items: &[Value], part: &str) -> Result<usize, TomlPathError> {
+fn find_list_item_index(items: &[Value], part: &str) -> Result<usize, MissingTomlPathError> {
     let named = items.iter().position(|item| item_name(item) == Some(part));
     let numbered = || {
         part.parse::<usize>()
             .ok()
             .filter(|index| *index < items.len())
     };
-    named.or_else(numbered).ok_or_else(|| TomlPathError {
+    named.or_else(numbered).ok_or_else(|| MissingTomlPathError {
         part: part.to_owned(),
         known: (items.iter().enumerate())
             .map(|(i, item)| item_name(item).map_or_else(|| i.to_string(), str::to_owned))

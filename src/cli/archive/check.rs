@@ -2,16 +2,18 @@
 
 use super::contents::parse_metadata_query;
 use crate::compare::parallel_map;
-use crate::load::JobArgs;
-use crate::output::TimingArgs;
+use crate::load::JobTraceArgs;
+use crate::output::ReplayTimingArgs;
 use chakram_archive::{
-    self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
+    self as archive, Archive, BaselinePrediction, DraftBaselinePrediction, MetadataQuery,
+    WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::OptionRefusal;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
-    self, CheckCandidate, CheckOutcome, FailedPrediction, WorkloadPrediction, page, verdict,
+    self, ArchiveCheckResults, CheckCandidate, FailedPrediction, PredictionWithIneffectiveOption,
+    page, verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape_name;
@@ -36,7 +38,7 @@ pub enum CheckFormat {
 }
 
 impl CheckFormat {
-    fn render_outcome(self, outcome: &CheckOutcome) -> String {
+    fn render_outcome(self, outcome: &ArchiveCheckResults) -> String {
         match self {
             Self::Text => verdict::verdict_text(outcome),
             Self::Json => verdict::verdict_json(outcome),
@@ -48,14 +50,14 @@ impl CheckFormat {
 /// Options of `chakram replay` that a baseline stores.
 #[derive(Debug, Parser)]
 #[command(name = "replay options", no_binary_name = true)]
-struct BaselineOptions {
+struct BaselineReplayOptions {
     #[command(flatten)]
-    job: JobArgs,
+    job: JobTraceArgs,
     #[command(flatten)]
-    timing: TimingArgs,
+    timing: ReplayTimingArgs,
 }
 
-impl BaselineOptions {
+impl BaselineReplayOptions {
     fn parse(arguments: &[String]) -> Result<ReplaySettings, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| {
             let error = error.to_string();
@@ -108,7 +110,7 @@ pub fn store_baselines(
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
-    let options = BaselineOptions::parse(&args.options)?;
+    let options = BaselineReplayOptions::parse(&args.options)?;
     let machines = args.machine.iter().map(|name| options.machine_name(name));
     let machines: Vec<String> = machines.collect::<Result<_, _>>()?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen_workloads(&archive, args.filter.as_ref())
@@ -123,7 +125,7 @@ pub fn store_baselines(
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
     let drafts: Vec<_> = drafts.into_iter().collect::<Result<_, _>>()?;
-    let (drafts, ineffective): (Vec<BaselineDraft>, Vec<_>) = drafts.into_iter().unzip();
+    let (drafts, ineffective): (Vec<DraftBaselinePrediction>, Vec<_>) = drafts.into_iter().unzip();
     if let [Some(first), ..] = &ineffective[..]
         && ineffective.iter().all(Option::is_some)
     {
@@ -159,16 +161,16 @@ fn draft_baseline(
     machine: &str,
     options: &ReplaySettings,
     args: &BaselineArgs,
-) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
+) -> Result<(DraftBaselinePrediction, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
     let predicted = regression::predict_run(archive, entry, machine, &text, options);
-    let WorkloadPrediction {
+    let PredictionWithIneffectiveOption {
         report,
         ineffective,
     } = predicted?;
     let bytes = regression::report_text(&report);
-    let record = BaselineRecord {
+    let record = BaselinePrediction {
         machine: machine.to_owned(),
         machine_blake3: blake3::hash(text.as_bytes()).to_hex().to_string(),
         machine_bytes: text.len() as u64,
@@ -182,7 +184,7 @@ fn draft_baseline(
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
         features: regression::covered_features(entry, machine, &report),
     };
-    let draft = BaselineDraft {
+    let draft = DraftBaselinePrediction {
         workload: entry.name.clone(),
         record,
         report: bytes,
@@ -255,7 +257,7 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
 }
 
 /// A baseline to check, and its workload.
-type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
+type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a BaselinePrediction);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
 pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
@@ -272,7 +274,7 @@ pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode
         .as_ref()
         .map(|path| outputs.create_file(path))
         .transpose()?;
-    let mut pairs: Vec<BaselinePair<'_>> = Vec::new();
+    let mut pairs: Vec<WorkloadAndBaseline<'_>> = Vec::new();
     let mut without = Vec::new();
     for entry in chosen_workloads(&archive, args.filter.as_ref()) {
         let latest = entry.latest_baselines();
@@ -291,10 +293,10 @@ pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode
             return Err(format!("--machine {machine}=…: no baseline is for this machine").into());
         }
     }
-    let mut outcome = CheckOutcome {
+    let mut outcome = ArchiveCheckResults {
         threshold: args.threshold,
         without,
-        ..CheckOutcome::default()
+        ..ArchiveCheckResults::default()
     };
     if let Some(budget) = args.budget {
         pairs = choose_baselines_in_budget(budget, &pairs, args.threads, &mut outcome);
@@ -336,10 +338,10 @@ pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode
 
 fn check_one(
     archive: &Arc<Archive>,
-    (entry, record): BaselinePair<'_>,
+    (entry, record): WorkloadAndBaseline<'_>,
     args: &CheckArgs,
 ) -> Result<regression::CheckedPrediction, Box<dyn Error + Send + Sync>> {
-    let options = BaselineOptions::parse(&record.arguments)?;
+    let options = BaselineReplayOptions::parse(&record.arguments)?;
     let other = args
         .machine
         .iter()
@@ -354,10 +356,10 @@ fn check_one(
 /// the features that only these other baselines cover, in `outcome`.
 fn choose_baselines_in_budget<'a>(
     budget: Duration,
-    pairs: &[BaselinePair<'a>],
+    pairs: &[WorkloadAndBaseline<'a>],
     threads: Option<NonZeroUsize>,
-    outcome: &mut CheckOutcome,
-) -> Vec<BaselinePair<'a>> {
+    outcome: &mut ArchiveCheckResults,
+) -> Vec<WorkloadAndBaseline<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
     let workloads: Vec<CheckCandidate> = pairs
@@ -403,6 +405,6 @@ mod tests {
             replay.len() > 18 && replay.contains("fill_domains"),
             "{replay:?}"
         );
-        assert_eq!(about(&BaselineOptions::command()), replay);
+        assert_eq!(about(&BaselineReplayOptions::command()), replay);
     }
 }

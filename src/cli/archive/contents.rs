@@ -4,7 +4,7 @@ use super::ArchivedWorkloadPath;
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use chakram_archive::{
-    Archive, ArchiveListing, ExtractSelection, MetadataQuery, NumberRange, QueryableWorkload,
+    Archive, ArchiveListing, ExtractSelection, MetadataQuery, QueryableWorkload, RankOrNodeRange,
     WorkloadEntry, WorkloadListingRow,
 };
 use chakram_base::units::{Bytes, format_count, format_thousands};
@@ -276,17 +276,17 @@ pub struct ExtractArgs {
     output: PathBuf,
     /// Extract only these ranks, such as 3 or 0-7, without the job's file
     #[arg(long, value_name = "RANKS", value_parser = parse_range)]
-    ranks: Option<NumberRange>,
+    ranks: Option<RankOrNodeRange>,
     /// Extract only these nodes of each rank, by index in its trace (0-999 for the first thousand), without the job's
     /// file
     #[arg(long, value_name = "NODES", value_parser = parse_range)]
-    nodes: Option<NumberRange>,
+    nodes: Option<RankOrNodeRange>,
 }
 
-fn parse_range(text: &str) -> Result<NumberRange, String> {
+fn parse_range(text: &str) -> Result<RankOrNodeRange, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
-        (Ok(first), Ok(last)) if first <= last => Ok(NumberRange { first, last }),
+        (Ok(first), Ok(last)) if first <= last => Ok(RankOrNodeRange { first, last }),
         _ => Err(format!(
             "`{text}` is not a range; write for example 3, or 0-7"
         )),

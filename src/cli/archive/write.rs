@@ -3,7 +3,7 @@
 use crate::flags::parser_of_choices;
 use crate::progress::Progress;
 use chakram_archive::{
-    self as archive, CompressionLevel, MeasuredStepTimes, MetadataValue, WorkloadDraft,
+    self as archive, CompressionLevel, MeasuredStepTimeDistribution, MetadataValue, WorkloadDraft,
 };
 use chakram_base::units::Bytes;
 use chakram_jobs as job;
@@ -124,7 +124,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         let text = job::read_text(path)?;
         parse_step_times(&text).map_err(|error| format!("{}: {error}", path.display()).into())
     });
-    let measured: Option<MeasuredStepTimes> = measured
+    let measured: Option<MeasuredStepTimeDistribution> = measured
         .transpose()
         .map_err(|error: Box<dyn Error>| error)?;
     let draft = WorkloadDraft {

@@ -187,11 +187,11 @@ struct AstraSimReportExtras {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
-    ranks: Vec<RankDocument>,
+    ranks: Vec<AstraRankDocument>,
 }
 
 #[derive(Debug, Serialize)]
-struct RankDocument {
+struct AstraRankDocument {
     rank: u32,
     finish_ns: u64,
     exposed_communication_ns: i64,
@@ -239,9 +239,9 @@ impl AstraSimReportDocument {
     }
 }
 
-fn rank_document(row: &RankStatistics) -> RankDocument {
+fn rank_document(row: &RankStatistics) -> AstraRankDocument {
     let time = &row.time;
-    RankDocument {
+    AstraRankDocument {
         rank: row.rank,
         finish_ns: row.finish,
         exposed_communication_ns: row.exposed,

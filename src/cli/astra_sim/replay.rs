@@ -3,9 +3,9 @@
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
 use super::transcript::{self, LineOrderObserver, TranscriptRecorder};
-use crate::output::{ReportDestination, ReportFormatArg, TimelineFile};
+use crate::output::{ReportDestination, ReportFormatArg, TimelineFileCreator};
 use crate::terminal;
-use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorMemory};
+use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorLifetimesAndAccesses};
 use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
 use chakram_jobs::{AstraSimJob, replay_on_input_network};
 use chakram_report::summary::format_count;
@@ -32,7 +32,7 @@ pub fn run(
     }
     let start = Instant::now();
     let mut options = engine_options(args);
-    if replay_and_print(args, job, &options, start, to)? == ReplayAttempt::LostOrder {
+    if replay_and_print(args, job, &options, start, to)? == ReplayAttemptResult::LostOrder {
         options.stepwise = true;
         replay_and_print(args, job, &options, start, to)?;
     }
@@ -41,7 +41,7 @@ pub fn run(
 
 /// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplayAttempt {
+enum ReplayAttemptResult {
     /// All output was written.
     Done,
     /// Nothing was printed, because formulas gave the times of collectives and this may have changed the order of
@@ -56,7 +56,7 @@ fn replay_and_print(
     options: &ReplayOptions,
     start: Instant,
     to: &mut ReportDestination<'_>,
-) -> Result<ReplayAttempt, Box<dyn Error>> {
+) -> Result<ReplayAttemptResult, Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.build_machine());
     let prepared = job.compile_replay(&machine, options)?;
     let mut collectives = job.collectives.clone();
@@ -72,7 +72,7 @@ fn replay_and_print(
     });
     let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
     let path = args.timeline.file_path();
-    let timeline = TimelineFile::start_timeline(&args.timeline, &prepared, to)?;
+    let timeline = TimelineFileCreator::start_timeline(&args.timeline, &prepared, to)?;
     let traces = job.types.is_some();
     let mut transcript = args
         .prints_transcript()
@@ -89,7 +89,7 @@ fn replay_and_print(
         result => result,
     };
     if !order.is_kept() {
-        return Ok(ReplayAttempt::LostOrder);
+        return Ok(ReplayAttemptResult::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
         let nodes = format_count(workload.node_count(), "node");
@@ -112,7 +112,7 @@ fn replay_and_print(
     if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
         for (instance, row) in &mut rows {
             let ran = completed_nodes(workload, spans, *instance);
-            let memory = TensorMemory::compute_lifetimes(&tensors[*instance], ran);
+            let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors[*instance], ran);
             print_early_accesses(&memory, row.rank)?;
             draw_memory(
                 &memory,
@@ -147,8 +147,8 @@ fn replay_and_print(
         file.write_all(escape_control_characters_in_lines(&lines.logged).as_bytes())?;
         file.commit()?;
         let (_, timeline) = result?;
-        TimelineFile::finish_timeline(timeline, path)?;
-        return Ok(ReplayAttempt::Done);
+        TimelineFileCreator::finish_timeline(timeline, path)?;
+        return Ok(ReplayAttemptResult::Done);
     }
     // Print the rows even if the replay failed, and check `result` afterwards.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
@@ -158,7 +158,7 @@ fn replay_and_print(
         ReportFormatArg::Json => {}
     }
     let (report, timeline) = result?;
-    TimelineFile::finish_timeline(timeline, path)?;
+    TimelineFileCreator::finish_timeline(timeline, path)?;
     if let Some(report) = report {
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
@@ -172,7 +172,7 @@ fn replay_and_print(
             )
         })?;
     }
-    Ok(ReplayAttempt::Done)
+    Ok(ReplayAttemptResult::Done)
 }
 
 /// Returns the engine's options that correspond to `args`.
@@ -221,7 +221,7 @@ fn completed_nodes<'a>(
         })
 }
 
-fn print_early_accesses(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
+fn print_early_accesses(memory: &TensorLifetimesAndAccesses<'_>, rank: u32) -> io::Result<()> {
     let mut early = memory.tensors_read_before_written();
     let count = early.len();
     match early.next() {
@@ -236,7 +236,7 @@ fn print_early_accesses(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> 
 
 /// Writes a chart of a rank's memory to a separate file.
 fn draw_memory(
-    memory: &TensorMemory<'_>,
+    memory: &TensorLifetimesAndAccesses<'_>,
     rank: u32,
     name: &str,
     outputs: &mut OutputSet,

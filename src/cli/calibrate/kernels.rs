@@ -6,7 +6,7 @@ use crate::terminal::plain_style;
 use chakram_base::ids::Npu;
 use chakram_base::units::format_percent;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{Job, JobOptions};
+use chakram_jobs::{Job, JobLoadOptions};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{KernelTimesBySize, RecordedKernelTimes};
@@ -34,10 +34,10 @@ pub(super) fn add_recorded_kernels(
     by_rank: bool,
 ) -> Result<(String, String), Box<dyn Error>> {
     // Allow missing ranks, because the kernels of a rank do not depend on other ranks.
-    let options = JobOptions {
+    let options = JobLoadOptions {
         absent: MissingRankPolicy::Mirror,
         mirrored: machine.topology().npu_count(),
-        ..JobOptions::default()
+        ..JobLoadOptions::default()
     };
     let job = Job::open_job_with_options(traces, &options)?;
     let (ranks, npus) = (job.workload().rank_count(), machine.topology().npu_count());

@@ -5,13 +5,13 @@ use chakram_hardware::compute::RooflineEfficiency;
 use clap::Parser;
 
 #[derive(Parser)]
-struct Line {
+struct ComputeCommandLine {
     #[command(flatten)]
     args: ComputeArgs,
 }
 
 fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
-    let line = Line::try_parse_from([&["x"], args].concat());
+    let line = ComputeCommandLine::try_parse_from([&["x"], args].concat());
     line.map(|line| line.args).map_err(|e| e.to_string())
 }
 
@@ -28,7 +28,7 @@ fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> Ker
 #[test]
 fn an_efficiency_reaches_the_model_and_the_words() {
     let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
-    let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
+    let wanted = KernelDurationSource::Roofline(RooflineEfficiency::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
     let all = kernels(9, 0, 0, 0);
     assert_eq!(
@@ -43,7 +43,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     let args = parse(&["--compute", "roofline"]).unwrap();
     assert_eq!(
         args.replay_options().unwrap().compute,
-        ComputeModel::Roofline(RooflineEfficiency::default())
+        KernelDurationSource::Roofline(RooflineEfficiency::default())
     );
     assert_eq!(args.describe_durations(&all), "kernels by roofline");
     let mut options = Map::new();
@@ -51,7 +51,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     assert_eq!(options["efficiency"], 1.0);
     // The efficiency applies even if kernels have no recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
-    let wanted = ComputeModel::Recorded(RooflineEfficiency::new(0.68).unwrap());
+    let wanted = KernelDurationSource::Recorded(RooflineEfficiency::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
 }
 
@@ -76,7 +76,10 @@ fn refusals_name_flags() {
 #[test]
 fn kernels_recorded_elsewhere_say_where() {
     let args = parse(&["--recorded-on", "dgx-h100"]).unwrap();
-    assert!(matches!(args.compute_model(), ComputeModel::RecordedOn(_)));
+    assert!(matches!(
+        args.compute_model(),
+        KernelDurationSource::RecordedOn(_)
+    ));
     assert_eq!(
         args.describe_durations(&kernels(7, 2, 1, 0)),
         "1 kernels as recorded, 7 by the ratio of rooflines, 2 by roofline"

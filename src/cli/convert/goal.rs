@@ -4,7 +4,7 @@ use super::CompressArg;
 use crate::traces;
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::sources::TraceSource;
-use chakram_jobs::{Job, JobOutputs};
+use chakram_jobs::{Job, JobBeingWritten};
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
@@ -55,7 +55,7 @@ fn convert_goal_to_traces(
     let schedule = GoalSchedule::open_file(&args.input)?;
     let mut files = OutputSet::default();
     files.register_input(&args.input);
-    let mut job = JobOutputs::new(
+    let mut job = JobBeingWritten::new(
         &args.output,
         traces::compressed_suffix(args.compress),
         files,

@@ -5,7 +5,7 @@ use super::CompressArg;
 use crate::traces;
 use chakram_base::units::Bytes;
 use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
-use chakram_jobs::JobOutputs;
+use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
@@ -63,7 +63,7 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let scripts = MscclTraceWriter::new(&algorithm, buffer)?;
     let mut files = OutputSet::default();
     files.register_input(&args.input);
-    let mut job = JobOutputs::new(
+    let mut job = JobBeingWritten::new(
         &args.output,
         traces::compressed_suffix(args.compress),
         files,

@@ -3,7 +3,7 @@
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;
 use chakram_base::ids::format_ranges;
-use chakram_converters::nsys::{self, NsysSummary, RankOrder};
+use chakram_converters::nsys::{self, NsysConversionSummary, RankNumberSource};
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
@@ -72,11 +72,11 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
 /// Maximum number of ranks in the list of processes.
 const SHOWN: usize = 8;
 
-fn print_summary(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
+fn print_summary(summary: &NsysConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     text::write_summary(&summary.conversion, "SQLite", out)?;
     let order = match summary.order {
-        RankOrder::Nccl => "by their ranks in NCCL's largest communicator",
-        RankOrder::Devices => {
+        RankNumberSource::Nccl => "by their ranks in NCCL's largest communicator",
+        RankNumberSource::Devices => {
             "by file, device and process, as NCCL's ranges do not say their ranks"
         }
     };

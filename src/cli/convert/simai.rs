@@ -1,11 +1,11 @@
 //! `chakram convert simai`: converts text workloads of SimAI to traces.
 
-use crate::output::{ReplayRunArgs, ReportDestination, ReportFormatArg};
+use crate::output::{ReplayAndReportArgs, ReportDestination, ReportFormatArg};
 use crate::progress::run_showing_elapsed_time;
 use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
-use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
-use chakram_jobs::{self as job, JobOutputs, hashed_input};
+use chakram_converters::simai::{GroupRole, RankGroupGrid, SimaiWorkload};
+use chakram_jobs::{self as job, JobBeingWritten, hashed_input};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
@@ -59,7 +59,7 @@ pub struct ConvertSimaiArgs {
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     #[command(flatten)]
-    run: ReplayRunArgs,
+    run: ReplayAndReportArgs,
 }
 
 /// JSON summary of a conversion.
@@ -94,7 +94,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let Some(npus) = args.npus.or(workload.npus) else {
         return Err(format!("{input}: the file has no all_gpus\n  try: --npus N").into());
     };
-    let grid = RankGrid::new(&workload, npus)
+    let grid = RankGroupGrid::new(&workload, npus)
         .map_err(|error| format!("{input}: {error}\n  try: --npus, or other degrees in line 1"))?;
     if args.passes > 1 {
         let (_, pass) = workload.write_rank(&grid, 0, 1, std::io::sink())?;
@@ -140,12 +140,12 @@ impl ConvertSimaiArgs {
     fn write_traces(
         &self,
         workload: &SimaiWorkload,
-        grid: &RankGrid,
+        grid: &RankGroupGrid,
         prefix: &Path,
         files: OutputSet,
     ) -> Result<SimaiConversionDocument, Box<dyn Error>> {
         let suffix = traces::compressed_suffix(self.compress);
-        let mut job = JobOutputs::new(prefix, suffix, files)?;
+        let mut job = JobBeingWritten::new(prefix, suffix, files)?;
         let mut nodes = 0;
         for rank in 0..grid.npus {
             let (trace, written) =

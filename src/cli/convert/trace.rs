@@ -1,19 +1,20 @@
 //! `chakram convert trace`: converts traces of any format to `.et` or JSON Lines.
 
 use super::SummaryFormatArg;
-use crate::load::VerifyArg;
+use crate::load::JobFileVerifyArg;
 use crate::terminal;
 use crate::traces::print_other_traces_note;
 use chakram_jobs::{
     declared_groups, list_stale_traces, merge_declarations, update_listed_digest, write_job,
 };
-use chakram_trace::files::{OutputHandle, OutputSet, numbered_path};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle, numbered_path};
 use chakram_trace::format::file::{
-    CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompress_partly, read_all,
+    DecompressedStream, FoundTraces, MaybeCompressedWriter, TraceContents, decompress_partly,
+    read_all,
 };
-use chakram_trace::format::job::JobRank;
+use chakram_trace::format::job::JobFileTraceEntry;
 use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
-use chakram_trace::format::source::RecordSource;
+use chakram_trace::format::source::TraceRecordReader;
 use chakram_trace::format::text::{JsonLineWriter, TextFormat};
 use chakram_trace::format::trace_format::TraceFormat;
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
@@ -58,7 +59,7 @@ pub struct ConvertTraceArgs {
     #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_generation)]
     generation: Option<SchemaGeneration>,
     #[command(flatten)]
-    verify: VerifyArg,
+    verify: JobFileVerifyArg,
     /// Keep the intact records of damaged inputs, and report the losses
     #[arg(long)]
     salvage: bool,
@@ -142,7 +143,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
-    all: &[OutputHandle],
+    all: &[UncommittedOutputHandle],
     found: &FoundTraces,
     mut outputs: OutputSet,
 ) -> Result<(), Box<dyn Error>> {
@@ -156,7 +157,7 @@ fn commit_job(
             continue;
         };
         let file = output.file_name().unwrap_or_default();
-        about.ranks.push(JobRank {
+        about.ranks.push(JobFileTraceEntry {
             rank: input.rank,
             file: file.to_string_lossy().into_owned(),
             seal: written.seal,
@@ -175,13 +176,13 @@ fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     outputs: &mut OutputSet,
-) -> Result<(ConvertedTrace, Option<OutputHandle>), Box<dyn Error>> {
+) -> Result<(ConvertedTrace, Option<UncommittedOutputHandle>), Box<dyn Error>> {
     let input = job.input.as_ref().map(|file| file.path.as_path());
     let name = input.unwrap_or(Path::new("standard input"));
     let (converted, written) = match &job.output {
         None => {
             let out = BufWriter::with_capacity(1 << 16, terminal::standard_output());
-            let packer = CompressedWriter::new(out, job.packed)?;
+            let packer = MaybeCompressedWriter::new(out, job.packed)?;
             let to = Path::new("standard output");
             let written = convert_records(job, args, packer);
             let (packer, written) = written.map_err(|e| e.with_output_path(to).in_file(name))?;
@@ -192,7 +193,7 @@ fn convert_one(
             let io = |source| TraceError::from_io(path.clone(), "write", source);
             let file = outputs.create_file(path)?.with_digest();
             let file = BufWriter::with_capacity(1 << 16, file);
-            let packer = CompressedWriter::new(file, job.packed).map_err(io)?;
+            let packer = MaybeCompressedWriter::new(file, job.packed).map_err(io)?;
             let written = convert_records(job, args, packer);
             let (packer, written) = written.map_err(|e| e.with_output_path(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
@@ -214,7 +215,7 @@ fn convert_records<W: Write>(
     args: &ConvertTraceArgs,
     out: W,
 ) -> Result<(W, ConvertedTrace), TraceError> {
-    let mut sink = ConvertSink::new(job.to, out);
+    let mut sink = CountingConvertSink::new(job.to, out);
     if args.salvage {
         let (form, wrong, bytes, report) = salvage_records(job, args)?;
         let mut frames = FrameCursor::new(&bytes);
@@ -244,7 +245,7 @@ fn convert_records<W: Write>(
             stream.map_err(|source| TraceError::from_io("", "read", source))?
         }
     };
-    let mut source = RecordSource::new(stream, args.generation)?;
+    let mut source = TraceRecordReader::new(stream, args.generation)?;
     // Salvage is possible only for formats that are read record by record.
     let by_record = matches!(
         source.detected_format(),
@@ -307,7 +308,7 @@ fn salvage_records(
 }
 
 /// Writes the output records and counts them.
-struct ConvertSink<W: Write> {
+struct CountingConvertSink<W: Write> {
     kind: ConvertWriter<W>,
     records: usize,
     /// Number of nodes whose record has zero bytes.
@@ -321,7 +322,7 @@ enum ConvertWriter<W: Write> {
     Lines(JsonLineWriter<W>),
 }
 
-impl<W: Write> ConvertSink<W> {
+impl<W: Write> CountingConvertSink<W> {
     fn new(to: OutputTraceForm, out: W) -> Self {
         Self {
             kind: match to {

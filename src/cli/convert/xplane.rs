@@ -4,7 +4,7 @@ use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use crate::traces;
-use chakram_converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, find_profiles};
+use chakram_converters::xplane::{XplaneConversionSummary, XplaneFile, XplaneJob, find_profiles};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -71,7 +71,11 @@ fn format_ms(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
-fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Result<()> {
+fn write_text(
+    summary: &XplaneConversionSummary,
+    traces: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let devices = &summary.devices;
     let nodes = devices.iter().map(|device| device.nodes).sum();
     writeln!(
@@ -110,7 +114,7 @@ fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io:
     if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "… {more} more: --format json")?;
     }
-    let sum = |of: fn(&chakram_converters::xplane::DeviceConversion) -> u64| -> u64 {
+    let sum = |of: fn(&chakram_converters::xplane::DeviceConversionSummary) -> u64| -> u64 {
         devices.iter().map(of).sum()
     };
     let unlinked = sum(|device| device.events) - sum(|device| device.linked);

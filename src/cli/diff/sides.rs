@@ -1,10 +1,10 @@
 //! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged files.
 
 use chakram_analysis::diff::tally::FileFaultSummary;
-use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::error::TraceErrorKind;
 use chakram_trace::format::file::{RankFile, TraceContents, decompress_partly};
 use chakram_trace::format::salvage::{self, SalvageReport};
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use chakram_trace::graph::RawTrace;
 use std::error::Error;
 use std::fmt;
@@ -41,7 +41,7 @@ impl UnreadableTraces {
     /// Suggests `--salvage`, unless all files are missing.
     pub fn with_salvage_hint(mut self) -> Self {
         let missing = |error: &TraceError| match error.fault() {
-            TraceFault::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
+            TraceErrorKind::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
             _ => false,
         };
         if !self.files.iter().all(|(error, _)| missing(error)) {
@@ -92,7 +92,7 @@ impl Error for UnreadableTraces {}
 
 /// The trace of a rank in one of the two jobs, whole or salvaged.
 #[derive(Debug)]
-pub enum DiffSide {
+pub enum DiffedRankTrace {
     /// A whole file.
     File(TraceContents),
     /// The intact part of a damaged file.
@@ -108,7 +108,7 @@ pub enum DiffSide {
     },
 }
 
-impl DiffSide {
+impl DiffedRankTrace {
     /// Opens `file`. If the file is damaged and `salvage` is true, recovers the intact part.
     pub fn open_file(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
@@ -187,12 +187,12 @@ impl DiffSide {
         let metadata = report.metadata_lost && report.lost.is_empty();
         said.extend(metadata.then(|| format!("{file}: the metadata record is lost")));
         said.extend(report.lost.iter().map(|lost| {
-            let place = TraceLocation {
+            let place = TraceErrorLocation {
                 file: Some(path.clone()),
                 offset: lost.line.is_none().then_some(lost.bytes.start),
                 record: Some(lost.record),
                 line: lost.line.map(|line| (line, 1)),
-                ..TraceLocation::default()
+                ..TraceErrorLocation::default()
             };
             let bytes = lost.bytes.len();
             format!("{place}: {bytes} bytes are lost: {}", lost.why)
@@ -217,7 +217,7 @@ impl DiffSide {
 /// Returns true if the error means that the file is damaged. A well-formed record with invalid
 /// content does not count as damage, because it can still be compared.
 fn is_damage(error: &TraceError) -> bool {
-    !matches!(error.fault(), TraceFault::Refused { .. })
+    !matches!(error.fault(), TraceErrorKind::Refused { .. })
 }
 
 fn is_damaged(trace: &RawTrace<'_>) -> bool {

@@ -12,9 +12,9 @@ use chakram_jobs::{JobError, ReplaySettingsError};
 use chakram_serving::ServeError;
 use chakram_studies::score::ScoreError;
 use chakram_studies::sweep::{StudyError, SweepError};
-use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::error::TraceErrorKind;
 use chakram_trace::format::file::parse_file_rank;
-use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceErrorLocation};
 use chakram_workloads::model::ModelError;
 use clap::error::{ContextKind, ContextValue};
 use std::error::Error;
@@ -55,7 +55,7 @@ pub struct NodeIdentity {
 
 /// A node that waits forever in a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingNodeIdentity {
+pub struct DeadlockedNodeIdentity {
     /// The waiting node.
     pub node: NodeIdentity,
     /// Reason why the node waits.
@@ -98,7 +98,7 @@ pub struct CommandFailure {
     /// Number of nodes that completed before a deadlock, and the total number of nodes.
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait forever in a deadlock.
-    pub waiting: Vec<WaitingNodeIdentity>,
+    pub waiting: Vec<DeadlockedNodeIdentity>,
     /// Nodes of a deadlock's cycle: each node waits for the next node, and the last waits for the
     /// first.
     pub cycle: Vec<NodeIdentity>,
@@ -325,24 +325,24 @@ impl CommandFailure {
 
     fn take_trace_error(&mut self, error: &TraceError) {
         match error.fault() {
-            TraceFault::Io { file, source, .. } => {
+            TraceErrorKind::Io { file, source, .. } => {
                 self.file = Some(file.display().to_string());
                 self.take_io_error(source);
             }
-            TraceFault::Malformed { place, found } => {
+            TraceErrorKind::Malformed { place, found } => {
                 self.take_trace_location(place);
                 self.found.clone_from(found);
             }
-            TraceFault::Refused { place, found, hint } => {
+            TraceErrorKind::Refused { place, found, hint } => {
                 self.take_trace_location(place);
                 self.found.clone_from(found);
                 self.hint = Some(replace_flags_by_argument_names(hint));
             }
-            TraceFault::Interrupted(interruption) => self.take_interruption(interruption),
+            TraceErrorKind::Interrupted(interruption) => self.take_interruption(interruption),
         }
     }
 
-    fn take_trace_location(&mut self, place: &TraceLocation) {
+    fn take_trace_location(&mut self, place: &TraceErrorLocation) {
         let file = place.file.as_ref().map(|file| file.display().to_string());
         self.file = file.or(self.file.take());
         self.offset = place.offset.map(|offset| offset as u64);
@@ -407,7 +407,7 @@ impl CommandFailure {
     fn take_waiting_nodes(&mut self, stuck: &Stuck) {
         self.kind = FailureKind::Deadlock;
         self.completed = Some((stuck.completed, stuck.total));
-        let waiting = stuck.waiting.iter().map(|waiting| WaitingNodeIdentity {
+        let waiting = stuck.waiting.iter().map(|waiting| DeadlockedNodeIdentity {
             node: (&waiting.node).into(),
             why: waiting.why.clone(),
         });

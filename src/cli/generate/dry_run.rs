@@ -6,8 +6,10 @@ mod json;
 mod memory_fit;
 mod text;
 
-use super::training::TrainingRequest;
-use crate::output::{MemoryOverflowAction, ReplayRunArgs, ReportDestination, ReportFormatArg};
+use super::training::RequestedTrainingRun;
+use crate::output::{
+    MemoryOverflowAction, ReplayAndReportArgs, ReportDestination, ReportFormatArg,
+};
 use crate::terminal;
 use chakram_base::ids::Npu;
 use chakram_engine::place_ranks;
@@ -19,7 +21,7 @@ use chakram_workloads::generate::ParallelismPlan;
 use chakram_workloads::generate::plan::CorePlacement;
 use chakram_workloads::generate::training::PlanSummary;
 use group_locations::SameExtentGroups;
-use memory_fit::StageMemory;
+use memory_fit::StageMemoryFit;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,7 +32,7 @@ struct DryRunReport<'r> {
     summary: &'r PlanSummary,
     /// Name of the machine, and the locations of the plan's groups on the machine.
     on: Option<(&'r str, Vec<SameExtentGroups>)>,
-    room: StageMemory,
+    room: StageMemoryFit,
     stack: Option<&'r StackReport>,
 }
 
@@ -58,9 +60,9 @@ fn npus_of_assigned_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<V
 /// Prints the work, memory and communication of the request `asked`. If there is a `machine`, also
 /// prints the placement on it.
 pub fn run(
-    asked: TrainingRequest,
+    asked: RequestedTrainingRun,
     machine: Option<&Machine>,
-    run: &ReplayRunArgs,
+    run: &ReplayAndReportArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     if machine.is_none() && run.rank_map().is_some() {
@@ -74,7 +76,7 @@ pub fn run(
     let npus = machine.map(|machine| place_ranks(summary.ranks, machine, map));
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
-    let room = StageMemory::new(&summary, &plan, asked.capacity, on);
+    let room = StageMemoryFit::new(&summary, &plan, asked.capacity, on);
     if run.fit == MemoryOverflowAction::Require && !room.is_known() {
         return Err("--fit require: the memory of an NPU is unknown\n  \
              try: --capacity 80GB, or --machine MACHINE"

@@ -3,13 +3,13 @@
 use super::files::trace_metadata;
 use chakram_analysis::edit::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 use chakram_base::bounds;
-use chakram_jobs::{Job, JobOptions, JobOutputs, load_found_traces, parse_edits};
-use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_jobs::{Job, JobBeingWritten, JobLoadOptions, load_found_traces, parse_edits};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
 use chakram_trace::format::job::JobFile;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
-use chakram_workloads::generate::GeneratedJob;
+use chakram_workloads::generate::CheckedWorkloadPattern;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,10 @@ impl TraceStore for GeneratedTraceStore {
     }
 }
 
-fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
+fn generate_in_memory(
+    job: &CheckedWorkloadPattern,
+    name: &str,
+) -> Result<FoundTraces, Box<dyn Error>> {
     let class_of = |rank: u32| job.class_of(rank);
     let classes: BTreeMap<u32, u32> = (0..job.rank_count())
         .map(|rank| (class_of(rank), rank))
@@ -123,7 +126,7 @@ pub struct EditedGeneratedJob {
 impl EditedGeneratedJob {
     /// Generates the traces of `job`, and names the job `name`.
     pub fn new(
-        job: &GeneratedJob,
+        job: &CheckedWorkloadPattern,
         name: &str,
         edits: Vec<JobEdit>,
     ) -> Result<Self, Box<dyn Error>> {
@@ -137,7 +140,7 @@ impl EditedGeneratedJob {
     /// Edits the job and writes it. Returns a sentence that names the files, and the edited job.
     pub fn write_edited(
         &self,
-        job: &GeneratedJob,
+        job: &CheckedWorkloadPattern,
         prefix: &Path,
         outputs: OutputSet,
         link: bool,
@@ -149,8 +152,8 @@ impl EditedGeneratedJob {
             &job.declared_groups(),
             AbsentRankModelRule::Nearest,
         )?;
-        let mut outputs = JobOutputs::new(prefix, "", outputs)?;
-        let mut written: BTreeMap<[u8; 32], OutputHandle> = BTreeMap::new();
+        let mut outputs = JobBeingWritten::new(prefix, "", outputs)?;
+        let mut written: BTreeMap<[u8; 32], UncommittedOutputHandle> = BTreeMap::new();
         for file in &edited.found.files {
             let contents = TraceContents::open_verified(file)?;
             let hash = *blake3::hash(contents.as_slice()).as_bytes();
@@ -176,9 +179,9 @@ impl EditedGeneratedJob {
 
     /// Edits the job and loads it for a replay, without writing files.
     pub fn load_edited(&self) -> Result<Job, Box<dyn Error>> {
-        let options = JobOptions {
+        let options = JobLoadOptions {
             edits: self.edits.clone(),
-            ..JobOptions::default()
+            ..JobLoadOptions::default()
         };
         Ok(load_found_traces(
             &self.found,

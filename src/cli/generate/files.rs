@@ -1,17 +1,17 @@
 //! Writes the traces of all ranks as a job.
 
-use crate::progress::{CountedSink, Progress};
+use crate::progress::{NodeCountingSink, Progress};
 use crate::{terminal, traces};
-use chakram_jobs::JobOutputs;
+use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::format_count;
-use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use chakram_trace::format::job::JobFile;
-use chakram_trace::format::members::{MEMBERS, TraceMemberRanks};
+use chakram_trace::format::members::{MEMBERS, TraceMemberSubstitutions};
 use chakram_trace::format::roles;
 use chakram_trace::format::scan::CORE;
 use chakram_trace::format::work_amounts;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
-use chakram_workloads::generate::GeneratedJob;
+use chakram_workloads::generate::CheckedWorkloadPattern;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
@@ -32,7 +32,10 @@ pub struct FileSharingRules {
 
 /// Returns the metadata for the trace of `rank`: facts about the whole job, and the core of the
 /// rank.
-pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str, String)> {
+pub(super) fn trace_metadata(
+    job: &CheckedWorkloadPattern,
+    rank: u32,
+) -> Vec<(&'static str, String)> {
     let roles = job.group_roles().to_string();
     let mut metadata = Vec::new();
     if !roles.is_empty() {
@@ -50,17 +53,17 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
 /// Writes the traces of all ranks. Returns a sentence that names the files. `machine` is the name of the machine for
 /// which the job is generated.
 pub fn write_traces(
-    job: &GeneratedJob,
+    job: &CheckedWorkloadPattern,
     output: &Path,
     outputs: OutputSet,
     sharing: FileSharingRules,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
     let link = sharing.link;
-    let mut outputs = JobOutputs::new(output, "", outputs)?;
-    let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
+    let mut outputs = JobBeingWritten::new(output, "", outputs)?;
+    let mut written: BTreeMap<(bool, u32), UncommittedOutputHandle> = BTreeMap::new();
     // The ranks that share one trace, looked up by any of these ranks.
-    let mut members: BTreeMap<u32, Rc<TraceMemberRanks>> = BTreeMap::new();
+    let mut members: BTreeMap<u32, Rc<TraceMemberSubstitutions>> = BTreeMap::new();
     if sharing.members {
         for of in job.find_equal_rank_ranges()?.into_iter().map(Rc::new) {
             members.extend(of.ranks.iter().map(|&rank| (rank, Rc::clone(&of))));
@@ -108,7 +111,7 @@ pub fn write_traces(
             .map(|text| (MEMBERS, AttributeValue::Text(text)));
         let metadata: Vec<_> = metadata.chain(shared).collect();
         let mut writer = TraceWriter::start_with_metadata(outputs.start_trace(rank)?, &metadata)?;
-        let nodes = job.emit_nodes(rank, &mut CountedSink(&progress, &mut writer));
+        let nodes = job.emit_nodes(rank, &mut NodeCountingSink(&progress, &mut writer));
         nodes.map_err(|error| error.with_output_path(&target))?;
         let done = outputs.finish_trace(rank, writer.into_inner())?;
         // If the file could not be shared, later ranks of the class have written their own files.

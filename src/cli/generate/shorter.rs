@@ -4,7 +4,7 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_workloads::generate::{
-    GenerateError, GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, GenerateError, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
 use std::error::Error;
 
@@ -57,12 +57,12 @@ impl ShortenedStep {
     }
 
     /// Returns the job with the simulated micro-batches minus `less` turns.
-    pub fn job_with_fewer_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
+    pub fn job_with_fewer_turns(&self, less: u32) -> Result<CheckedWorkloadPattern, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
         let kept = u64::from(self.simulated - less * self.turn);
         plan.batch = kept * u64::from(plan.data) * plan.micro_batch;
-        GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern)))
+        CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern)))
     }
 
     /// Replays the step twice: with one turn less, and with two turns less.

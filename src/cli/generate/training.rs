@@ -1,6 +1,6 @@
 //! `chakram generate MODEL`: the training step of a model under a plan.
 
-use crate::output::ReplayRunArgs;
+use crate::output::ReplayAndReportArgs;
 use chakram_jobs::{SoftwareStack, StackError};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::schedule::StagePassOrders;
@@ -13,9 +13,9 @@ mod flags;
 mod request;
 mod settings;
 
-use flags::PlanFlags;
+use flags::GivenPlanOptions;
 use request::PlanFileText;
-pub use request::TrainingRequest;
+pub use request::RequestedTrainingRun;
 
 /// A model, a plan, and the destination of the traces.
 #[derive(Debug, Args)]
@@ -51,10 +51,10 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "EDIT", hide_short_help = true, conflicts_with_all = ["dry_run", "extrapolate"])]
     pub edit: Vec<String>,
     #[command(flatten)]
-    pub run: ReplayRunArgs,
+    pub run: ReplayAndReportArgs,
     // This field must be last, because its help heading applies to all options after it.
     #[command(flatten)]
-    plan: PlanArgs,
+    plan: TrainingPlanArgs,
 }
 
 impl TrainingArgs {
@@ -86,7 +86,7 @@ impl TrainingArgs {
 
 /// A plan from a file, from options, or from a file with values that options override.
 #[derive(Debug, Args)]
-struct PlanArgs {
+struct TrainingPlanArgs {
     /// Read the plan from this file; options override it
     #[arg(long, help_heading = "Parallelism and batch", value_name = "FILE.toml")]
     plan: Option<PathBuf>,
@@ -100,7 +100,7 @@ struct PlanArgs {
     )]
     pass_orders: Option<PathBuf>,
     #[command(flatten)]
-    flags: PlanFlags,
+    flags: GivenPlanOptions,
 }
 
 /// Reads the order of each stage's passes from a file.
@@ -112,7 +112,7 @@ fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
     orders.map_err(|error| format!("{name}: {error}").into())
 }
 
-impl PlanArgs {
+impl TrainingPlanArgs {
     /// Returns the plan as it is without the option `left_out`, and the source of the plan.
     fn resolve_plan(
         &self,

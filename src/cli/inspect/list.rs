@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::Write;
 
 /// A listing of nodes: the filter, the format and the limits.
-pub struct NodeListing {
+pub struct NodeListingSettings {
     /// Filter that selects the nodes to list.
     pub filter: NodeFilter,
     /// Format of the listing.
@@ -30,7 +30,7 @@ struct RankListing {
     faults: u64,
 }
 
-impl NodeListing {
+impl NodeListingSettings {
     /// Writes the nodes of `files` to `out`, sorted by rank and start. Returns the number of faults
     /// in these files.
     ///

@@ -1,7 +1,7 @@
 //! `chakram machine import`: creates a machine file from ASTRA-sim's inputs.
 
 use crate::terminal;
-use chakram_astra_sim::{AstraInputKind, InputText, machine_file};
+use chakram_astra_sim::{AstraInputKind, NamedInputText, machine_file};
 use chakram_base::config;
 use chakram_trace::files::OutputSet;
 use std::error::Error;
@@ -48,9 +48,13 @@ pub fn run(
         return Err(format!("a machine needs ASTRA-sim's network file, with {keys}").into());
     };
     let name = Path::new(file).file_stem().and_then(|stem| stem.to_str());
-    let network = InputText { file, text };
-    let system = system.as_ref().map(|(text, file)| InputText { file, text });
-    let memory = memory.as_ref().map(|(text, file)| InputText { file, text });
+    let network = NamedInputText { file, text };
+    let system = system
+        .as_ref()
+        .map(|(text, file)| NamedInputText { file, text });
+    let memory = memory
+        .as_ref()
+        .map(|(text, file)| NamedInputText { file, text });
     let machine = machine_file(name.unwrap_or("machine"), network, system, memory)?;
     for note in &machine.notes {
         terminal::print_note(format_args!("{note}"))?;

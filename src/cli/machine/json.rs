@@ -3,7 +3,9 @@
 use super::tile_ratios::TileRatios;
 use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
-use chakram_hardware::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
+use chakram_hardware::collective::{
+    DimensionAlgorithmChoice, DimensionVisitOrder, WaitingChunkPriority,
+};
 use chakram_hardware::machine::{Machine, NetworkSettings, NpuClass};
 use chakram_hardware::memory::{PoolDesign, RemoteMemory};
 use chakram_trace::format::Dtype;
@@ -55,8 +57,8 @@ pub(super) struct MachineDetails<'a> {
     #[serde(flatten)]
     summary: MachineSummary<'a>,
     classes: Vec<NpuClassDocument<'a>>,
-    class_runs: Vec<ClassRunDocument>,
-    collectives: CollectivesDocument,
+    class_runs: Vec<NpuClassRangeDocument>,
+    collectives: CollectiveSettingsDocument,
     remote_memory: Option<RemoteMemoryDocument<'a>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     remote_memories: BTreeMap<&'a str, RemoteMemoryDocument<'a>>,
@@ -97,14 +99,14 @@ struct NpuClassDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct ClassRunDocument {
+struct NpuClassRangeDocument {
     first: u32,
     last: u32,
     class: usize,
 }
 
 #[derive(Serialize)]
-struct CollectivesDocument {
+struct CollectiveSettingsDocument {
     /// Number of chunks; null if each collective chooses its own number.
     chunks: Option<u32>,
     active: u32,
@@ -144,7 +146,7 @@ impl<'a> MachineSummary<'a> {
             size: dimension.size,
             bandwidth_bytes_per_s: dimension.bandwidth.bytes_per_second(),
             latency_ps: dimension.latency.0,
-            algorithm: name_of(&AlgorithmChoice::ALL, algorithm),
+            algorithm: name_of(&DimensionAlgorithmChoice::ALL, algorithm),
         });
         Self {
             name: machine.name(),
@@ -170,17 +172,17 @@ impl<'a> MachineDetails<'a> {
                 .map(NpuClassDocument::of_class)
                 .collect(),
             class_runs: runs
-                .map(|(first, last, class)| ClassRunDocument {
+                .map(|(first, last, class)| NpuClassRangeDocument {
                     first: first.0,
                     last: last.0,
                     class,
                 })
                 .collect(),
-            collectives: CollectivesDocument {
+            collectives: CollectiveSettingsDocument {
                 chunks: pipeline.chunks.map(NonZeroU32::get),
                 active: pipeline.active.get(),
-                schedule: name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
-                order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
+                schedule: name_of(&DimensionVisitOrder::ALL, &pipeline.inter),
+                order: name_of(&WaitingChunkPriority::ALL, &pipeline.intra),
             },
             remote_memory: machine
                 .first_remote_memory()

@@ -5,13 +5,13 @@ use clap::Parser;
 use serde_json::Value;
 
 #[derive(Parser)]
-struct Line {
+struct ModelCommandLine {
     #[command(flatten)]
     args: ModelArgs,
 }
 
 fn output(words: &[&str]) -> Result<String, Box<dyn Error>> {
-    let line = Line::try_parse_from([&["model"], words].concat())?;
+    let line = ModelCommandLine::try_parse_from([&["model"], words].concat())?;
     let mut out = Vec::new();
     run(&line.args, &mut out)?;
     Ok(String::from_utf8(out)?)

@@ -1,13 +1,13 @@
 //! Loads the machines that the arguments name.
 
-use super::ReplayRunArgs;
+use super::ReplayAndReportArgs;
 use chakram_base::config::toml_value_at;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
 use chakram_hardware::machine::{Machine, find_source, names_file};
 use chakram_jobs::{
-    self as job, MachineEdit, MachineValueChange, SoftwareStack, StackError, edits_from_preset,
-    machine_edits_between,
+    self as job, EditedMachineValue, MachineValueChange, SoftwareStack, StackError,
+    edits_from_preset, machine_edits_between,
 };
 use chakram_report::edits::{EditReport, EditRow};
 use chakram_report::summary::HashedInput;
@@ -27,7 +27,7 @@ pub struct LoadedMachine {
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
     /// Values in which the machine file differs from the preset of the same name.
-    pub edits: Vec<MachineEdit>,
+    pub edits: Vec<EditedMachineValue>,
     /// The machine without `--fill-domains`, on which jobs leave some NPUs in each rack unused.
     pub unfilled: Option<Machine>,
     /// The machine without the changes of keys, if there are any.
@@ -104,11 +104,11 @@ impl LoadedMachine {
     }
 }
 
-impl ReplayRunArgs {
+impl ReplayAndReportArgs {
     /// Loads a machine, and applies these arguments to it. If hashes are requested, also hashes the
     /// machine file.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
-        let MachineFile {
+        let MachineFileText {
             text,
             file,
             is_named,
@@ -169,23 +169,23 @@ pub fn load_machine(
     name: &str,
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-    let MachineFile { text, file, .. } = read_machine(name)?;
+    let MachineFileText { text, file, .. } = read_machine(name)?;
     let input = hash.then(|| hash_machine(name, &text));
     Ok((Machine::parse(&text, &file)?, input))
 }
 
 /// Text of a machine file, and its name in error messages.
-struct MachineFile {
+struct MachineFileText {
     text: String,
     file: String,
     /// True if the machine is a preset or a variant of a preset, false if the machine is a file.
     is_named: bool,
 }
 
-fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
+fn read_machine(name: &str) -> Result<MachineFileText, Box<dyn Error>> {
     Ok(
         match chakram_archive::read_archived_file(Path::new(name))? {
-            Some(text) => MachineFile {
+            Some(text) => MachineFileText {
                 text: String::from_utf8(text)
                     .map_err(|_| format!("{name}: the name of the machine is not UTF-8"))?,
                 file: name.to_owned(),
@@ -193,7 +193,7 @@ fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
             },
             None => {
                 let source = find_source(name)?;
-                MachineFile {
+                MachineFileText {
                     text: source.text.into_owned(),
                     file: source.file,
                     is_named: !names_file(name),

@@ -1,10 +1,10 @@
 //! Renders reports in the requested format, and describes the options that affected them.
 
-use super::ReplayRunArgs;
+use super::ReplayAndReportArgs;
 use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_engine::CommTiming;
 use chakram_report::report_csv::ReportCsvTable;
 use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
@@ -13,7 +13,7 @@ use chakram_trace::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-impl ReplayRunArgs {
+impl ReplayAndReportArgs {
     /// Describes the sources of durations for kernels and communication.
     fn describe_duration_basis(&self, kernels: &KernelBasis) -> String {
         let kernels = self.timing.describe_durations(kernels);

@@ -1,14 +1,14 @@
 //! The options and machine keys on the command line, as settings of a run. Each setting comes with the run that results
 //! without it.
 
-use super::{LoadedMachine, ReplayRunArgs};
+use super::{LoadedMachine, ReplayAndReportArgs};
 use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithoutSetting};
+use chakram_jobs::{EditedMachineValue, GivenSetting, ReplayOptionDefinition, RunWithoutSetting};
 use std::borrow::Cow;
 
-impl ReplayRunArgs {
+impl ReplayAndReportArgs {
     /// Returns a replay's settings: the command line's `options`, and the values in which the machine `loaded` differs
     /// from its preset.
     pub fn replay_settings<'a>(
@@ -38,7 +38,9 @@ impl ReplayRunArgs {
                         })))
                     }
                     // Exact options never change results, so a run without them needs no comparison.
-                    _ if ReplayOption::find_by_key(*key).is_some_and(|option| option.is_exact) => {
+                    _ if ReplayOptionDefinition::find_by_key(*key)
+                        .is_some_and(|option| option.is_exact) =>
+                    {
                         None
                     }
                     _ => Some(setting(Box::new(move || {
@@ -46,7 +48,7 @@ impl ReplayRunArgs {
                     }))),
                 }
             });
-        let edits = loaded.edits.iter().map(MachineEdit::to_setting);
+        let edits = loaded.edits.iter().map(EditedMachineValue::to_setting);
         given.chain(edits).collect()
     }
 

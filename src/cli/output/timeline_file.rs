@@ -22,7 +22,7 @@ pub struct TimelineArgs {
     timeline: Option<PathBuf>,
     /// Ranks in the timeline, such as 0-3,8
     #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "RANKS", requires = "timeline", value_parser = parse_ranks)]
-    timeline_ranks: Option<RankRanges>,
+    timeline_ranks: Option<TimelineRankRanges>,
     /// Start of the timeline, such as 1.5ms
     #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "TIME", requires = "timeline")]
     timeline_from: Option<Span>,
@@ -34,10 +34,10 @@ pub struct TimelineArgs {
 /// The parsed value of `--timeline-ranks`. The option has its own type, because clap treats a `Vec`
 /// as a repeated option.
 #[derive(Clone, Debug)]
-struct RankRanges(Vec<RangeInclusive<u32>>);
+struct TimelineRankRanges(Vec<RangeInclusive<u32>>);
 
 /// Parses ranks and ranges of ranks: `0-3,8`.
-fn parse_ranks(text: &str) -> Result<RankRanges, String> {
+fn parse_ranks(text: &str) -> Result<TimelineRankRanges, String> {
     let range = |part: &str| {
         let wrong =
             || format!("`{part}` is neither a rank nor a range of ranks; write for example 0-3,8");
@@ -53,7 +53,7 @@ fn parse_ranks(text: &str) -> Result<RankRanges, String> {
     text.split(',')
         .map(range)
         .collect::<Result<_, _>>()
-        .map(RankRanges)
+        .map(TimelineRankRanges)
 }
 
 impl TimelineArgs {
@@ -97,9 +97,9 @@ impl TimelineArgs {
 }
 
 /// Creates and completes timeline files.
-pub struct TimelineFile;
+pub struct TimelineFileCreator;
 
-impl TimelineFile {
+impl TimelineFileCreator {
     /// Starts the timeline of `prepared`, if the user wants one.
     pub fn start_timeline<'a>(
         args: &TimelineArgs,
@@ -146,9 +146,9 @@ fn timeline_format_of_path(path: &Path) -> TimelineFormat {
 }
 
 /// The file of a timeline, compressed if its name ends with `.gz`.
-pub struct TimelineSink(TimelineEncoding);
+pub struct TimelineSink(PlainOrGzipTimelineWriter);
 
-enum TimelineEncoding {
+enum PlainOrGzipTimelineWriter {
     Plain(io::BufWriter<OutputFile>),
     Compressed(GzipWriter<io::BufWriter<OutputFile>>),
 }
@@ -158,17 +158,17 @@ impl TimelineSink {
         let file = io::BufWriter::new(outputs.create_file(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
         Ok(Self(if compressed {
-            TimelineEncoding::Compressed(GzipWriter::new(file))
+            PlainOrGzipTimelineWriter::Compressed(GzipWriter::new(file))
         } else {
-            TimelineEncoding::Plain(file)
+            PlainOrGzipTimelineWriter::Plain(file)
         }))
     }
 
     /// Returns the complete file, which still has a temporary name.
     fn into_file(self) -> io::Result<OutputFile> {
         let file = match self.0 {
-            TimelineEncoding::Plain(file) => file,
-            TimelineEncoding::Compressed(compressor) => compressor.finish()?,
+            PlainOrGzipTimelineWriter::Plain(file) => file,
+            PlainOrGzipTimelineWriter::Compressed(compressor) => compressor.finish()?,
         };
         file.into_inner().map_err(io::IntoInnerError::into_error)
     }
@@ -177,14 +177,14 @@ impl TimelineSink {
 impl Write for TimelineSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.0 {
-            TimelineEncoding::Plain(file) => file.write(bytes),
-            TimelineEncoding::Compressed(compressor) => compressor.write(bytes),
+            PlainOrGzipTimelineWriter::Plain(file) => file.write(bytes),
+            PlainOrGzipTimelineWriter::Compressed(compressor) => compressor.write(bytes),
         }
     }
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.0 {
-            TimelineEncoding::Plain(file) => file.flush(),
-            TimelineEncoding::Compressed(compressor) => compressor.flush(),
+            PlainOrGzipTimelineWriter::Plain(file) => file.flush(),
+            PlainOrGzipTimelineWriter::Compressed(compressor) => compressor.flush(),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::flags::parser_of_choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
-use chakram_studies::schedule::{ChipAssignmentRule, LanguageModel, PartitionRule};
+use chakram_studies::schedule::{ChipAssignmentRule, DeapLanguageModel, PartitionRule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -143,8 +143,8 @@ pub struct ModelSizes {
 
 impl ModelSizes {
     /// Returns the language model. Each matrix product is cut into `parts` parts.
-    pub fn to_language_model(self, parts: u64) -> LanguageModel {
-        LanguageModel {
+    pub fn to_language_model(self, parts: u64) -> DeapLanguageModel {
+        DeapLanguageModel {
             embedding: self.embedding,
             forward: self.forward,
             heads: self.heads,

@@ -1,11 +1,11 @@
 //! Schedules as JSON, and as CSV tables.
 
 use super::tables::CutMatrixProducts;
-use super::work::TopologyRow;
+use super::work::TopologyScheduleResult;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_studies::schedule::{DataId, StepCost, StepLog, TransferSource};
+use chakram_studies::schedule::{ChipTransferLogEntry, DataId, StepTimeAndEnergy, TransferSource};
 use serde::Serialize;
 use std::fmt::Display;
 
@@ -17,11 +17,11 @@ struct ScheduleDocument<'r> {
     /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` if there is no table
     /// of cycles.
     mapped_layers: Option<usize>,
-    topologies: Vec<TopologyEntry<'r>>,
+    topologies: Vec<TopologyScheduleEntry<'r>>,
 }
 
 #[derive(Debug, Serialize)]
-struct TopologyEntry<'r> {
+struct TopologyScheduleEntry<'r> {
     name: &'r str,
     chips: usize,
     accelerators_per_chip: usize,
@@ -89,9 +89,10 @@ fn to_picoseconds(seconds: f64) -> u64 {
 
 impl SummedStepCosts {
     /// Returns the sums of the times, bytes and energies of all `steps`.
-    fn sum_steps(steps: &[StepCost]) -> Self {
-        let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
-        let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
+    fn sum_steps(steps: &[StepTimeAndEnergy]) -> Self {
+        let sum = |of: fn(&StepTimeAndEnergy) -> f64| steps.iter().map(of).sum::<f64>();
+        let bytes =
+            |of: fn(&StepTimeAndEnergy) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
         Self {
             dispatch_ps: to_picoseconds(sum(|step| step.dispatch)),
             communication_ps: to_picoseconds(sum(|step| step.communication)),
@@ -125,7 +126,7 @@ impl SummedStepCosts {
 }
 
 impl StepLogEntry {
-    fn from_log(entry: &StepLog) -> Self {
+    fn from_log(entry: &ChipTransferLogEntry) -> Self {
         let (data, number, piece) = match entry.data {
             DataId::Weights(number) => ("weights", number, None),
             DataId::Input(number) => ("input", number, None),
@@ -153,8 +154,8 @@ impl StepLogEntry {
     }
 }
 
-impl<'r> TopologyEntry<'r> {
-    fn from_row(row: &'r TopologyRow) -> Self {
+impl<'r> TopologyScheduleEntry<'r> {
+    fn from_row(row: &'r TopologyScheduleResult) -> Self {
         let steps = row.totals.steps.iter().enumerate();
         let steps = steps.map(|(step, cost)| StepEntry {
             step,
@@ -175,7 +176,10 @@ impl<'r> TopologyEntry<'r> {
     }
 }
 
-fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEntry<'_>> {
+fn sub_layers(
+    row: &TopologyScheduleResult,
+    step: usize,
+) -> impl Iterator<Item = SubLayerEntry<'_>> {
     (0..row.chip_count()).flat_map(move |chip| {
         let all = row.schedule.layers_of_chip(chip, row.accelerators, step);
         all.map(move |(accelerator, task)| SubLayerEntry {
@@ -190,14 +194,14 @@ fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEn
 
 /// Renders all results as one JSON document.
 pub fn render_json(
-    rows: &[TopologyRow],
+    rows: &[TopologyScheduleResult],
     partition: Option<&CutMatrixProducts>,
     mapped_layers: Option<usize>,
 ) -> String {
     let document = ScheduleDocument {
         partition,
         mapped_layers,
-        topologies: rows.iter().map(TopologyEntry::from_row).collect(),
+        topologies: rows.iter().map(TopologyScheduleEntry::from_row).collect(),
     };
     VersionedDocument::new("chakram.schedule.1", document).to_json_text()
 }
@@ -207,7 +211,7 @@ fn format_optional_cell(cell: Option<impl Display>) -> String {
 }
 
 /// Renders topologies as CSV, with one row per topology.
-pub fn csv_topologies(rows: &[TopologyRow]) -> String {
+pub fn csv_topologies(rows: &[TopologyScheduleResult]) -> String {
     let header = "topology,chips,accelerators_per_chip,parts,mean_distance,steps";
     let mut csv = CsvRows::new(&format!("{header},{}", SummedStepCosts::HEADER));
     for row in rows {
@@ -226,7 +230,7 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
 }
 
 /// Renders steps as CSV, with one row per step and topology.
-pub fn csv_steps(rows: &[TopologyRow]) -> String {
+pub fn csv_steps(rows: &[TopologyScheduleResult]) -> String {
     let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", SummedStepCosts::HEADER));
     for row in rows {
         for (step, cost) in row.totals.steps.iter().enumerate() {
@@ -239,7 +243,7 @@ pub fn csv_steps(rows: &[TopologyRow]) -> String {
 }
 
 /// Renders the log as CSV, with one row per log entry and topology.
-pub fn csv_log(rows: &[TopologyRow]) -> String {
+pub fn csv_log(rows: &[TopologyScheduleResult]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
     for row in rows {

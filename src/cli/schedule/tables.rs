@@ -1,11 +1,11 @@
 //! Prints tables of topologies, of cut matrix products, and of steps.
 
 use super::args::ModelSizes;
-use super::work::TopologyRow;
+use super::work::TopologyScheduleResult;
 use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
-use chakram_studies::schedule::{CutDirection, LanguageModel, PartitionRule, PartitionedModel};
+use chakram_studies::schedule::{CutDirection, DeapLanguageModel, PartitionRule, PartitionedModel};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -22,12 +22,13 @@ fn format_time(seconds: f64) -> String {
 
 pub fn write_row(
     table: &TextTable<'_>,
-    row: &TopologyRow,
+    row: &TopologyScheduleResult,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let steps = &row.totals.steps;
-    let sum =
-        |of: fn(&chakram_studies::schedule::StepCost) -> f64| steps.iter().map(of).sum::<f64>();
+    let sum = |of: fn(&chakram_studies::schedule::StepTimeAndEnergy) -> f64| {
+        steps.iter().map(of).sum::<f64>()
+    };
     let distance = row.mean_distance();
     let mut cells = vec![
         row.name.clone(),
@@ -69,7 +70,7 @@ impl CutMatrixProducts {
     /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
-            let model = LanguageModel {
+            let model = DeapLanguageModel {
                 partition,
                 ..sizes.to_language_model(sizes.tensor)
             };
@@ -135,7 +136,10 @@ pub fn print_matrix_product_cuts(
 }
 
 /// Prints the times of each step.
-pub fn print_steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+pub fn print_steps(
+    row: &TopologyScheduleResult,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let columns = [
         left_aligned_column("STEP", 6),
         right_aligned_column("communication", 15),

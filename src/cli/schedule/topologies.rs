@@ -2,11 +2,11 @@
 //! random graphs.
 
 use super::args::ScheduleArgs;
-use super::work::{LayerCosts, TopologyRow, WorkToSchedule, schedule_on_topology};
+use super::work::{LayerCostCache, TopologyScheduleResult, WorkToSchedule, schedule_on_topology};
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::ChipGraph;
-use chakram_studies::schedule::StepError;
+use chakram_studies::schedule::ScheduleRunError;
 use std::error::Error;
 use std::rc::Rc;
 
@@ -15,17 +15,17 @@ use std::rc::Rc;
 pub fn schedule_topologies(
     args: &ScheduleArgs,
     work: &Rc<WorkToSchedule>,
-    prices: &mut LayerCosts,
-    mut shown: impl FnMut(&TopologyRow) -> Result<(), Box<dyn Error>>,
-) -> Result<Vec<TopologyRow>, Box<dyn Error>> {
-    let mut rows: Vec<TopologyRow> = Vec::new();
+    prices: &mut LayerCostCache,
+    mut shown: impl FnMut(&TopologyScheduleResult) -> Result<(), Box<dyn Error>>,
+) -> Result<Vec<TopologyScheduleResult>, Box<dyn Error>> {
+    let mut rows: Vec<TopologyScheduleResult> = Vec::new();
     let mut state = args.seed;
     for name in &args.topology {
         if let Some(most) = parse_number_after_word(name, "tori:", 1024)? {
             for chips in 1..=most {
                 let widths = (1..=chips)
                     .filter(|width| chips.is_multiple_of(*width) && width * width <= chips);
-                let mut best: Option<TopologyRow> = None;
+                let mut best: Option<TopologyScheduleResult> = None;
                 for width in widths {
                     let graph =
                         ChipGraph::parse_named_shape(&format!("torus:{}x{width}", chips / width))?;
@@ -54,8 +54,10 @@ pub fn schedule_topologies(
                         // such chips do not exist.
                         Err(error)
                             if error
-                                .downcast_ref::<StepError>()
-                                .is_some_and(|error| matches!(error, StepError::NoRate(_))) =>
+                                .downcast_ref::<ScheduleRunError>()
+                                .is_some_and(|error| {
+                                    matches!(error, ScheduleRunError::NoRate(_))
+                                }) =>
                         {
                             continue;
                         }
@@ -63,7 +65,7 @@ pub fn schedule_topologies(
                     };
                 if best.is_none_or(|best| row.totals.total_seconds() < best) {
                     best = Some(row.totals.total_seconds());
-                    let row = TopologyRow {
+                    let row = TopologyScheduleResult {
                         name: format!("draw {draw}"),
                         ..row
                     };

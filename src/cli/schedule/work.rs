@@ -6,8 +6,8 @@ use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::compute::{LayerShape, LoopNestModel};
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
 use chakram_studies::schedule::{
-    ChipMachine, ChipSchedule, CycleTable, StepError, StepTotals, TaskCost, TaskGraph,
-    parse_schedule, schedule_tasks,
+    ChipMachine, ChipSchedule, CycleTable, ScheduleRunError, StepCostsAndTransferLog,
+    SubLayerTaskGraph, SubLayerTimeAndEnergy, parse_schedule, schedule_tasks,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,19 +15,19 @@ use std::rc::Rc;
 
 /// Sub-layers with their costs, and the schedule if the user gave a schedule file.
 pub struct WorkToSchedule {
-    pub graph: TaskGraph,
-    pub costs: Vec<TaskCost>,
+    pub graph: SubLayerTaskGraph,
+    pub costs: Vec<SubLayerTimeAndEnergy>,
     pub given: Option<ChipSchedule>,
     /// Number of parts per matrix product.
     pub parts: u64,
 }
 
 /// Results of scheduling the work on one topology.
-pub struct TopologyRow {
+pub struct TopologyScheduleResult {
     pub links: Option<ChipGraph>,
     pub name: String,
     pub schedule: ChipSchedule,
-    pub totals: StepTotals,
+    pub totals: StepCostsAndTransferLog,
     pub work: Rc<WorkToSchedule>,
     /// Number of accelerators on each chip.
     pub accelerators: usize,
@@ -35,7 +35,7 @@ pub struct TopologyRow {
     pub has_host: bool,
 }
 
-impl TopologyRow {
+impl TopologyScheduleResult {
     pub fn chip_count(&self) -> usize {
         self.schedule.chips.len().div_ceil(self.accelerators)
     }
@@ -48,27 +48,27 @@ impl TopologyRow {
 }
 
 /// Key of a layer: its loop sizes, strides and dilations.
-type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
+type LayerShapeKey = ([u64; 7], [u64; 2], [u64; 2]);
 
 /// Costs of layers, from a table of cycles or from a search for a mapping. Each layer's cost is looked up or computed
 /// only once.
-pub struct LayerCosts {
+pub struct LayerCostCache {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
-    pub known: BTreeMap<LayerKey, TaskCost>,
+    pub known: BTreeMap<LayerShapeKey, SubLayerTimeAndEnergy>,
     /// Number of layers that were mapped here because the table of cycles lacks them.
     pub mapped: usize,
 }
 
-impl LayerCosts {
-    pub fn layer_cost(&mut self, layer: &LayerShape) -> Result<TaskCost, String> {
+impl LayerCostCache {
+    pub fn layer_cost(&mut self, layer: &LayerShape) -> Result<SubLayerTimeAndEnergy, String> {
         let model = self.model;
         let key = (layer.sizes, layer.stride, layer.dilation);
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
         if let Some(row) = self.table.as_ref().and_then(|table| table.get(layer)) {
-            let cost = TaskCost {
+            let cost = SubLayerTimeAndEnergy {
                 seconds: model.gemmini.clock.time_for_cycles(row.cycles).as_seconds(),
                 joules: row.energy.map(|picojoules| picojoules * 1e-12),
                 cycles: row.cycles,
@@ -80,7 +80,7 @@ impl LayerCosts {
         let found = model.cost_of_best_mapping(layer, 1);
         let found = found
             .ok_or("found no mapping of a sub-layer\n  try: more mappings in --accelerator")?;
-        let cost = TaskCost {
+        let cost = SubLayerTimeAndEnergy {
             seconds: model.convert_to_time(found).as_seconds(),
             joules: Some(found.energy * 1e-12),
             cycles: found.cycles,
@@ -94,7 +94,7 @@ impl LayerCosts {
 pub fn load_work_to_schedule(
     args: &ScheduleArgs,
     parts: u64,
-    prices: &mut LayerCosts,
+    prices: &mut LayerCostCache,
 ) -> Result<WorkToSchedule, Box<dyn Error>> {
     let (graph, given) = match &args.file {
         Some(path) => {
@@ -128,8 +128,8 @@ pub fn schedule_on_topology(
     work: &Rc<WorkToSchedule>,
     links: Option<ChipGraph>,
     chips: usize,
-    prices: &mut LayerCosts,
-) -> Result<TopologyRow, Box<dyn Error>> {
+    prices: &mut LayerCostCache,
+) -> Result<TopologyScheduleResult, Box<dyn Error>> {
     let (rule, interpolation) = (args.rule, args.interpolate);
     let table = LinkRateByLinkCount::deap_table_three(interpolation);
     let technology = LinkRateByLinkCount {
@@ -154,7 +154,9 @@ pub fn schedule_on_topology(
             None => schedule_tasks(&work.graph, slots, rule)?,
         };
         let totals = match machine.simulate_steps(&work.graph, &schedule, &work.costs) {
-            Err(StepError::DoesNotFit { .. }) if work.given.is_none() && work.parts < 4096 => {
+            Err(ScheduleRunError::DoesNotFit { .. })
+                if work.given.is_none() && work.parts < 4096 =>
+            {
                 work = Rc::new(load_work_to_schedule(args, work.parts * 2, prices)?);
                 continue;
             }
@@ -166,7 +168,7 @@ pub fn schedule_on_topology(
         } else {
             name.to_owned()
         };
-        return Ok(TopologyRow {
+        return Ok(TopologyScheduleResult {
             name,
             links: machine.links,
             schedule,

@@ -104,14 +104,14 @@ impl FromStr for SloOption {
 }
 
 /// The language model or scenario that the argument SCENARIO names.
-pub enum LlmInput {
+pub enum LlmModelOrScenario {
     /// Name of a model; options describe the rest of its scenario.
     Model(String),
     /// Text of a scenario.
     Scenario(String),
 }
 
-impl LlmInput {
+impl LlmModelOrScenario {
     /// Determines whether `path` names a language model or a scenario. Returns `None` if `path` is neither a language
     /// model nor a scenario with a language model.
     pub fn detect_llm_input(path: &Path) -> Option<Self> {
@@ -153,7 +153,7 @@ impl LlmObserver for RequestRowWriter<'_> {
 }
 
 #[derive(Serialize)]
-struct LlmDocument<'r> {
+struct LlmReportDocument<'r> {
     report: &'r LlmReport,
 }
 
@@ -331,16 +331,16 @@ pub fn split_output_option_values(
 /// Returns the scenario that the command line names, changed by the options.
 fn scenario_from_command_line(
     args: &ServeArgs,
-    input: &LlmInput,
+    input: &LlmModelOrScenario,
     answer: Option<LengthDistribution>,
 ) -> Result<LlmScenario, Box<dyn Error>> {
     let mut scenario = match input {
-        LlmInput::Model(name) => {
+        LlmModelOrScenario::Model(name) => {
             check_llm_servable(name)?;
             let text = scenario_text(args, name, answer)?;
             LlmScenario::parse(&text, "the command line", Path::new(""))?
         }
-        LlmInput::Scenario(text) => {
+        LlmModelOrScenario::Scenario(text) => {
             args.llm.reject_all_llm_options().map_err(|_| {
                 "options that describe a language model only go with a model's name; a scenario has keys for them\n  try: the keys of the scenario"
             })?;
@@ -414,11 +414,11 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
 /// Simulates the serving of a language model, and prints the result.
 pub fn run(
     args: &ServeArgs,
-    input: &LlmInput,
+    input: &LlmModelOrScenario,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     check_options(args)?;
-    let is_model = matches!(input, LlmInput::Model(_));
+    let is_model = matches!(input, LlmModelOrScenario::Model(_));
     let (answer, file) = split_output_option_values(&args.output, is_model)?;
     let scenario = scenario_from_command_line(args, input, answer)?;
     let machine = args
@@ -468,7 +468,7 @@ pub fn run(
         found.warnings.extend(silent);
         let rendered = match args.format {
             ServeFormat::Json => {
-                VersionedDocument::new("chakram.serve-llm.1", LlmDocument { report: &found })
+                VersionedDocument::new("chakram.serve-llm.1", LlmReportDocument { report: &found })
                     .to_json_text()
             }
             ServeFormat::Csv => rows::render_classes_csv(&found),
@@ -495,10 +495,11 @@ fn plan_or_find_capacity(
     if let (true, Some(machine)) = (args.llm.plan, machine) {
         let found = plan_capacity(scenario, machine, args.attain)?;
         return Ok(match args.format {
-            ServeFormat::Json => {
-                VersionedDocument::new("chakram.serve-llm-plan.1", PlanDocument { plan: &found })
-                    .to_json_text()
-            }
+            ServeFormat::Json => VersionedDocument::new(
+                "chakram.serve-llm-plan.1",
+                LlmCapacityPlanDocument { plan: &found },
+            )
+            .to_json_text(),
             ServeFormat::Csv => plan_report::render_plan_csv(&found),
             ServeFormat::Text => plan_report::render_plan(&found, style),
         });
@@ -510,7 +511,7 @@ fn plan_or_find_capacity(
     Ok(match args.format {
         ServeFormat::Json => VersionedDocument::new(
             "chakram.serve-llm-capacity.1",
-            CapacityDocument { capacity: &row },
+            LlmCapacityDocument { capacity: &row },
         )
         .to_json_text(),
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
@@ -519,12 +520,12 @@ fn plan_or_find_capacity(
 }
 
 #[derive(Serialize)]
-struct PlanDocument<'r> {
+struct LlmCapacityPlanDocument<'r> {
     plan: &'r LlmCapacityPlan,
 }
 
 #[derive(Serialize)]
-struct CapacityDocument<'r> {
+struct LlmCapacityDocument<'r> {
     capacity: &'r TriedEngineConfiguration,
 }
 

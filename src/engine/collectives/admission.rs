@@ -1,14 +1,14 @@
 //! Admits chunks to their stages: immediately, through queues of NPUs, or in the schedule's order.
 
 use super::executor::ChunkExecutor;
-use crate::discipline::{Discipline, EngineCollectiveBackend};
-use crate::effects::{Effects, FollowUp};
-use crate::event::{Event, EventClass};
+use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::effects::{Effects, LoopFollowUpWork};
+use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::{CellIndex, ChunkAtMember, RunIndex};
 use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::Time;
-use chakram_hardware::collective::ChunkQueueSpec;
+use chakram_hardware::collective::StageChunkQueue;
 use chakram_hardware::network::NetworkBackend;
 
 /// Queue or phase that must admit a chunk before the chunk begins a stage.
@@ -16,7 +16,7 @@ use chakram_hardware::network::NetworkBackend;
 pub(super) enum StageAdmissionCondition {
     Nothing,
     /// The chunk waits in a queue of its NPU.
-    Queue(ChunkQueueSpec),
+    Queue(StageChunkQueue),
     /// The chunk waits for its place in the schedule's admission order of this phase.
     Ordered(usize),
 }
@@ -41,7 +41,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             if M::Order::AT_ONCE {
                 effects
                     .agenda
-                    .push(now, Event::new(EventClass::Vacant, id.0, position.0))
+                    .push(now, PackedEvent::new(EventClass::Vacant, id.0, position.0))
             } else {
                 self.complete_member_node(fabric, effects, now, id, position)
             }
@@ -185,7 +185,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        queue: ChunkQueueSpec,
+        queue: StageChunkQueue,
     ) {
         self.queues.leave_queue(npu, queue.number);
         self.admit_waiting_chunks(fabric, effects, now, npu, queue);
@@ -199,14 +199,14 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        queue: ChunkQueueSpec,
+        queue: StageChunkQueue,
     ) {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
             self.open_stage(fabric, effects, now, at);
             // The script may have ended within the call. Process the effects of that end before the next chunk begins.
             if effects.work.len() > before {
-                effects.push_follow_up(FollowUp::Admit(npu, queue));
+                effects.push_follow_up(LoopFollowUpWork::Admit(npu, queue));
                 return;
             }
         }

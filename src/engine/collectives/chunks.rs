@@ -2,17 +2,17 @@
 
 use super::admission::StageAdmissionCondition;
 use super::executor::ChunkExecutor;
-use super::run::{ChunkLinePlace, ChunkProgress, ChunkStagePlace};
-use super::schedule_cache::StageRef;
-use crate::discipline::{Discipline, EngineCollectiveBackend};
-use crate::effects::{Effects, FollowUp};
-use crate::event::{Event, EventClass};
-use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{ChunkAtMember, RunIndex, SharedStep};
+use super::run::{ChunkLinePlace, ChunkStagePlace, MemberChunkProgress};
+use super::schedule_cache::ScheduleStageRef;
+use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::effects::{Effects, LoopFollowUpWork};
+use crate::event::{EventClass, PackedEvent};
+use crate::fabric::{Fabric, InFlightMessageContext};
+use crate::ids::{ChunkAtMember, CollectiveStageStep, RunIndex};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
-use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
-use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage};
+use chakram_hardware::collective::{MemberLinePosition, ScriptEvent, SendStep};
+use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
@@ -70,7 +70,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let run = &mut self.runs[at.run];
         let other = run.cell_in_other_strand(at.cell);
         let progress = run.progress.as_mut().expect("it has begun");
-        progress.cells[other.index()] = ChunkProgress {
+        progress.cells[other.index()] = MemberChunkProgress {
             stage: number,
             begun: true,
             leaving: false,
@@ -123,7 +123,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             if M::Order::AT_ONCE {
                 effects
                     .agenda
-                    .push(now, Event::of_chunk_at_member(EventClass::Found, at))
+                    .push(now, PackedEvent::of_chunk_at_member(EventClass::Found, at))
             } else {
                 self.on_message_received(effects, now, at)
             }
@@ -139,7 +139,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        SharedStep { stage, number }: SharedStep,
+        CollectiveStageStep { stage, number }: CollectiveStageStep,
     ) {
         let shared = self.shared_stage_number(at);
         let run = &mut self.runs[at.run];
@@ -258,7 +258,13 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
 
     /// Returns step `i` of the member at a position on a line.
     #[inline]
-    fn step_at(&self, stage: StageRef, slot: u16, line: LinePosition, i: u32) -> Option<SendStep> {
+    fn step_at(
+        &self,
+        stage: ScheduleStageRef,
+        slot: u16,
+        line: MemberLinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
         let stage = self.schedules.stage_at(stage);
         self.backend.nth_send(stage, slot, line, i)
     }
@@ -323,7 +329,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         };
         let to = phase.move_position(position, to);
         let receiver = at.cell.move_to_position(position, to);
-        let op = fabric.allocate_op(InFlightOp::Step {
+        let op = fabric.allocate_op(InFlightMessageContext::Step {
             run: at.run,
             from: at.cell,
             to: receiver,
@@ -362,9 +368,9 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             // With a sub-grid and ideal switching, closed forms assume that ports serve messages in the order of
             // arrival, so all messages get the same priority.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
-                MessagePriority::default()
+                ReceiverProgramPosition::default()
             } else {
-                MessagePriority {
+                ReceiverProgramPosition {
                     strand: receiver.0,
                     step: u64::from(number.0) << 32 | u64::from(step.recv_posted),
                 }
@@ -376,9 +382,9 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             if asked {
                 effects
                     .agenda
-                    .push(now, Event::of_op(EventClass::Requested, 0, op))
+                    .push(now, PackedEvent::of_op(EventClass::Requested, 0, op))
             } else {
-                let step = SharedStep {
+                let step = CollectiveStageStep {
                     stage: shared,
                     number: taken,
                 };
@@ -437,7 +443,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             // queue must still be released, because all collectives share the queues.
             if let StageAdmissionCondition::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
-                    effects.push_follow_up(FollowUp::Leave(npu, queue));
+                    effects.push_follow_up(LoopFollowUpWork::Leave(npu, queue));
                 } else {
                     self.leave_stage_queue(fabric, effects, now, npu, queue);
                 }

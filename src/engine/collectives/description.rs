@@ -1,14 +1,14 @@
 //! Describes why collectives in flight still wait when no event is pending.
 
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
-use crate::plan::GroupPlan;
+use crate::plan::PlacedRankGroup;
 use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
     /// Describes why a member's chunks wait, in a collective whose members have all arrived.
     pub fn describe_waiting_chunks(
         &self,
-        group: &GroupPlan,
+        group: &PlacedRankGroup,
         member: MemberIndex,
         is_scripted: bool,
     ) -> String {

@@ -5,13 +5,13 @@ use super::run::{ChunkLinePlace, ChunkStagePlace};
 use crate::agenda::Agenda;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
+use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransfer, CompletionToken, EndpointCost, TransferCause,
+    BusEventScheduler, BusTransfer, BusTransferCause, CompletionToken, EndpointMessageProcessing,
 };
 use chakram_hardware::network::NetworkBackend;
 
@@ -20,13 +20,13 @@ struct NpuBusEventScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusEventScheduler for NpuBusEventScheduler<'_> {
     fn schedule_event(&mut self, at: Time, event: u32) {
-        let event = Event::new(EventClass::Bus, self.1.0, event);
+        let event = PackedEvent::new(EventClass::Bus, self.1.0, event);
         self.0.add_delay_end(self.1, at, event, 0);
     }
 }
 
 /// Creates the token of a bus transfer. The token encodes `event`, which follows the transfer's completion.
-fn completion_token(event: Event, detail: u32) -> CompletionToken {
+fn completion_token(event: PackedEvent, detail: u32) -> CompletionToken {
     let word = event.packed_content();
     CompletionToken { word, detail }
 }
@@ -51,21 +51,21 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-        let event = Event::of_chunk_at_member(EventClass::Opened, at);
+        let event = PackedEvent::of_chunk_at_member(EventClass::Opened, at);
         match self.backend.endpoint_cost(of) {
-            EndpointCost::Instant => {
+            EndpointMessageProcessing::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits = credits;
             }
-            EndpointCost::Delay(delay) if credits > 0 => {
+            EndpointMessageProcessing::Delay(delay) if credits > 0 => {
                 effects
                     .agenda
                     .add_delay_end(npu, now + delay, event, credits);
             }
-            EndpointCost::Delay(_) => {}
-            EndpointCost::Bus => {
+            EndpointMessageProcessing::Delay(_) => {}
+            EndpointMessageProcessing::Bus => {
                 for _ in 0..credits {
-                    let (passing, token) = (TransferCause::Start, completion_token(event, 1));
+                    let (passing, token) = (BusTransferCause::Start, completion_token(event, 1));
                     let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
@@ -108,15 +108,15 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let endpoint = self
             .backend
             .endpoint_cost(stage.expect("it listens in a stage"));
-        if endpoint == EndpointCost::Instant {
+        if endpoint == EndpointMessageProcessing::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
             progress.cells[at.cell.index()].credits += 1;
             return;
         }
         let group = self.groups[run.group].plan;
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-        let event = Event::of_chunk_at_member(EventClass::EndpointDone, at);
-        if let EndpointCost::Delay(delay) = endpoint {
+        let event = PackedEvent::of_chunk_at_member(EventClass::EndpointDone, at);
+        if let EndpointMessageProcessing::Delay(delay) = endpoint {
             effects.agenda.add_delay_end(npu, now + delay, event, r);
         } else if let Some(ChunkStagePlace {
             stage,
@@ -124,7 +124,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             line: Some(line),
         }) = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
         {
-            let passing = TransferCause::Reception(r - 1);
+            let passing = BusTransferCause::Reception(r - 1);
             let load = self.backend.bus_transfer(
                 self.schedules.stage_at(stage),
                 queue_slot,
@@ -145,10 +145,10 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         now: Time,
         npu: Npu,
         event: u32,
-    ) -> Option<(Event, u32)> {
+    ) -> Option<(PackedEvent, u32)> {
         let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
         let token = self.backend.handle_bus_event(now, npu, event, clock)?;
-        Some((Event::from_word(token.word), token.detail))
+        Some((PackedEvent::from_word(token.word), token.detail))
     }
 
     /// Continues an NPU's bus after the caller has carried out the consequences of an event.
@@ -196,7 +196,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                 let run = &self.runs[at.run];
                 let group = self.groups[run.group].plan;
                 let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-                let event = Event::of_chunk_at_member(EventClass::Reduced, at);
+                let event = PackedEvent::of_chunk_at_member(EventClass::Reduced, at);
                 effects.agenda.add_delay_end(npu, now + span, event, 0);
             }
         }

@@ -3,17 +3,17 @@
 use super::chunk_queues::ChunkQueues;
 use super::direction_matching::SenderNumberedMessage;
 use super::group::RunningGroups;
-use super::recorded::WaitTotals;
-use super::requests::WithheldSteps;
+use super::recorded::CollectiveWaitTotals;
+use super::requests::RendezvousWithheldMessages;
 use super::run::CollectiveRun;
 use super::runs::CollectiveRuns;
 use super::schedule_cache::ScheduleCache;
 use crate::CollectiveRecord;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
-use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{CellIndex, ChunkAtMember, RunIndex, SharedStep};
+use crate::event::{EventClass, PackedEvent};
+use crate::fabric::{Fabric, InFlightMessageContext};
+use crate::ids::{CellIndex, ChunkAtMember, CollectiveStageStep, RunIndex};
 use crate::run_settings::RunSettings;
 use chakram_base::ids::Position;
 use chakram_base::units::{Span, Time};
@@ -30,7 +30,7 @@ pub struct ChunkExecutor<'a, M: EngineCollectiveBackend> {
     pub(super) queues: ChunkQueues,
     /// Chunks that have begun a stage but have not yet advanced in it.
     pub(super) begun_chunks: Vec<ChunkAtMember>,
-    pub(super) withheld: WithheldSteps,
+    pub(super) withheld: RendezvousWithheldMessages,
     /// True if members of a collective may run the same stage in different directions or trees.
     pub(super) mixed_directions: bool,
     /// End time and position of each member, recorded while a collective is rehearsed; otherwise `None`.
@@ -48,7 +48,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
             schedules: ScheduleCache::default(),
             queues: ChunkQueues::default(),
             begun_chunks: Vec::new(),
-            withheld: WithheldSteps::default(),
+            withheld: RendezvousWithheldMessages::default(),
             mixed_directions,
             rehearsed_ends: None,
         }
@@ -67,7 +67,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        event: Event,
+        event: PackedEvent,
         detail: u32,
     ) {
         let at = event.chunk_at_member();
@@ -108,7 +108,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         now: Time,
         to: ChunkAtMember,
         from: CellIndex,
-        mut step: SharedStep,
+        mut step: CollectiveStageStep,
     ) {
         if self.mixed_directions {
             let message = SenderNumberedMessage {
@@ -146,10 +146,10 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        of: InFlightOp,
+        of: InFlightMessageContext,
     ) {
         match of {
-            InFlightOp::Step {
+            InFlightMessageContext::Step {
                 run,
                 from,
                 to,
@@ -159,11 +159,11 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
                 let number = recv_posted;
                 let (to, step) = (
                     ChunkAtMember { run, cell: to },
-                    SharedStep { stage, number },
+                    CollectiveStageStep { stage, number },
                 );
                 self.on_step_message_arrived(fabric, effects, now, to, from, step);
             }
-            InFlightOp::Scripted {
+            InFlightMessageContext::Scripted {
                 run,
                 from,
                 to,
@@ -183,7 +183,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
                     cue,
                 );
             }
-            InFlightOp::ChunkRequest {
+            InFlightMessageContext::ChunkRequest {
                 run,
                 from,
                 to,
@@ -203,7 +203,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
                 };
                 if let Some(number) = number {
                     let to = ChunkAtMember { run, cell: to };
-                    let step = SharedStep { stage, number };
+                    let step = CollectiveStageStep { stage, number };
                     self.on_request(fabric, effects, now, to, step);
                 }
             }
@@ -232,7 +232,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         now: Time,
         id: RunIndex,
         stepwise: bool,
-        (waited, waited_for): WaitTotals,
+        (waited, waited_for): CollectiveWaitTotals,
         transfer: Span,
     ) {
         let run = &self.runs[id];

@@ -9,10 +9,10 @@
 //! submitted together with the other message.
 
 use super::Collectives;
-use super::lone_run::MainLoopProgress;
+use super::lone_run::LoneRunStopPoint;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
+use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
 use chakram_base::ids::{MemberIndex, Npu};
@@ -48,7 +48,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         (run.answer.number, run.answer.settlement) = (number, effects.progress.settlement_count());
         run.answer.start = now;
         self.answers.closed += 1;
-        let event = Event::of_run(EventClass::Run, id, number);
+        let event = PackedEvent::of_run(EventClass::Run, id, number);
         effects.agenda.push(now + span, event);
         true
     }
@@ -169,7 +169,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             Vec::new()
         };
         self.release_reservation(fabric, id, number);
-        let present = MainLoopProgress {
+        let present = LoneRunStopPoint {
             now,
             done: effects.progress.settlement_count() > settled,
             rounds: effects.progress.round_count(),

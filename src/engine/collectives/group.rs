@@ -1,19 +1,19 @@
 //! The groups of launches in flight, with the launch order of each group's collectives.
 
-use super::launch_order::LaunchOrder;
+use super::launch_order::CollectiveLaunchOrder;
 use crate::dataflow::ProgramFirstIndices;
 use crate::ids::{
-    GroupIndex, GroupSlot, InstanceId, InstanceIndex, InstanceNode, ReplayGroupId, RunIndex,
+    GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId, RunIndex,
 };
-use crate::plan::{GroupPlan, NONE, ReplayPlan};
+use crate::plan::{NONE, PlacedRankGroup, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use std::ops::{Index, IndexMut};
 
 /// A group of one launch in flight.
 #[derive(Debug)]
 pub struct RunningGroup<'a> {
-    pub plan: &'a GroupPlan,
-    pub(super) order: LaunchOrder,
+    pub plan: &'a PlacedRankGroup,
+    pub(super) order: CollectiveLaunchOrder,
     /// Plan of the program that the launch executes.
     program: &'a ReplayPlan,
     /// First instance of the launch.
@@ -96,7 +96,7 @@ impl<'a> RunningGroups<'a> {
         let groups = (numbers.first_group.0..).zip(&plan.groups);
         self.all.extend(groups.map(|(id, group)| RunningGroup {
             plan: group,
-            order: LaunchOrder::new(group),
+            order: CollectiveLaunchOrder::new(group),
             program: plan,
             first_instance,
             first_id: numbers.first_instance,
@@ -121,7 +121,7 @@ impl<'a> RunningGroups<'a> {
     /// Marks a member's `node` as ready for a collective. Returns true if the member may start the collective.
     /// Otherwise parks the node until [`Self::next_parked`] returns it.
     #[inline]
-    pub fn mark_ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
+    pub fn mark_ready(&mut self, slot: LaunchGroupMember, sequence: u32, node: u32) -> bool {
         self[slot.group]
             .order
             .mark_ready(slot.member, sequence, node)

@@ -5,9 +5,9 @@ use super::Collectives;
 use super::fast_forward::ArrivalWave;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
-use crate::event::Event;
+use crate::event::PackedEvent;
 use crate::event_loop::{self, LoopComponents};
-use crate::fabric::{Fabric, InFlightOp};
+use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::{ChunkAtMember, RunIndex};
 use chakram_base::ids::MemberIndex;
 use chakram_base::interrupt::Interruption;
@@ -19,7 +19,7 @@ use std::vec::IntoIter;
 
 /// Progress of the main loop at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MainLoopProgress {
+pub(super) struct LoneRunStopPoint {
     pub now: Time,
     /// True if the main loop has finished all rounds of the instant that contain events of the collective. False if the
     /// main loop has finished only `rounds` rounds.
@@ -29,7 +29,7 @@ pub(super) struct MainLoopProgress {
     pub all: bool,
 }
 
-impl MainLoopProgress {
+impl LoneRunStopPoint {
     /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
@@ -43,7 +43,7 @@ impl MainLoopProgress {
 /// this case, the simulation also handles all its events at this instant. Otherwise the simulation executes the same
 /// number of rounds as the main loop. The main loop then submits the messages of the simulation's last round together
 /// with its own messages.
-struct LoneRun<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
+struct LoneCollectiveLoop<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
     own: &'x mut Effects,
@@ -51,18 +51,20 @@ struct LoneRun<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     /// Members that have not arrived yet, grouped by arrival time.
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
-    present: Option<MainLoopProgress>,
+    present: Option<LoneRunStopPoint>,
     /// Current instant; `handled` is the number of rounds already handled at this instant.
     at: Time,
     handled: u32,
-    round: Vec<Event>,
+    round: Vec<PackedEvent>,
 }
 
-impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents for LoneRun<'_, '_, '_, N, M> {
+impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
+    for LoneCollectiveLoop<'_, '_, '_, N, M>
+{
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
         let is_reached =
-            |present: MainLoopProgress| wave.is_none() && present.is_reached(self.at, self.handled);
+            |present: LoneRunStopPoint| wave.is_none() && present.is_reached(self.at, self.handled);
         if present.is_some_and(is_reached) {
             return None;
         }
@@ -121,9 +123,9 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         own: &mut Effects,
         id: RunIndex,
         waves: Vec<ArrivalWave>,
-        present: Option<MainLoopProgress>,
+        present: Option<LoneRunStopPoint>,
     ) {
-        let mut alone = LoneRun {
+        let mut alone = LoneCollectiveLoop {
             collectives: self,
             fabric,
             own,
@@ -146,7 +148,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
         now: Time,
-        event: Event,
+        event: PackedEvent,
     ) {
         let Some(as_network_event) = event.as_network_event() else {
             self.handle_event(fabric, own, now, event, 0);
@@ -161,7 +163,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
                 }
                 // Scripted collectives have no closed form, so every message here belongs to a step.
                 DeliveryNotice::Injected(op) => {
-                    if let InFlightOp::Step { run, from, .. } = fabric.in_flight_op(op) {
+                    if let InFlightMessageContext::Step { run, from, .. } = fabric.in_flight_op(op)
+                    {
                         self.chunks.on_step_message_left(
                             fabric,
                             own,

@@ -1,9 +1,9 @@
 //! Provides schedules for members that execute different collectives as the n-th collective of their group. Members can
 //! execute different collectives only if the replay matches collectives in issue order.
 
-use super::{Collectives, IssueMismatch, MemberCall};
+use super::{Collectives, IssueMismatch, MemberCollectiveCall};
 use crate::discipline::EngineCollectiveBackend;
-use crate::ids::{GroupSlot, InstanceNode, RunIndex};
+use crate::ids::{InstanceNode, LaunchGroupMember, RunIndex};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
@@ -14,8 +14,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// error.
     fn find_differing_schedule(
         &mut self,
-        call: MemberCall<'_, '_>,
-        slot: GroupSlot,
+        call: MemberCollectiveCall<'_, '_>,
+        slot: LaunchGroupMember,
         run: RunIndex,
     ) -> Result<u32, usize> {
         let (graph, node) = (call.running.graph, call.node);
@@ -95,8 +95,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// as the mismatch.
     pub(super) fn check_calls_equal(
         &mut self,
-        call: MemberCall<'_, '_>,
-        slot: GroupSlot,
+        call: MemberCollectiveCall<'_, '_>,
+        slot: LaunchGroupMember,
         run: RunIndex,
     ) {
         let (graph, node) = (call.running.graph, call.node);

@@ -10,16 +10,16 @@ use crate::CommTiming;
 use crate::dataflow::Dataflow;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
+use crate::event::{EventClass, PackedEvent};
 use crate::ids::RunIndex;
-use crate::plan::{GroupPlan, NONE};
+use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
 /// Total waiting time of a collective's members, and, if known, the rank that caused most of that time together with
 /// its share.
-pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
+pub(super) type CollectiveWaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
     /// Returns true if a collective node waits neither for other members nor for its place in the launch order. A node
@@ -110,7 +110,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         run.arrivals.arrived_now = fresh;
         if all {
             self.answers.recorded += 1;
-            let event = Event::of_run(EventClass::Run, id, 0);
+            let event = PackedEvent::of_run(EventClass::Run, id, 0);
             effects.agenda.push(run.recorded.end, event);
         }
     }
@@ -137,7 +137,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
         running: &RunningGroup<'_>,
-    ) -> WaitTotals {
+    ) -> CollectiveWaitTotals {
         let group = running.plan;
         let root =
             root_of(group, run.sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
@@ -172,7 +172,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
 }
 
 /// Returns the root's member index, or `None` if the collective has no root.
-fn root_of(group: &GroupPlan, sequence: u32) -> Option<MemberIndex> {
+fn root_of(group: &PlacedRankGroup, sequence: u32) -> Option<MemberIndex> {
     let call = &group.calls[sequence as usize];
     let has_root = call.kind.has_root();
     has_root.then(|| group.extent.member_at[call.root.index()])

@@ -22,15 +22,15 @@
 
 use super::Collectives;
 use super::run::CollectiveRun;
-use crate::discipline::{Discipline, EngineCollectiveBackend};
+use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
+use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
-use crate::plan::{GroupPlan, NONE};
+use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLink};
+use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLinkUse};
 use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
@@ -43,22 +43,22 @@ const MOST_PATTERNS_APART: usize = 2;
 
 /// Member end times and link use of a collective that ran alone. All times are relative to the first arrival.
 #[derive(Debug)]
-pub(super) struct CollectiveRehearsal {
+pub(super) struct CollectiveRehearsalResult {
     /// Arrival time of each member. An absent member has the arrival time of the last present member.
     pattern: Vec<Span>,
     /// End time and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
     /// The collective's use of each link.
-    pub links: Vec<RehearsedLink>,
+    pub links: Vec<RehearsedLinkUse>,
 }
 
-impl CollectiveRehearsal {
+impl CollectiveRehearsalResult {
     /// Creates a rehearsal from the members' end times. Returns `None` if one member ends at or before the instant at which
     /// another arrives: the result then depends on the order of rounds, which a rehearsal does not record.
     fn new(
         pattern: Vec<Span>,
         mut ends: Vec<(Span, Position)>,
-        links: Vec<RehearsedLink>,
+        links: Vec<RehearsedLinkUse>,
     ) -> Option<Self> {
         ends.sort_unstable();
         let last = pattern.iter().max().copied().unwrap_or_default();
@@ -81,7 +81,7 @@ pub(super) enum RehearsalState {
     /// saves. Therefore only the second collective is rehearsed.
     UsedOnce,
     /// Rehearsals are available.
-    Known(Vec<Arc<CollectiveRehearsal>>),
+    Known(Vec<Arc<CollectiveRehearsalResult>>),
     /// Collectives of the schedule cannot be rehearsed.
     Impossible,
 }
@@ -260,7 +260,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &mut self,
         effects: &mut Effects,
         id: RunIndex,
-        rehearsal: Arc<CollectiveRehearsal>,
+        rehearsal: Arc<CollectiveRehearsalResult>,
         (number, start): (u32, Time),
     ) {
         let run = &mut self.chunks.runs[id];
@@ -271,7 +271,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         (answer.number, answer.start, answer.is_held) = (number, start, false);
         answer.settlement = effects.progress.settlement_count();
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
-        let event = Event::of_run(EventClass::Run, id, number);
+        let event = PackedEvent::of_run(EventClass::Run, id, number);
         effects.agenda.push(start + first, event);
     }
 
@@ -343,7 +343,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         effects: &mut Effects,
         id: RunIndex,
         together: bool,
-    ) -> Option<(Arc<CollectiveRehearsal>, u64)> {
+    ) -> Option<(Arc<CollectiveRehearsalResult>, u64)> {
         let run = &self.chunks.runs[id];
         let (schedule, own) = (run.schedule, relative_arrival_times(run, together));
         let may_skew = needs_all_members(run);
@@ -371,7 +371,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         let found = if self.chunks.is_scripted(&self.chunks.runs[id]) {
             None
         } else if let Some(ends) = self.compute_ends(fabric, id, &own) {
-            CollectiveRehearsal::new(own, ends, Vec::new()).map(|computed| (computed, 0))
+            CollectiveRehearsalResult::new(own, ends, Vec::new()).map(|computed| (computed, 0))
         } else {
             self.rehearse_run(fabric, effects, id, own, together)
         };
@@ -410,7 +410,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         if N::SHARED || M::Order::SENDS_END_ON_ARRIVAL || !is_simple {
             return None;
         }
-        let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
+        let PlacedRankGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let schedule = self.chunks.schedules.get(run.schedule);
         let arrivals = extent
             .member_at
@@ -430,7 +430,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         id: RunIndex,
         pattern: Vec<Span>,
         together: bool,
-    ) -> Option<(CollectiveRehearsal, u64)> {
+    ) -> Option<(CollectiveRehearsalResult, u64)> {
         match fabric.rehearsed_links() {
             Some(links) => links.begin_rehearsal(),
             None if N::SHARED => return None,
@@ -468,7 +468,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         let ends = ends.map(|(at, position)| (at.since(start), position));
         let ends: Vec<(Span, Position)> = ends.collect();
         let links = links.filter(|_| ends.len() == members);
-        let rehearsal = links.and_then(|links| CollectiveRehearsal::new(pattern, ends, links));
+        let rehearsal =
+            links.and_then(|links| CollectiveRehearsalResult::new(pattern, ends, links));
         if rehearsal.is_none() {
             fabric.subtract_rehearsed_messages(tried);
         }
@@ -505,7 +506,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             }
         };
         if let Some(&(end, _)) = next {
-            let event = Event::of_run(EventClass::Run, id, number);
+            let event = PackedEvent::of_run(EventClass::Run, id, number);
             effects.agenda.push(start + end, event);
             return;
         }

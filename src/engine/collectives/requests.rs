@@ -8,8 +8,8 @@ use super::executor::ChunkExecutor;
 use super::run::ChunkStagePlace;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
-use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{ChunkAtMember, SharedStep};
+use crate::fabric::{Fabric, InFlightMessageContext};
+use crate::ids::{ChunkAtMember, CollectiveStageStep};
 use chakram_base::ids::OpIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
@@ -17,16 +17,22 @@ use std::collections::BTreeMap;
 
 /// Messages that wait for a rendezvous request; the key is the cell (a chunk at a member), the stage and the step.
 #[derive(Debug, Default)]
-pub(super) struct WithheldSteps(BTreeMap<(ChunkAtMember, SharedStep), OpIndex>);
+pub(super) struct RendezvousWithheldMessages(
+    BTreeMap<(ChunkAtMember, CollectiveStageStep), OpIndex>,
+);
 
-impl WithheldSteps {
+impl RendezvousWithheldMessages {
     /// Stores the op of a step until the receiver requests it.
-    pub fn store_withheld_op(&mut self, at: ChunkAtMember, step: SharedStep, op: OpIndex) {
+    pub fn store_withheld_op(&mut self, at: ChunkAtMember, step: CollectiveStageStep, op: OpIndex) {
         self.0.insert((at, step), op);
     }
 
     /// Removes and returns the op of a requested step, or `None` if the step has not been taken yet.
-    pub fn take_withheld_op(&mut self, at: ChunkAtMember, step: SharedStep) -> Option<OpIndex> {
+    pub fn take_withheld_op(
+        &mut self,
+        at: ChunkAtMember,
+        step: CollectiveStageStep,
+    ) -> Option<OpIndex> {
         self.0.remove(&(at, step))
     }
 }
@@ -65,7 +71,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             let position = run.position_of_cell(at.cell);
             let phase = &group.extent.phases[self.backend.phase_index(stage)];
             let from = phase.move_position(position, source.from);
-            let op = InFlightOp::ChunkRequest {
+            let op = InFlightMessageContext::ChunkRequest {
                 run: at.run,
                 from: at.cell,
                 to: at.cell.move_to_position(position, from),
@@ -86,7 +92,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        step: SharedStep,
+        step: CollectiveStageStep,
     ) {
         if let Some(op) = self.withheld.take_withheld_op(at, step) {
             fabric.submit_withheld(now, op, effects);

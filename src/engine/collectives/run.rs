@@ -9,15 +9,15 @@
 
 use super::direction_matching::SenderNumberedMessage;
 use super::fast_forward::ArrivalWave;
-use super::recorded::WaitTotals;
-use super::rehearsal::CollectiveRehearsal;
-use super::schedule_cache::{ScheduleCache, StageRef};
+use super::recorded::CollectiveWaitTotals;
+use super::rehearsal::CollectiveRehearsalResult;
+use super::schedule_cache::{ScheduleCache, ScheduleStageRef};
 use crate::discipline::EngineCollectiveBackend;
 use crate::ids::{CellIndex, GroupIndex, SharedStage};
-use crate::plan::{GroupPlan, NONE};
+use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{MemberIndex, NodeIndex, Position, Rank, StageIndex};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
+use chakram_hardware::collective::{ChunkStageRoutes, CollectiveRequest, MemberLinePosition};
 use chakram_hardware::network::PortRange;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct CollectiveRun {
     /// Number of stages that each chunk passes.
     pub(super) length: usize,
     pub(super) recorded: RecordedMemberTimes,
-    pub(super) answer: AnalyticalAnswer,
+    pub(super) answer: AnalyticalAnswerState,
     /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
     /// State of the message-by-message simulation, or `None` before it begins.
@@ -91,7 +91,7 @@ pub(super) struct RecordedMemberTimes {
 
 /// State of a collective's analytical answer, which other traffic may withdraw.
 #[derive(Debug, Default)]
-pub(super) struct AnalyticalAnswer {
+pub(super) struct AnalyticalAnswerState {
     /// Identifies the analytical answer as long as other traffic can withdraw it; otherwise 0.
     pub number: u32,
     /// Number of times that the loop had settled the current instant when the answer was determined.
@@ -108,11 +108,11 @@ pub(super) struct AnalyticalAnswer {
     /// `start`.
     pub is_skewed: bool,
     /// The rehearsal that determines the answer. `told` is the number of members that have been notified of their end.
-    pub rehearsal: Option<Arc<CollectiveRehearsal>>,
+    pub rehearsal: Option<Arc<CollectiveRehearsalResult>>,
     pub told: u32,
 }
 
-impl AnalyticalAnswer {
+impl AnalyticalAnswerState {
     /// Returns true if the member at `position` has ended according to the rehearsal.
     pub fn has_notified_member(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
@@ -143,7 +143,7 @@ impl MemberArrivals {
 
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkProgress {
+pub(super) struct MemberChunkProgress {
     /// Current stage. [`OUTSIDE`] before the first stage, and the number of stages after the last stage.
     pub stage: StageIndex,
     /// True after the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.
@@ -163,17 +163,17 @@ pub(super) struct ChunkProgress {
 /// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkStagePlace {
-    pub stage: StageRef,
+    pub stage: ScheduleStageRef,
     pub queue_slot: u16,
-    pub line: Option<LinePosition>,
+    pub line: Option<MemberLinePosition>,
 }
 
 /// Place of a chunk at a member that takes part in the chunk's stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkLinePlace {
-    pub stage: StageRef,
+    pub stage: ScheduleStageRef,
     pub queue_slot: u16,
-    pub line: LinePosition,
+    pub line: MemberLinePosition,
 }
 
 /// Admissions of one member's chunks to one phase.
@@ -191,9 +191,9 @@ pub(super) struct StepwiseProgress {
     pub ports: PortRange,
     /// Progress of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
     /// two strands use the cells of the second strand.
-    pub cells: Vec<ChunkProgress>,
+    pub cells: Vec<MemberChunkProgress>,
     /// Queue slot of each chunk's passage through a stage, indexed by cell and stage. The backend assigns the slots
-    /// ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)).
+    /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// Admission progress by position and phase, if chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,
@@ -247,7 +247,7 @@ impl Default for CollectiveRun {
             strands: 1,
             length: 0,
             recorded: RecordedMemberTimes::default(),
-            answer: AnalyticalAnswer::default(),
+            answer: AnalyticalAnswerState::default(),
             messages: 0,
             progress: None,
         }
@@ -269,7 +269,7 @@ impl CollectiveRun {
     pub(super) fn reset_for_next_collective<S: Copy>(
         &mut self,
         of: CollectiveRunProperties,
-        schedule: &ChunkSchedule<S>,
+        schedule: &ChunkStageRoutes<S>,
     ) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
@@ -283,7 +283,7 @@ impl CollectiveRun {
         self.arrivals.ends.clear();
         self.own_schedules.clear();
         self.progress = None;
-        self.answer = AnalyticalAnswer::default();
+        self.answer = AnalyticalAnswerState::default();
         self.messages = 0;
         self.recorded.begins.clear();
         (self.recorded.end, self.recorded.transfer) = (Time::ZERO, Span::ZERO);
@@ -305,7 +305,7 @@ impl CollectiveRun {
 
     /// Returns the rank that started last among all members with a trace. If several members started last, returns the
     /// lowest of their ranks.
-    pub(super) fn last_rank_to_start(&self, plan: &GroupPlan) -> Rank {
+    pub(super) fn last_rank_to_start(&self, plan: &PlacedRankGroup) -> Rank {
         let late = self
             .arrivals
             .starts
@@ -320,7 +320,7 @@ impl CollectiveRun {
 
     /// Returns the total time that members waited for the last member, the last member's rank, and the waiting time
     /// that this rank caused. In a folded replay, the total includes the members that the replayed members represent.
-    pub(super) fn sum_waiting_times(&self, plan: &GroupPlan) -> WaitTotals {
+    pub(super) fn sum_waiting_times(&self, plan: &PlacedRankGroup) -> CollectiveWaitTotals {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
         let present = arrivals.enumerate().filter(|(_, (node, _))| **node != NONE);
@@ -341,7 +341,7 @@ impl CollectiveRun {
         // The multiplication cannot overflow, because `check_simulation_size` has already bounded the number of
         // cells (chunks at members).
         let cells = members * self.chunks as usize * self.strands as usize;
-        let outside = ChunkProgress {
+        let outside = MemberChunkProgress {
             stage: OUTSIDE,
             begun: false,
             leaving: false,
@@ -414,7 +414,7 @@ impl CollectiveRun {
     #[inline]
     pub(super) fn chunk_of_cell_or_first<S: Copy>(
         &self,
-        schedule: &ChunkSchedule<S>,
+        schedule: &ChunkStageRoutes<S>,
         cell: CellIndex,
     ) -> u32 {
         if schedule.is_uniform() {
@@ -441,7 +441,7 @@ impl CollectiveRun {
         &self,
         cell: CellIndex,
         schedules: &ScheduleCache<M::Stage>,
-        plan: &GroupPlan,
+        plan: &PlacedRankGroup,
         backend: &M,
     ) -> Option<ChunkStagePlace> {
         let progress = self.progress.as_ref()?;
@@ -450,7 +450,7 @@ impl CollectiveRun {
         let own = self.schedule_index_at(position);
         let schedule = schedules.get(own);
         let index = schedule.stage_index(self.chunk_of_cell_or_first(schedule, cell), number)?;
-        let stage = StageRef {
+        let stage = ScheduleStageRef {
             schedule: own,
             index: index as u32,
         };
@@ -459,7 +459,7 @@ impl CollectiveRun {
         let line = backend.line_position(&plan.extent, of, position, self.root);
         let line = match self.strand_of_cell(cell) {
             0 => line,
-            _ => line.map(LinePosition::reversed),
+            _ => line.map(MemberLinePosition::reversed),
         };
         Some(ChunkStagePlace {
             stage,

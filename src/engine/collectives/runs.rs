@@ -1,7 +1,7 @@
 //! List of the collectives in flight, which reuses entries.
 
 use super::run::CollectiveRun;
-use crate::ids::{GroupSlot, RunIndex};
+use crate::ids::{LaunchGroupMember, RunIndex};
 use chakram_base::ids::NodeIndex;
 use std::ops::{Index, IndexMut};
 
@@ -43,7 +43,11 @@ impl CollectiveRuns {
     }
 
     /// Returns the simulated collective to which the member's `node` belongs, or `None` if there is none.
-    pub fn find_begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
+    pub fn find_begun_run(
+        &self,
+        slot: LaunchGroupMember,
+        node: NodeIndex,
+    ) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {
             run.group == slot.group
                 && run.progress.is_some()

@@ -4,7 +4,7 @@ use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
-use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, MemberOrderChange};
+use chakram_hardware::collective::{ChunkStageRoutes, CollectiveRequest, MemberOrderChange};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 /// Reference to a stage: the index of its schedule, and its index in the schedule. The reference fits in a register, so
 /// passing it is faster than passing the stage itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StageRef {
+pub(super) struct ScheduleStageRef {
     pub schedule: u32,
     pub index: u32,
 }
@@ -22,7 +22,7 @@ pub(super) struct StageRef {
 /// A schedule, with its closed form once the closed form has been computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
-    pub schedule: ChunkSchedule<S>,
+    pub schedule: ChunkStageRoutes<S>,
     /// Duration of the collective if all members start together and nothing else is in flight. The outer `None` means
     /// that the duration is not computed yet, and the inner `None` that no closed form is proven exact.
     pub closed: Option<Option<Span>>,
@@ -57,7 +57,7 @@ impl<S: Copy> ScheduleCache<S> {
         request: &CollectiveRequest,
         root: Position,
         variant: u64,
-        work_out: impl FnOnce() -> ChunkSchedule<S>,
+        work_out: impl FnOnce() -> ChunkStageRoutes<S>,
     ) -> u32 {
         let key = (group, request.kind, request.bytes, root, variant);
         *self.index.entry(key).or_insert_with(|| {
@@ -72,12 +72,12 @@ impl<S: Copy> ScheduleCache<S> {
     }
 
     #[inline]
-    pub fn get(&self, number: u32) -> &ChunkSchedule<S> {
+    pub fn get(&self, number: u32) -> &ChunkStageRoutes<S> {
         &self.cached[number as usize].schedule
     }
 
     #[inline]
-    pub fn stage_at(&self, of: StageRef) -> &S {
+    pub fn stage_at(&self, of: ScheduleStageRef) -> &S {
         &self.get(of.schedule).all_stages()[of.index as usize]
     }
 

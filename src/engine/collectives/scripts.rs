@@ -8,15 +8,15 @@
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
-use crate::discipline::{Discipline, EngineCollectiveBackend};
+use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
-use crate::fabric::{Fabric, InFlightOp};
+use crate::event::{EventClass, PackedEvent};
+use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptMember};
-use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage};
+use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 
 impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the script's next actions.
@@ -41,7 +41,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                     part,
                 } => {
                     let run = &self.runs[at.run];
-                    let op = InFlightOp::Scripted {
+                    let op = InFlightMessageContext::Scripted {
                         run: at.run,
                         from: at.cell,
                         to: at
@@ -62,7 +62,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                     let run = &self.runs[at.run];
                     let group = self.groups[run.group].plan;
                     let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-                    let event = Event::of_chunk_at_member(EventClass::ScriptEvent, at);
+                    let event = PackedEvent::of_chunk_at_member(EventClass::ScriptEvent, at);
                     effects.agenda.add_delay_end(npu, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => {
@@ -117,7 +117,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         part: u32,
     ) {
         // The op only identifies an event, so it does not count as a message.
-        let op = fabric.allocate_event_op(InFlightOp::Scripted {
+        let op = fabric.allocate_event_op(InFlightMessageContext::Scripted {
             run: at.run,
             from: at.cell,
             to: at.cell,
@@ -126,7 +126,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         });
         effects
             .agenda
-            .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
+            .push(end, PackedEvent::of_op(EventClass::ScriptReceived, 0, op));
     }
 
     /// Submits a message of a script. Each member of a collective has one port per phase or, in some phases, one port
@@ -137,10 +137,10 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        op: InFlightOp,
+        op: InFlightMessageContext,
         amount: BufferShare,
     ) {
-        let InFlightOp::Scripted {
+        let InFlightMessageContext::Scripted {
             run: id,
             from,
             to,
@@ -163,8 +163,9 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
-        let differs =
-            |phase: &chakram_hardware::group::GroupPhase| phase.index(from) != phase.index(to);
+        let differs = |phase: &chakram_hardware::group::CollectiveDimensionPhase| {
+            phase.index(from) != phase.index(to)
+        };
         let port = |phase: Option<usize>, position, side| {
             let port = group.port_index(phase.unwrap_or(0), position, side);
             progress.ports.nth_port(port)
@@ -180,7 +181,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from.0,
-            turn: MessagePriority::default(),
+            turn: ReceiverProgramPosition::default(),
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
         fabric.submit_message::<M::Order>(now, key, message, effects);
@@ -207,7 +208,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         now: Time,
         op: OpIndex,
     ) {
-        if let InFlightOp::Scripted {
+        if let InFlightMessageContext::Scripted {
             run, from, part, ..
         } = fabric.forget_op(op)
         {

@@ -4,16 +4,16 @@
 use super::Collectives;
 use super::run::CollectiveRun;
 use crate::ReplayRefusal;
-use crate::discipline::{Discipline, EngineCollectiveBackend};
-use crate::effects::{Effects, FollowUp};
-use crate::event::{Event, EventClass};
+use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::effects::{Effects, LoopFollowUpWork};
+use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
-use crate::plan::GroupPlan;
+use crate::plan::PlacedRankGroup;
 use crate::price_changes::DurationAdjustment;
 use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::UncontendedCost;
+use chakram_hardware::collective::UncontendedMessageCosts;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
@@ -58,7 +58,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             self.notify_all_transfers_begin(effects, id);
             self.answers.closed += 1;
             self.record_member_end_order(id, &fresh);
-            let event = Event::of_run(EventClass::Run, id, 0);
+            let event = PackedEvent::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
             for &member in &fresh {
@@ -117,9 +117,9 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         if let Some(known) = cached.closed {
             return known;
         }
-        let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
+        let PlacedRankGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let network = fabric.network_model();
-        let quiet = UncontendedCost {
+        let quiet = UncontendedMessageCosts {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended_time(ends, amount),
             link_time: &|amount| network.link_time(amount),
@@ -217,7 +217,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
                 self.answers.closed += 1;
-                let event = Event::of_run(EventClass::Run, id, 0);
+                let event = PackedEvent::of_run(EventClass::Run, id, 0);
                 effects.agenda.push(now + latency, event);
             }
             return;
@@ -378,7 +378,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             ordered => ordered.iter().for_each(|member| end(member.index())),
         }
         if M::Order::AT_ONCE {
-            effects.push_follow_up(FollowUp::Record(id));
+            effects.push_follow_up(LoopFollowUpWork::Record(id));
         } else {
             self.chunks.record_ended_collective(effects, now, id, false);
         }

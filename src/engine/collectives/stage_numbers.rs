@@ -3,7 +3,7 @@
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
-use crate::discipline::{Discipline, EngineCollectiveBackend};
+use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::ids::{ChunkAtMember, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 

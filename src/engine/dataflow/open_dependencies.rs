@@ -25,7 +25,7 @@ pub(super) struct OpenDependencies {
 
 /// State of a node after one of its dependencies completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeState {
+pub(super) enum NodeReadiness {
     Waiting,
     Ready,
     /// All dependencies of the node are complete, and the node's delay begins.
@@ -87,19 +87,19 @@ impl OpenDependencies {
 
     /// Completes one dependency of a node, and returns the resulting state of the node.
     #[inline]
-    pub fn resolve_dependency(&mut self, node: usize) -> NodeState {
+    pub fn resolve_dependency(&mut self, node: usize) -> NodeReadiness {
         let left = &mut self.left[node];
         *left -= 1;
         match *left {
-            0 => NodeState::Ready,
+            0 => NodeReadiness::Ready,
             left if left & COUNT == 0 => self.refill_dependency_count(node),
-            _ => NodeState::Waiting,
+            _ => NodeReadiness::Waiting,
         }
     }
 
     /// Moves dependencies from `beyond` into a node's byte, after the byte's count has reached zero.
     #[inline(never)]
-    fn refill_dependency_count(&mut self, node: usize) -> NodeState {
+    fn refill_dependency_count(&mut self, node: usize) -> NodeReadiness {
         let flags = self.left[node];
         if flags & MORE != 0
             && let Ok(place) = self.beyond.binary_search_by_key(&node, |(node, _)| *node)
@@ -109,13 +109,13 @@ impl OpenDependencies {
             *beyond -= next;
             if next > 0 {
                 self.left[node] |= next as u8;
-                return NodeState::Waiting;
+                return NodeReadiness::Waiting;
             }
         }
         self.left[node] = 0;
         match flags & DELAYED {
-            0 => NodeState::Ready,
-            _ => NodeState::Delayed,
+            0 => NodeReadiness::Ready,
+            _ => NodeReadiness::Delayed,
         }
     }
 
@@ -193,15 +193,15 @@ mod tests {
                 for met in 1..degree {
                     assert_eq!(
                         open.resolve_dependency(node),
-                        NodeState::Waiting,
+                        NodeReadiness::Waiting,
                         "{met} of {degree}"
                     );
                     assert_eq!(open.open_dependency_count(node), Some(degree - met));
                     assert!(!open.has_met_dependencies(node));
                 }
                 let last = match degree % 2 {
-                    0 => NodeState::Delayed,
-                    _ => NodeState::Ready,
+                    0 => NodeReadiness::Delayed,
+                    _ => NodeReadiness::Ready,
                 };
                 assert_eq!(
                     open.resolve_dependency(node),

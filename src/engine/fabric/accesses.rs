@@ -7,10 +7,10 @@
 //! which arrive at the NPU's port when no other event of the instant is left. The port keeps a record of the access
 //! until the last chunk has arrived, so that no collective over this port is answered analytically.
 
-use super::{Fabric, InFlightOp};
+use super::{Fabric, InFlightMessageContext};
 use crate::dataflow::unpack_node;
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
+use crate::event::{EventClass, PackedEvent};
 use crate::ids::InstanceNode;
 use crate::plan::NONE;
 use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
@@ -19,10 +19,12 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
-    MOST_CHUNKS, MemoryAttachment, MemoryPorts, PortRequest, RemoteMemory, RemoteMemoryAccess,
-    RemoteMemoryModel,
+    ChunkPortArrival, MOST_CHUNKS, MemoryAttachment, MemoryPortNpus, RemoteMemory,
+    RemoteMemoryAccess, RemoteMemorySimulation,
 };
-use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
+use chakram_hardware::network::{
+    LoadStoreTransfer, NetworkBackend, NetworkModelKind, QueueingServerId,
+};
 use chakram_hardware::topology::Topology;
 
 /// If an access of `bytes` has too many chunks for the port simulation, returns the problem and a hint.
@@ -33,7 +35,7 @@ pub fn find_too_many_chunks_fault(
     bytes: u64,
 ) -> Option<(String, String)> {
     let model = options.network.unwrap_or(machine.network());
-    if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
+    if options.comm != CommTiming::Model || model == NetworkModelKind::ContentionFree {
         return None;
     }
     let chunks = remote.chunk_count(bytes, machine.topology().npu_count())?;
@@ -90,8 +92,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         let remote = remote.expect("the plan refused machines without");
         let endpoint = remote.endpoint_of_npu(access.npu, self.topology);
         let (known, whole) = match &mut remote.service {
-            MemoryService::Ports { .. } => (None, true),
-            MemoryService::Model(model) => (model.begin_access(now, access), false),
+            MemoryAccessServer::Ports { .. } => (None, true),
+            MemoryAccessServer::Model(model) => (model.begin_access(now, access), false),
         };
         if let Some(endpoint) = endpoint {
             effects.accesses.push(NetworkMemoryAccess {
@@ -122,10 +124,10 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             }
             if whole {
                 let InstanceNode { instance, node } = unpack_node(access.token);
-                let op = InFlightOp::Access { instance, node };
+                let op = InFlightMessageContext::Access { instance, node };
                 let op = self.ops.insert_uncounted_op(op);
                 let path = topology.path_between(ends);
-                let transfer = MemoryTransfer {
+                let transfer = LoadStoreTransfer {
                     op,
                     ends,
                     path: path.expect("a port has a link of its own"),
@@ -141,7 +143,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                     self.ops.remove(op);
                     schedule_access_end(effects, at, access.token);
                 }
-            } else if let Some(place) = ServerId::of_memory(topology, ends)
+            } else if let Some(place) = QueueingServerId::of_memory(topology, ends)
                 && let Some(servers) = self.network.attachment_servers_mut()
             {
                 servers.expect_message(place);
@@ -153,16 +155,16 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
     fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         let Some(RemoteMemoryState {
-            service: MemoryService::Model(model),
+            service: MemoryAccessServer::Model(model),
             first: Some(endpoint),
         }) = &mut self.memories[memory]
         else {
             return;
         };
         let (network, topology) = (&mut self.network, self.topology);
-        let serve = |request: PortRequest| {
+        let serve = |request: ChunkPortArrival| {
             let ends = access_endpoints(request.npu, *endpoint, request.store);
-            let place = ServerId::of_memory(topology, ends);
+            let place = QueueingServerId::of_memory(topology, ends);
             let Some((place, servers)) = place.zip(network.attachment_servers_mut()) else {
                 return now;
             };
@@ -201,7 +203,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         // The event carries a number that changes with each new computation of the rates. The fabric ignores events
         // with an older number.
         if let Some((at, settlement)) = model.settle_rates(now) {
-            let event = Event::new(EventClass::Memory, memory as u32, settlement);
+            let event = PackedEvent::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
         }
     }
@@ -224,10 +226,10 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Returns the model that serves a memory, or `None` if the network serves the memory.
     #[inline]
-    fn memory_model_mut(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
+    fn memory_model_mut(&mut self, memory: usize) -> Option<&mut RemoteMemorySimulation> {
         match &mut self.memories[memory].as_mut()?.service {
-            MemoryService::Model(model) => Some(model),
-            MemoryService::Ports { .. } => None,
+            MemoryAccessServer::Model(model) => Some(model),
+            MemoryAccessServer::Ports { .. } => None,
         }
     }
 }
@@ -235,7 +237,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 /// State of a remote memory in a run.
 #[derive(Debug)]
 pub(super) struct RemoteMemoryState<'a> {
-    service: MemoryService<'a>,
+    service: MemoryAccessServer<'a>,
     /// First endpoint of the memory if accesses cross the network, otherwise `None`. On the network, accesses
     /// may contend with messages, and their bytes may be counted.
     first: Option<EndpointId>,
@@ -243,15 +245,15 @@ pub(super) struct RemoteMemoryState<'a> {
 
 /// Server of a memory's accesses: the network or a memory model.
 #[derive(Debug)]
-enum MemoryService<'a> {
+enum MemoryAccessServer<'a> {
     /// The network serves accesses at memory ports.
     Ports {
-        ports: &'a MemoryPorts,
+        ports: &'a MemoryPortNpus,
         /// Index of the port that each NPU uses, or [`NONE`] before the NPU's first access.
         nearest: Vec<u32>,
     },
     /// A memory model outside the network serves the accesses.
-    Model(RemoteMemoryModel),
+    Model(RemoteMemorySimulation),
 }
 
 impl<'a> RemoteMemoryState<'a> {
@@ -268,22 +270,22 @@ impl<'a> RemoteMemoryState<'a> {
         let state = |(memory, first): (Option<&'a RemoteMemory>, EndpointId)| {
             let memory = memory?;
             if let Some(model) = own.and_then(|design| design.create_remote_memory()) {
-                let model = RemoteMemoryModel::of_model(memory, model);
+                let model = RemoteMemorySimulation::of_model(memory, model);
                 return Some(Self {
-                    service: MemoryService::Model(model),
+                    service: MemoryAccessServer::Model(model),
                     first: None,
                 });
             }
             if let MemoryAttachment::Ports(ports) = &memory.attachment {
                 let nearest = Vec::new();
                 return Some(Self {
-                    service: MemoryService::Ports { ports, nearest },
+                    service: MemoryAccessServer::Ports { ports, nearest },
                     first: Some(first),
                 });
             }
-            let model = RemoteMemoryModel::new(memory, machine.topology().npu_count(), shared);
+            let model = RemoteMemorySimulation::new(memory, machine.topology().npu_count(), shared);
             Some(Self {
-                service: MemoryService::Model(model),
+                service: MemoryAccessServer::Model(model),
                 first: (shared || prepared.links)
                     .then_some(first)
                     .filter(|_| memory.through.is_some()),
@@ -295,7 +297,7 @@ impl<'a> RemoteMemoryState<'a> {
     /// Returns the endpoint that loads and stores of `npu` use. Searches for the nearest port of each NPU only once.
     fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
-        let MemoryService::Ports { ports, nearest } = &mut self.service else {
+        let MemoryAccessServer::Ports { ports, nearest } = &mut self.service else {
             return Some(first);
         };
         if npu.index() >= nearest.len() {

@@ -6,7 +6,7 @@ use chakram_hardware::network::PortRange;
 
 /// Context of a message in flight. The loop needs the context when the network delivers the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlightOp {
+pub enum InFlightMessageContext {
     /// A step of a collective: a message of one chunk between two members.
     Step {
         run: RunIndex,
@@ -63,8 +63,8 @@ pub enum InFlightOp {
 
 /// Slab of the ops of messages in flight. Slots are reused.
 #[derive(Debug, Default)]
-pub struct OpSlab {
-    slots: Vec<InFlightOp>,
+pub struct InFlightOpSlab {
+    slots: Vec<InFlightMessageContext>,
     /// Submission number of each entry's message. Filled only if the network models contention.
     handed: Vec<u64>,
     count: u64,
@@ -72,16 +72,16 @@ pub struct OpSlab {
     inserted: u64,
 }
 
-impl OpSlab {
+impl InFlightOpSlab {
     #[inline]
-    pub fn insert(&mut self, op: InFlightOp) -> OpIndex {
+    pub fn insert(&mut self, op: InFlightMessageContext) -> OpIndex {
         self.inserted += 1;
         self.insert_uncounted_op(op)
     }
 
     /// Does the same as [`Self::insert`] for an op that only identifies an event and does not count as a message.
     #[inline]
-    pub fn insert_uncounted_op(&mut self, op: InFlightOp) -> OpIndex {
+    pub fn insert_uncounted_op(&mut self, op: InFlightMessageContext) -> OpIndex {
         match self.free.pop() {
             Some(slot) => {
                 self.slots[slot.index()] = op;
@@ -121,12 +121,12 @@ impl OpSlab {
     }
 
     #[inline]
-    pub fn get(&self, op: OpIndex) -> InFlightOp {
+    pub fn get(&self, op: OpIndex) -> InFlightMessageContext {
         self.slots[op.index()]
     }
 
     #[inline]
-    pub fn remove(&mut self, op: OpIndex) -> InFlightOp {
+    pub fn remove(&mut self, op: OpIndex) -> InFlightMessageContext {
         self.free.push(op);
         self.slots[op.index()]
     }

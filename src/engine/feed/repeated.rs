@@ -1,7 +1,9 @@
 //! Launches a program repeatedly. Each rank starts its next step as soon as it has ended the previous step.
 
 use super::{LaunchFeed, StepTimes};
-use crate::launch::{FeedRequests, Launch, LaunchRecord, LaunchRelease, LaunchSerial};
+use crate::launch::{
+    FeedRequestBuffer, LaunchRecord, LaunchRequest, LaunchSerial, RankReleaseMode,
+};
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
@@ -11,11 +13,11 @@ use std::collections::BTreeMap;
 /// A rank begins step k + 1 as soon as it has ended step k, independently of other ranks. No step begins before its
 /// earliest start. The tag of a step is its index from 0.
 #[derive(Debug)]
-pub struct RepeatedLaunch {
+pub struct RepeatedLaunchFeed {
     program: u32,
     /// Earliest start of each step, in ascending order.
     starts: Vec<Time>,
-    /// Launch of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
+    /// LaunchRequest of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
     steps: Vec<Option<LaunchSerial>>,
     /// Ranks that have ended their previous step before the earliest start of their next step, and therefore wait. The
     /// key is the index of the next step.
@@ -23,7 +25,7 @@ pub struct RepeatedLaunch {
     times: Vec<StepTimes>,
 }
 
-impl RepeatedLaunch {
+impl RepeatedLaunchFeed {
     /// Creates a feed that launches program `program` `times` times, the first time at 0.
     pub fn new(program: u32, times: u32) -> Self {
         Self::at_times(program, vec![Time::ZERO; times as usize])
@@ -43,13 +45,13 @@ impl RepeatedLaunch {
     }
 
     /// Starts `step` on `rank`. The first rank that starts a step also launches it.
-    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedRequests) {
+    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedRequestBuffer) {
         if step == self.steps.len() as u64 {
-            let serial = queue.begin_launch(Launch {
+            let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: step,
-                release: LaunchRelease::ByRank,
-                ..Launch::default()
+                release: RankReleaseMode::ByRank,
+                ..LaunchRequest::default()
             });
             self.steps.push(Some(serial));
         }
@@ -59,7 +61,7 @@ impl RepeatedLaunch {
     }
 }
 
-impl LaunchFeed for RepeatedLaunch {
+impl LaunchFeed for RepeatedLaunchFeed {
     fn wake_at(&self) -> Option<Time> {
         // The first step does not wait for any rank. For a later step, the feed needs a wake only if a rank is ready
         // for the step.
@@ -73,11 +75,11 @@ impl LaunchFeed for RepeatedLaunch {
         }
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
         if self.steps.is_empty() {
-            let serial = queue.begin_launch(Launch {
+            let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
-                ..Launch::default()
+                ..LaunchRequest::default()
             });
             self.steps.push(Some(serial));
         }
@@ -96,7 +98,7 @@ impl LaunchFeed for RepeatedLaunch {
         now: Time,
         launch: &LaunchRecord,
         rank: Rank,
-        queue: &mut FeedRequests,
+        queue: &mut FeedRequestBuffer,
     ) {
         let step = launch.tag + 1;
         match self.starts.get(step as usize) {
@@ -110,7 +112,7 @@ impl LaunchFeed for RepeatedLaunch {
         &self.times
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequests) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequestBuffer) {
         self.steps[ended.tag as usize] = None;
         // Every rank executes its steps in order, so the steps also end in order.
         self.times.push(StepTimes {

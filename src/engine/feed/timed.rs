@@ -1,12 +1,12 @@
 //! Launches a program at given instants.
 
 use super::LaunchFeed;
-use crate::launch::{FeedRequests, Launch};
+use crate::launch::{FeedRequestBuffer, LaunchRequest};
 use chakram_base::units::Time;
 
 /// A feed that launches a program at given instants.
 #[derive(Debug)]
-pub struct TimedLaunches {
+pub struct TimedLaunchFeed {
     program: u32,
     /// Remaining instants in descending order, so that the next instant can be popped from the end.
     times: Vec<Time>,
@@ -14,7 +14,7 @@ pub struct TimedLaunches {
     launched: u64,
 }
 
-impl TimedLaunches {
+impl TimedLaunchFeed {
     /// Creates a feed that launches program `program` at each of `times`, which may be in any order. Launches get the
     /// tags 0, 1, 2, ... in the order of time.
     pub fn new(program: u32, mut times: Vec<Time>) -> Self {
@@ -27,17 +27,17 @@ impl TimedLaunches {
     }
 }
 
-impl LaunchFeed for TimedLaunches {
+impl LaunchFeed for TimedLaunchFeed {
     fn wake_at(&self) -> Option<Time> {
         self.times.last().copied()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
         while self.times.pop_if(|at| *at <= now).is_some() {
-            queue.begin_launch(Launch {
+            queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: self.launched,
-                ..Launch::default()
+                ..LaunchRequest::default()
             });
             self.launched += 1;
         }

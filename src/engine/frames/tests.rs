@@ -2,7 +2,7 @@
 
 use crate::host_launches::ResolvedDurationSources;
 use crate::run_programs::{RunPrograms, create_native_backend};
-use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
+use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunchFeed};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::ChunkCountChoiceCache;
@@ -67,7 +67,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     assert!((10..2000).contains(&most), "{most}");
     let (workload, machine) = (kernel(1000), Machine::load_by_name("dgx-h100").unwrap());
     let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let mut feed = TimedLaunches::new(0, times.into_iter().map(Time).collect());
+    let mut feed = TimedLaunchFeed::new(0, times.into_iter().map(Time).collect());
     let source = RunPrograms {
         programs: std::slice::from_ref(&program),
         feeds: vec![&mut feed],

@@ -3,8 +3,8 @@
 use super::{MessageChannel, Messages};
 use crate::dataflow::Dataflow;
 use crate::effects::Effects;
-use crate::event::{Event, EventClass};
-use crate::fabric::{Fabric, InFlightOp};
+use crate::event::{EventClass, PackedEvent};
+use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::InstanceNode;
 use chakram_base::units::Time;
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
@@ -21,7 +21,7 @@ impl Messages<'_> {
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
-        let op = InFlightOp::RankRequest {
+        let op = InFlightMessageContext::RankRequest {
             pair: flow.match_of_message(instance, index),
             receiver: instance,
             node,
@@ -69,7 +69,7 @@ impl Messages<'_> {
             0 => expected.push_back(op),
             _ => {
                 *asked -= 1;
-                let event = Event::of_op(EventClass::Requested, 0, op);
+                let event = PackedEvent::of_op(EventClass::Requested, 0, op);
                 effects.agenda.push(now, event);
             }
         }

@@ -2,10 +2,10 @@
 //!
 //! The command line, sweeps, scores and archives all use these rules, so they accept and reject the same options.
 
-use super::{CollectiveTiming, CommTiming, LaunchMode, ReplayOptions};
+use super::{CollectiveTimeSource, CommTiming, HostLaunchMode, ReplayOptions};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflineEfficiency};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::recordings::compute_model_for_capture;
 use chakram_trace::format::escape_name;
@@ -37,9 +37,9 @@ pub enum OptionRefusal {
         machine: String,
     },
     /// The options set a roofline efficiency, but the compute model does not use the roofline.
-    NotByRoofline(Box<ComputeModel>),
+    NotByRoofline(Box<KernelDurationSource>),
     /// The options set a roofline efficiency, but all kernels keep their recorded durations.
-    AllRecorded(Box<ComputeModel>),
+    AllRecorded(Box<KernelDurationSource>),
     /// The options name the machine on which kernels were recorded, but no kernel has a recorded duration.
     NoneRecorded,
     /// The options request that kernel times are scaled from the capture's device, but the capture names no device, or
@@ -98,11 +98,11 @@ impl fmt::Display for OptionRefusal {
             ),
             Self::NotByRoofline(model) => {
                 let (duration, hint) = match **model {
-                    ComputeModel::Curves => (
+                    KernelDurationSource::Curves => (
                         "measured",
                         format!(", or {}", with(SettingKey::Compute, &"roofline")),
                     ),
-                    ComputeModel::LoopNest(_) => ("from loop nests", String::new()),
+                    KernelDurationSource::LoopNest(_) => ("from loop nests", String::new()),
                     _ => ("recorded", String::new()),
                 };
                 format!(
@@ -225,15 +225,15 @@ impl ReplayOptions {
     /// Fails if the machine lacks something that an option needs. The error names the first rejected option.
     pub fn check_machine(&self, machine: &Machine) -> Result<(), OptionRefusal> {
         let name = || machine.name().to_owned();
-        if self.compute == ComputeModel::Curves && !machine.has_curves() {
+        if self.compute == KernelDurationSource::Curves && !machine.has_curves() {
             return Err(OptionRefusal::NoKernelCurves { machine: name() });
         }
-        let launches = matches!(self.launch, LaunchMode::Eager | LaunchMode::Graph);
+        let launches = matches!(self.launch, HostLaunchMode::Eager | HostLaunchMode::Graph);
         if launches && machine.host().is_none() {
             return Err(OptionRefusal::NoHost { machine: name() });
         }
         let mut curves = machine.collective_curves().iter();
-        if self.collectives == Some(CollectiveTiming::Curves)
+        if self.collectives == Some(CollectiveTimeSource::Curves)
             && curves.all(|curves| curves.is_empty())
         {
             return Err(OptionRefusal::NoCollectiveCurves { machine: name() });
@@ -249,21 +249,22 @@ impl ReplayOptions {
     pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {
-            ComputeModel::Recorded(efficiency) | ComputeModel::Scaled(_, efficiency)
+            KernelDurationSource::Recorded(efficiency)
+            | KernelDurationSource::Scaled(_, efficiency)
                 if efficiency.is_stated() && !any(has_unrecorded_kernels) =>
             {
                 return Err(OptionRefusal::AllRecorded(Box::new(self.compute)));
             }
-            ComputeModel::RecordedOn(_) | ComputeModel::RecordedOnDevices
+            KernelDurationSource::RecordedOn(_) | KernelDurationSource::RecordedOnDevices
                 if !any(has_recorded_kernels) =>
             {
                 return Err(OptionRefusal::NoneRecorded);
             }
-            ComputeModel::RecordedOnDevices => {
+            KernelDurationSource::RecordedOnDevices => {
                 let unknown = |graph: &&Graph| {
                     let device = graph.captured_on().device.as_deref();
                     let model = compute_model_for_capture(self.compute, device);
-                    model == ComputeModel::RecordedOnDevices && has_recorded_kernels(graph)
+                    model == KernelDurationSource::RecordedOnDevices && has_recorded_kernels(graph)
                 };
                 if let Some(graph) = workload.graphs().iter().find(unknown) {
                     let device = graph.captured_on().device.clone();
@@ -272,7 +273,7 @@ impl ReplayOptions {
             }
             _ => {}
         }
-        if self.host != HostTiming::Recorded && !any(has_host_time) {
+        if self.host != HostDurationSource::Recorded && !any(has_host_time) {
             return Err(OptionRefusal::NoHostTime);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Determines which members take part in each communicator (group slot), and where the machine places them.
 
-use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
+use super::{BoundGroupSlot, NONE, NpuCoordinates, PlacedRankGroup, ReplayPlan};
 use crate::EngineCollectiveBackend;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Rank};
@@ -78,7 +78,7 @@ impl ReplayPlan {
                     .binary_search(&instance.rank)
                     .ok()
                     .or_else(|| members.iter().position(|&m| m == instance.rank));
-                self.instances[i].slots.push(BoundSlot {
+                self.instances[i].slots.push(BoundGroupSlot {
                     group,
                     member: MemberIndex(member.map_or(NONE, |m| m as u32)),
                 });
@@ -94,7 +94,7 @@ impl ReplayPlan {
         members: Vec<Rank>,
         machine: &Machine,
         backend: &M,
-    ) -> GroupPlan {
+    ) -> PlacedRankGroup {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
         let named = name.is_some();
         let party = GroupMembers { npus: &npus, named };
@@ -112,7 +112,7 @@ impl ReplayPlan {
             // dimension.
             2 * dimensions_of.len() as u32
         };
-        GroupPlan {
+        PlacedRankGroup {
             id,
             name,
             dimensions,

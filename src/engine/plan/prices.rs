@@ -8,9 +8,9 @@ use crate::unpriced_kernels::missing_npu_error;
 use crate::{ReplayRefusal, fabric, matching};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
-use chakram_hardware::compute::{KernelProfile, KernelTiming};
+use chakram_hardware::compute::{KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
-use chakram_hardware::memory::NamedMemory;
+use chakram_hardware::memory::NamedRemoteMemory;
 use chakram_hardware::recordings::compute_model_for_capture;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{Graph, Lane, NodeKind};
@@ -50,12 +50,12 @@ pub(super) fn compute_graph_durations(
     let compute = compute_model_for_capture(options.compute, device).for_npu_class(&class.name);
     basis.at_peaks = compute.assumes_full_peak_rates();
     basis.carried = compute.was_recorded_at_other_rates(&class.peaks, class.memory_bandwidth());
-    let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
+    let mut known: BTreeMap<_, KernelDurationWithBasis> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured_end().is_some();
     let keeps_recorded = own.is_none() && options.compute.keeps_recorded();
     let mut price_kernel = |node: NodeIndex, recorded: Span| {
-        let kernel = KernelProfile {
+        let kernel = KernelTraceFacts {
             name: graph.name(node),
             recorded,
             captured,
@@ -67,11 +67,11 @@ pub(super) fn compute_graph_durations(
         };
         let price = || {
             if let Some(span) = own.and_then(|model| model.price_kernel(&kernel, class)) {
-                return KernelTiming::Modeled(span);
+                return KernelDurationWithBasis::Modeled(span);
             }
             let (memory, curves) = (class.memory_bandwidth(), &class.curves);
             let mut price = compute.price_kernel(&kernel, &class.peaks, memory, curves);
-            if let (KernelTiming::Curve { span, .. }, Some(factor)) =
+            if let (KernelDurationWithBasis::Curve { span, .. }, Some(factor)) =
                 (&mut price, options.correction)
             {
                 *span = Span::from_seconds(span.as_seconds() * factor);
@@ -97,7 +97,7 @@ pub(super) fn compute_graph_durations(
             NodeKind::Compute => {
                 let recorded = graph.recorded_duration(node);
                 let price = if keeps_recorded && (captured || recorded > Span::ZERO) {
-                    KernelTiming::Modeled(recorded)
+                    KernelDurationWithBasis::Modeled(recorded)
                 } else {
                     price_kernel(node, recorded)
                 };
@@ -106,13 +106,15 @@ pub(super) fn compute_graph_durations(
                     options.compute.ignores_recorded_durations(),
                 );
                 let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
-                if let (KernelTiming::Fallback(span), true) = (price, bytes_alone) {
+                if let (KernelDurationWithBasis::Fallback(span), true) = (price, bytes_alone) {
                     basis.flops_unknown += 1;
                     basis.flops_unknown_time += u128::from(span.0);
                 }
                 match price {
-                    KernelTiming::NoPeak(dtype) => unpriced.add_kernel_without_peak(dtype, node),
-                    KernelTiming::Unknown => unpriced.add_kernel_without_work(node),
+                    KernelDurationWithBasis::NoPeak(dtype) => {
+                        unpriced.add_kernel_without_peak(dtype, node)
+                    }
+                    KernelDurationWithBasis::Unknown => unpriced.add_kernel_without_work(node),
                     _ => {}
                 }
                 if class.slowdown > 1.0 {
@@ -233,33 +235,33 @@ pub(super) fn compute_graph_durations(
 fn slots_with_mixed_lanes(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// The group slots whose nodes use a lane.
     #[derive(Clone, Copy, PartialEq)]
-    enum LaneUser {
+    enum LaneGroupSlots {
         Nobody,
         Slot(u32),
         Several,
     }
     let count = lanes.iter().filter(|&&lane| lane != NONE).max();
-    let mut users = vec![LaneUser::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
+    let mut users = vec![LaneGroupSlots::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
     for node in graph.nodes() {
         let lane = lanes[graph.lane(node) as usize];
         if lane == NONE {
             continue;
         }
         let user = match graph.kind(node) {
-            NodeKind::Collective => LaneUser::Slot(graph.collective_of(node).group),
-            _ => LaneUser::Several,
+            NodeKind::Collective => LaneGroupSlots::Slot(graph.collective_of(node).group),
+            _ => LaneGroupSlots::Several,
         };
         let known = &mut users[lane as usize];
         *known = match *known {
-            LaneUser::Nobody => user,
+            LaneGroupSlots::Nobody => user,
             same if same == user => same,
-            _ => LaneUser::Several,
+            _ => LaneGroupSlots::Several,
         };
     }
     let mut mixed = vec![false; graph.group_slots().len()];
     for call in graph.calls() {
         let lane = lanes[graph.lane(call.node) as usize];
-        mixed[call.group as usize] |= users[lane as usize] == LaneUser::Several;
+        mixed[call.group as usize] |= users[lane as usize] == LaneGroupSlots::Several;
     }
     mixed
 }
@@ -298,7 +300,7 @@ fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
     (found, hint)
 }
 
-fn list_names(memories: &[NamedMemory]) -> String {
+fn list_names(memories: &[NamedRemoteMemory]) -> String {
     let names: Vec<_> = memories
         .iter()
         .map(|memory| escape_name(&memory.name))

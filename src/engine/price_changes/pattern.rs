@@ -2,7 +2,7 @@
 
 use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::ids::NodeIndex;
-use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_trace::graph::Graph;
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub fn split_pattern_property(pattern: &str) -> (PatternField, &str) {
 
 /// Iterates over the names of kernel classes.
 fn list_class_names() -> impl Iterator<Item = &'static str> {
-    let moving = MemoryBoundKernel::ALL.iter();
+    let moving = MemoryBoundKernelClass::ALL.iter();
     ["gemm", "attention"]
         .into_iter()
         .chain(moving.map(|(_, word)| *word))

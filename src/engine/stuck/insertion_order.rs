@@ -1,6 +1,6 @@
 //! Deadlock diagnosis in insertion order, in which messages and collectives are matched in the order of issue.
 
-use super::StuckDiagnosis;
+use super::StuckDiagnosisInputs;
 use crate::collectives::IssueMismatch;
 use crate::ids::InstanceNode;
 use crate::plan::{NONE, group_text};
@@ -8,7 +8,7 @@ use crate::{ReplayRefusal, matching};
 use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::Graph;
 
-impl StuckDiagnosis<'_, '_> {
+impl StuckDiagnosisInputs<'_, '_> {
     /// Describes why half of a message waits for the other half.
     pub(super) fn describe_wait_in_channel(
         &self,

@@ -9,7 +9,7 @@ use chakram_trace::workload::{RankInstance, Workload};
 
 /// Reason, known before the run, why a rank cannot simulate a later rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RankDifference {
+pub(super) enum RankGroupingObstacle {
     Graph,
     Class,
     Exchange,
@@ -20,14 +20,17 @@ type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
 /// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if rank
 /// `a` can simulate them.
-pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
+pub(super) fn find_difference(
+    a: PlannedRank<'_>,
+    b: PlannedRank<'_>,
+) -> Option<RankGroupingObstacle> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {
-        Some(RankDifference::Graph)
+        Some(RankGroupingObstacle::Graph)
     } else if a.1.shared != b.1.shared {
-        Some(RankDifference::Class)
+        Some(RankGroupingObstacle::Class)
     } else if a.0.release != b.0.release || b.0.peers.iter().any(|peer| between.contains(peer)) {
-        Some(RankDifference::Exchange)
+        Some(RankGroupingObstacle::Exchange)
     } else {
         None
     }
@@ -53,10 +56,13 @@ pub(crate) fn check_any_tile_group_forms(
         return Ok(());
     }
     let reasons = [
-        (RankDifference::Graph, "have different graphs"),
-        (RankDifference::Class, "are on NPUs of different classes"),
+        (RankGroupingObstacle::Graph, "have different graphs"),
         (
-            RankDifference::Exchange,
+            RankGroupingObstacle::Class,
+            "are on NPUs of different classes",
+        ),
+        (
+            RankGroupingObstacle::Exchange,
             "exchange messages or begin at different times",
         ),
     ];

@@ -8,7 +8,7 @@
 //! collective waits for its members, the group is first split into single ranks.
 
 use super::TileGroups;
-use crate::dataflow::{Dataflow, RunningInstance, pack_node, unpack_node};
+use crate::dataflow::{Dataflow, RunningRankInstance, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::ids::{InstanceIndex, InstanceNode};
 use crate::lanes::Lanes;
@@ -16,7 +16,7 @@ use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
-impl RunningInstance<'_> {
+impl RunningRankInstance<'_> {
     /// Returns one flag per NPU lane: true if other nodes share the lane with one of the instance's collectives that
     /// wait for every member. The list is empty if no lane is shared.
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
@@ -76,7 +76,7 @@ impl TileGroups {
         if lanes.is_empty() {
             return false;
         }
-        let RunningInstance { graph, shared, .. } = flow.instance(instance);
+        let RunningRankInstance { graph, shared, .. } = flow.instance(instance);
         let lane = |node: NodeIndex| shared.lanes[graph.lane(node) as usize];
         let is_shared = |node: NodeIndex| {
             let lane = lane(node);

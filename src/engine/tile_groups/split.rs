@@ -1,7 +1,10 @@
 //! Splits tile groups: the engine then simulates members that differ separately, each with a copy of the leader's
 //! state.
 
-use super::{GROUPED, GroupSplit, IncompleteStep, MemberStep, TileGroup, TileGroups, is_shared};
+use super::{
+    FirstTileGroupSplit, GROUPED, IncompleteGroupStep, TileGroup, TileGroupNodeStep, TileGroups,
+    is_shared,
+};
 use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::event::EventClass;
@@ -41,7 +44,7 @@ impl TileGroups {
     ) -> Option<Vec<GroupPartStep>> {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
-        let announced = |open: &IncompleteStep| open.step == MemberStep::Announced;
+        let announced = |open: &IncompleteGroupStep| open.step == TileGroupNodeStep::Announced;
         // Different end times alone do not split a group, because each member gets its own end event. The group is
         // split only if these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
@@ -150,14 +153,14 @@ impl TileGroups {
                 // All members of this part have taken the step, so their leader carries out the step for the whole
                 // part.
                 if present.len() == run.len() {
-                    if step == MemberStep::Queued
+                    if step == TileGroupNodeStep::Queued
                         && flow.instance(run[0]).is_gathering_on_shared_lane(node)
                     {
                         own.parked -= 1;
                     }
                     after.push((run[0], node, step, present));
                 } else if !present.is_empty() {
-                    own.open.push(IncompleteStep {
+                    own.open.push(IncompleteGroupStep {
                         node,
                         step,
                         present,
@@ -172,9 +175,11 @@ impl TileGroups {
         let mut steps = Vec::new();
         for (leader, node, step, present) in after {
             match step {
-                MemberStep::Queued => steps.push(GroupPartStep::Queue(leader, node)),
-                MemberStep::Announced => steps.push(GroupPartStep::Announce(leader, node, present)),
-                MemberStep::Ended => steps.push(GroupPartStep::End(leader, node)),
+                TileGroupNodeStep::Queued => steps.push(GroupPartStep::Queue(leader, node)),
+                TileGroupNodeStep::Announced => {
+                    steps.push(GroupPartStep::Announce(leader, node, present))
+                }
+                TileGroupNodeStep::Ended => steps.push(GroupPartStep::End(leader, node)),
             }
         }
         steps
@@ -195,7 +200,7 @@ impl TileGroups {
             let one = one.next().copied().unwrap_or(members[0]);
             flow.rank_of(one).rank
         };
-        let split = GroupSplit {
+        let split = FirstTileGroupSplit {
             at: now,
             node: escape_name(leader.graph.name(node)).to_string(),
             ahead: rank(true),

@@ -1,12 +1,12 @@
 //! The collective algorithms that a machine file can name. Each algorithm implements some primitives; a substitute runs
 //! for all other primitives.
 
-use super::line_cost::LineCostModel;
+use super::line_cost::LineMessageCosts;
 use super::{
-    CollectivePrimitive, CollectiveStage, LinePosition, SendStep, direct, double_binary_tree,
+    CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep, direct, double_binary_tree,
     halving_doubling, pairwise, recursive_doubling, ring, tree,
 };
-use crate::topology::NetworkPath;
+use crate::topology::PathLatencyAndRates;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum CollectiveAlgorithm {
     /// Each member exchanges data with one partner per round.
     Pairwise,
     /// An algorithm that the caller implements.
-    Own(UserAlgorithm),
+    Own(UserAlgorithmHandle),
 }
 
 /// An algorithm that the caller implements, for members of one dimension.
@@ -45,29 +45,39 @@ pub trait UserAlgorithmModel: fmt::Debug + Sync {
     fn supports_primitive(&self, primitive: CollectivePrimitive, n: u32) -> bool;
 
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
-    fn nth_send(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep>;
+    fn nth_send(
+        &self,
+        stage: &CollectiveStage,
+        line: MemberLinePosition,
+        i: u32,
+    ) -> Option<SendStep>;
 
     /// Returns the number of messages that the member at `line` receives.
-    fn receive_count(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
+    fn receive_count(&self, stage: &CollectiveStage, line: MemberLinePosition) -> u32;
 
     /// Returns the duration of `stage` for `n` members that start together, if their links are otherwise unused and all
     /// their paths equal `path`. Returns `None` if no closed form is proven exact.
-    fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
+    fn closed_form(
+        &self,
+        _: &CollectiveStage,
+        _n: u32,
+        _path: &PathLatencyAndRates,
+    ) -> Option<Span> {
         None
     }
 }
 
 /// Handle of an algorithm that the caller implements. Handles are equal if their names are equal.
 #[derive(Clone, Copy, Debug)]
-pub struct UserAlgorithm(pub &'static dyn UserAlgorithmModel);
+pub struct UserAlgorithmHandle(pub &'static dyn UserAlgorithmModel);
 
-impl PartialEq for UserAlgorithm {
+impl PartialEq for UserAlgorithmHandle {
     fn eq(&self, other: &Self) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl Eq for UserAlgorithm {}
+impl Eq for UserAlgorithmHandle {}
 
 impl CollectiveAlgorithm {
     /// Every algorithm with its name in machine files. If `auto` finds several equally fast algorithms, it chooses the
@@ -137,7 +147,12 @@ impl CollectiveAlgorithm {
     /// ascending order of `i`, one at a time. Returns `None` for every `i` if the algorithm does not support the
     /// stage's primitive.
     #[inline]
-    pub fn nth_send(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    pub fn nth_send(
+        self,
+        stage: &CollectiveStage,
+        line: MemberLinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
         match self {
             Self::Ring => ring::nth_send(stage, line, i),
             Self::Direct => direct::nth_send(stage, line, i),
@@ -152,7 +167,7 @@ impl CollectiveAlgorithm {
 
     /// Returns the number of messages that the member at `line` receives.
     #[inline]
-    pub fn receive_count(self, stage: &CollectiveStage, line: LinePosition) -> u32 {
+    pub fn receive_count(self, stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
         match self {
             Self::Ring => ring::receive_count(stage, line),
             Self::Direct => direct::receive_count(stage, line),
@@ -172,7 +187,12 @@ impl CollectiveAlgorithm {
     /// differ only by a rotation or exchange of indices, so all members finish together. Each algorithm's module has a
     /// table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after another,
     /// so trees have no closed form.
-    pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
+    pub fn closed_form(
+        self,
+        stage: &CollectiveStage,
+        n: u32,
+        path: &PathLatencyAndRates,
+    ) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports_primitive(stage.primitive, n) {
             return None;
         }
@@ -192,7 +212,7 @@ impl CollectiveAlgorithm {
     /// known.
     pub(super) fn estimate_cost(
         self,
-        line: &LineCostModel<'_>,
+        line: &LineMessageCosts<'_>,
         primitive: CollectivePrimitive,
         buffer: BufferShare,
     ) -> Option<TimeEstimate> {
@@ -255,7 +275,7 @@ impl fmt::Display for CollectiveAlgorithm {
 
 /// A machine's choice of algorithm for one of its dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AlgorithmChoice {
+pub enum DimensionAlgorithmChoice {
     /// The fastest algorithm according to its formula ([`auto`](super::auto)).
     Auto,
     /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
@@ -266,7 +286,7 @@ pub enum AlgorithmChoice {
     Nccl,
 }
 
-impl AlgorithmChoice {
+impl DimensionAlgorithmChoice {
     /// Every choice with its name in machine files.
     pub const ALL: [(Self, &'static str); CollectiveAlgorithm::ALL.len() + 2] = {
         let mut all = [(Self::Auto, "auto"); CollectiveAlgorithm::ALL.len() + 2];
@@ -308,12 +328,12 @@ mod tests {
             assert_eq!(algorithm.to_string(), name);
         }
         assert_eq!(
-            AlgorithmChoice::ALL[2].0,
-            AlgorithmChoice::Named(HalvingDoubling)
+            DimensionAlgorithmChoice::ALL[2].0,
+            DimensionAlgorithmChoice::Named(HalvingDoubling)
         );
         assert_eq!(
-            AlgorithmChoice::ALL.last(),
-            Some(&(AlgorithmChoice::Auto, "auto"))
+            DimensionAlgorithmChoice::ALL.last(),
+            Some(&(DimensionAlgorithmChoice::Auto, "auto"))
         );
     }
 
@@ -329,10 +349,13 @@ mod tests {
             (P::Gather, Direct),
             (P::Scatter, Direct),
         ] {
-            let found = AlgorithmChoice::Nccl.requested_algorithm(primitive);
+            let found = DimensionAlgorithmChoice::Nccl.requested_algorithm(primitive);
             assert_eq!(found, Some(expected), "{primitive:?}");
         }
-        assert_eq!(AlgorithmChoice::Auto.requested_algorithm(P::AllToAll), None);
+        assert_eq!(
+            DimensionAlgorithmChoice::Auto.requested_algorithm(P::AllToAll),
+            None
+        );
     }
 
     #[test]

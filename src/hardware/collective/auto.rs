@@ -45,11 +45,11 @@
 //! is chosen, and two stages are preferred to one. Therefore, the same algorithms are chosen for a machine with twice
 //! the latencies and half the bandwidths.
 
-use super::line_cost::LineCostModel;
+use super::line_cost::LineMessageCosts;
 use super::{CollectiveAlgorithm, CollectivePrimitive};
 use chakram_base::units::{BufferShare, TimeEstimate};
 
-impl LineCostModel<'_> {
+impl LineMessageCosts<'_> {
     /// Returns the fastest algorithm for `primitive`, and its time.
     pub fn choose_fastest(
         &self,

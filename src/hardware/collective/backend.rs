@@ -6,9 +6,9 @@
 //! number of credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources
 //! are computed on demand, so message schedules are never materialised.
 
-use super::{ChunkSchedule, LinePosition, SendStep};
-use crate::group::{CommonLinePaths, GroupExtent, GroupPhase};
-use crate::topology::{LinePattern, NetworkPath, Topology};
+use super::{ChunkStageRoutes, MemberLinePosition, SendStep};
+use crate::group::{CollectiveDimensionPhase, GroupPlacement, LineMemberPaths};
+use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::{BufferShare, Span, Time};
@@ -55,7 +55,7 @@ pub struct GroupMembers<'a> {
 
 /// A message for which a member posts a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceiveSource {
+pub struct PostedReceive {
     /// The sender's index in the line.
     pub from: u32,
     /// Index of the step in which the sender sends the message.
@@ -64,14 +64,14 @@ pub struct ReceiveSource {
 
 /// Queue in which an NPU's chunks wait for a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkQueueSpec {
+pub struct StageChunkQueue {
     /// Index of the queue among the NPU's queues.
     pub number: u32,
     /// Maximum number of chunks that the queue may have admitted at the same time.
     pub capacity: u32,
 }
 
-impl ChunkQueueSpec {
+impl StageChunkQueue {
     /// First index of private queues, which exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
@@ -143,7 +143,7 @@ pub enum ScriptAction {
 }
 
 /// Costs of messages on a network without other traffic.
-pub struct UncontendedCost<'a> {
+pub struct UncontendedMessageCosts<'a> {
     /// Time of a message between two NPUs without contention, or `None` if the model does not know this time.
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
@@ -153,13 +153,13 @@ pub struct UncontendedCost<'a> {
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Function of a dimension, the number of members in a line, and a message pattern. The function returns true if
     /// messages in this pattern delay one another only by `link_time`. Each member of the line sends at most one
-    /// message and receives at most one message at a time, except with [`LinePattern::Staggered`].
-    pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
+    /// message and receives at most one message at a time, except with [`LineSendPattern::Staggered`].
+    pub conflict_free: &'a dyn Fn(usize, u32, LineSendPattern) -> bool,
 }
 
 /// Processing of a message at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndpointCost {
+pub enum EndpointMessageProcessing {
     /// No processing: no time and no event.
     Instant,
     /// A fixed delay per message.
@@ -194,7 +194,7 @@ pub struct BusTransfer {
 
 /// Reason for a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransferCause {
+pub enum BusTransferCause {
     /// The start of the member's stage.
     Start,
     /// The reception of a message. Receptions of the stage are counted from 0.
@@ -210,12 +210,12 @@ pub trait BusEventScheduler {
 /// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4 (nodes)`.
 pub struct AlgorithmDescriber(Box<DescribeFn>);
 
-type DescribeFn = dyn Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync;
+type DescribeFn = dyn Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync;
 
 impl AlgorithmDescriber {
     /// Creates a describer that formats with `say`.
     pub fn new(
-        say: impl Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync + 'static,
+        say: impl Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync + 'static,
     ) -> Self {
         Self(Box::new(say))
     }
@@ -233,7 +233,7 @@ impl AlgorithmDescriber {
     pub fn describe_collective(
         &self,
         kind: CollectiveKind,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
         topology: &Topology,
         bytes: u64,
     ) -> String {
@@ -253,19 +253,23 @@ pub trait CollectiveBackend {
     type Stage: Copy + fmt::Debug;
 
     /// Locates a group's members on the machine, and splits the group into phases.
-    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
+    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement;
 
     /// Returns the paths that messages in `phase` share, if these paths are equal for all members. The engine calls
     /// this method once for each group.
     fn collect_paths(
         &self,
-        extent: &GroupExtent,
-        phase: &GroupPhase,
+        extent: &GroupPlacement,
+        phase: &CollectiveDimensionPhase,
         topology: &Topology,
-    ) -> CommonLinePaths;
+    ) -> LineMemberPaths;
 
     /// Returns the path that all messages of a stage share, or `None` if paths differ.
-    fn uniform_path(&self, stage: &Self::Stage, paths: &CommonLinePaths) -> Option<NetworkPath>;
+    fn uniform_path(
+        &self,
+        stage: &Self::Stage,
+        paths: &LineMemberPaths,
+    ) -> Option<PathLatencyAndRates>;
 
     /// Returns a key for everything that affects a request's execution, except the request's group, root, kind and
     /// bytes. Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
@@ -275,12 +279,12 @@ pub trait CollectiveBackend {
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
-    ) -> ChunkSchedule<Self::Stage>;
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
+    ) -> ChunkStageRoutes<Self::Stage>;
 
     /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
-    /// members' positions, and the other strand uses the [`LinePosition::reversed`] positions.
+    /// members' positions, and the other strand uses the [`MemberLinePosition::reversed`] positions.
     fn is_bidirectional(&self, _: &Self::Stage) -> bool {
         false
     }
@@ -291,21 +295,21 @@ pub trait CollectiveBackend {
     /// Returns the line position of the member at `position`, or `None` if the member takes no part in `stage`.
     fn line_position(
         &self,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
         stage: &Self::Stage,
         position: Position,
         root: Position,
-    ) -> Option<LinePosition>;
+    ) -> Option<MemberLinePosition>;
 
     /// Returns the number of messages that the member at `line` receives.
-    fn receive_count(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
+    fn receive_count(&self, stage: &Self::Stage, queue_slot: u16, line: MemberLinePosition) -> u32;
 
     /// Returns the `i`-th message that the member at `line` sends, or `None` after the last.
     fn nth_send(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
-        line: LinePosition,
+        line: MemberLinePosition,
         i: u32,
     ) -> Option<SendStep>;
 
@@ -321,10 +325,10 @@ pub trait CollectiveBackend {
     /// [`Self::collect_paths`].
     fn closed_form(
         &self,
-        chunk_schedule: &ChunkSchedule<Self::Stage>,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
-        quiet: &UncontendedCost<'_>,
+        chunk_schedule: &ChunkStageRoutes<Self::Stage>,
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
+        quiet: &UncontendedMessageCosts<'_>,
     ) -> Option<Span>;
 
     /// Returns the end of each position if members begin at different times, on a network without contention and without
@@ -332,9 +336,9 @@ pub trait CollectiveBackend {
     /// exact.
     fn time_late_members(
         &self,
-        _chunk_schedule: &ChunkSchedule<Self::Stage>,
-        _extent: &GroupExtent,
-        _paths: &[CommonLinePaths],
+        _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
+        _extent: &GroupPlacement,
+        _paths: &[LineMemberPaths],
         _begins: &[Span],
     ) -> Option<Vec<Span>> {
         None
@@ -345,10 +349,15 @@ pub trait CollectiveBackend {
 /// and queues of waiting chunks.
 pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
-    fn queue_before_stage(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
+    fn queue_before_stage(&self, stage: &Self::Stage, queue_slot: u16) -> Option<StageChunkQueue>;
 
     /// Returns the initial number of credits of the member at `line`.
-    fn initial_credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
+    fn initial_credits(
+        &self,
+        stage: &Self::Stage,
+        queue_slot: u16,
+        line: MemberLinePosition,
+    ) -> u32;
 
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
@@ -358,7 +367,7 @@ pub trait EndpointModel: CollectiveBackend {
     fn advance_script(
         &mut self,
         stage: &Self::Stage,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
         player: ScriptMember,
         root: Position,
         cue: ScriptEvent,
@@ -366,16 +375,16 @@ pub trait EndpointModel: CollectiveBackend {
     );
 
     /// Returns the processing that an endpoint does before its first send and after each reception.
-    fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
+    fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointMessageProcessing;
 
     /// Returns the bus transfer of an endpoint at the start of a stage, or after the reception of a message. The engine
-    /// calls this method only for endpoints with [`EndpointCost::Bus`].
+    /// calls this method only for endpoints with [`EndpointMessageProcessing::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
-        line: LinePosition,
-        of: TransferCause,
+        line: MemberLinePosition,
+        of: BusTransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer;
 
@@ -407,7 +416,7 @@ pub trait EndpointModel: CollectiveBackend {
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
-        line: LinePosition,
+        line: MemberLinePosition,
         r: u32,
     ) -> Option<Span>;
 
@@ -418,21 +427,21 @@ pub trait EndpointModel: CollectiveBackend {
 
 /// Events of an instant are sorted by their content, so an unrelated event never changes the order of other events.
 #[derive(Debug)]
-pub enum ContentOrder {}
+pub enum EventContentOrder {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
 /// order of their ids, and collectives and messages are matched in issue order. A member proceeds without waiting for
 /// other events of the instant, and a send completes when its message has arrived.
 #[derive(Debug)]
-pub enum InsertionOrder {}
+pub enum EventInsertionOrder {}
 
 /// Rules for matching collectives, including collectives that members issue in different orders.
-pub trait IssueDiscipline: CollectiveBackend {
-    /// The order of events at an instant: [`ContentOrder`] or [`InsertionOrder`].
+pub trait CollectiveMatchingRules: CollectiveBackend {
+    /// The order of events at an instant: [`EventContentOrder`] or [`EventInsertionOrder`].
     type Order;
 
     /// Returns true if collectives are matched in issue order, false if in program order. The engine calls this method
-    /// only in [`InsertionOrder`].
+    /// only in [`EventInsertionOrder`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
@@ -451,12 +460,12 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// Returns successive changes of the members' order. Together, these changes turn the order in which members begin
     /// the collective of `chunk_schedule` into the order in which they end it, if all members end at the same instant.
     /// The collective must have a closed form. Returns `None` if the order is not proven; a caller that needs the order
-    /// then simulates the collective message by message. The engine calls this method only in [`InsertionOrder`].
+    /// then simulates the collective message by message. The engine calls this method only in [`EventInsertionOrder`].
     fn order_of_ends(
         &self,
-        _chunk_schedule: &ChunkSchedule<Self::Stage>,
-        _extent: &GroupExtent,
-        _quiet: &UncontendedCost<'_>,
+        _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
+        _extent: &GroupPlacement,
+        _quiet: &UncontendedMessageCosts<'_>,
     ) -> Option<Vec<MemberOrderChange>> {
         None
     }
@@ -467,25 +476,25 @@ pub trait IssueDiscipline: CollectiveBackend {
         &self,
         _stage: &Self::Stage,
         _messages: Range<u32>,
-        _extent: &GroupExtent,
+        _extent: &GroupPlacement,
         _members: &mut Vec<Position>,
     ) {
     }
 
     /// Notifies the backend that a member joins a collective; `named` is true if the member's trace names the group.
-    /// The engine calls this method only in [`InsertionOrder`].
+    /// The engine calls this method only in [`EventInsertionOrder`].
     fn on_join(
         &mut self,
         _now: Time,
         _npu: Npu,
         _named: bool,
         _request: &CollectiveRequest,
-        _extent: &GroupExtent,
+        _extent: &GroupPlacement,
     ) {
     }
 
     /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
-    /// to wake it. The engine calls this method only in [`InsertionOrder`].
+    /// to wake it. The engine calls this method only in [`EventInsertionOrder`].
     fn on_idle(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage with different directions or trees. Messages are then matched by
@@ -507,7 +516,7 @@ pub trait IssueDiscipline: CollectiveBackend {
         &self,
         _stage: &Self::Stage,
         _queue_slot: u16,
-        _line: LinePosition,
+        _line: MemberLinePosition,
         _from: u32,
         recv_posted: u32,
     ) -> Option<u32> {
@@ -521,7 +530,7 @@ pub trait IssueDiscipline: CollectiveBackend {
         &self,
         _stage: &Self::Stage,
         _queue_slot: u16,
-        _line: LinePosition,
+        _line: MemberLinePosition,
         _to: u32,
         step: u32,
     ) -> Option<u32> {
@@ -534,8 +543,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
-        line: LinePosition,
+        line: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<ReceiveSource>;
+    ) -> Option<PostedReceive>;
 }

@@ -15,10 +15,10 @@
 //! | reduce | child to parent, S, after all messages of the child's children | h(α + t) |
 //! | gather, scatter | the same edges, the share of the child's subtree | hα + (n−1)s |
 
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
 
 /// A member's position in the tree.
-struct BinomialNode {
+struct BinomialTreePosition {
     /// Number of members in the line.
     size: u32,
     /// The root's index in the line.
@@ -27,8 +27,8 @@ struct BinomialNode {
     x: u32,
 }
 
-impl BinomialNode {
-    fn new(line: LinePosition) -> Self {
+impl BinomialTreePosition {
+    fn new(line: MemberLinePosition) -> Self {
         Self {
             size: line.size,
             root: line.root,
@@ -61,8 +61,12 @@ impl BinomialNode {
     }
 }
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
-    let place = BinomialNode::new(line);
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
+    let place = BinomialTreePosition::new(line);
     let is_root = place.x == 0;
     let share = |x| match stage.primitive {
         CollectivePrimitive::Gather | CollectivePrimitive::Scatter => {
@@ -91,8 +95,8 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
     })
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
-    let place = BinomialNode::new(line);
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
+    let place = BinomialTreePosition::new(line);
     match stage.primitive {
         CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(place.x != 0),
         CollectivePrimitive::Reduce | CollectivePrimitive::Gather => place.child_count(),

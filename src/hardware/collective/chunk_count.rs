@@ -9,7 +9,7 @@
 //! | stage | life | interval |
 //! |---|---|---|
 //! | with a closed form s | s | max(s / active, s without latencies) |
-//! | in a tree | one chunk, simulated ([`StageFlow`]) | (all chunks − life) / (chunks − 1), both simulated |
+//! | in a tree | one chunk, simulated ([`StageMessagePrograms`]) | (all chunks − life) / (chunks − 1), both simulated |
 //! | otherwise, with a root | formula of [`auto`](super::auto), no loads | busiest port's time; ring both ways: life |
 //! | all others | the same | life |
 //!
@@ -36,15 +36,15 @@
 //! is kept if the collective then ends earlier.
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
-use super::line_cost::LineCostModel;
+use super::line_cost::LineMessageCosts;
 use super::routes::route_collective;
-use super::stage_flow::StageFlow;
+use super::stage_flow::StageMessagePrograms;
 use super::{
-    AlgorithmChoice, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm, CollectivePrimitive,
-    StageAssignment,
+    ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectivePrimitive,
+    DimensionAlgorithmChoice, StageWithAlgorithm,
 };
-use crate::group::{CommonLinePaths, GroupExtent};
-use crate::topology::{NetworkPath, Topology};
+use crate::group::{GroupPlacement, LineMemberPaths};
+use crate::topology::{PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
 use chakram_base::units::{BufferShare, InverseRate, Span};
@@ -77,7 +77,7 @@ pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChunkCountChoice>
 #[derive(Clone, Debug)]
 pub(super) struct ChunkCountChoice {
     chunks: NonZeroU32,
-    algorithms: Option<Arc<[AlgorithmChoice]>>,
+    algorithms: Option<Arc<[DimensionAlgorithmChoice]>>,
 }
 
 /// Division of a collective into chunks. The value also contains the collective's algorithms, if they were chosen
@@ -85,12 +85,15 @@ pub(super) struct ChunkCountChoice {
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedChunks {
     pub pipeline: ChunkingSettings,
-    algorithms: Option<Arc<[AlgorithmChoice]>>,
+    algorithms: Option<Arc<[DimensionAlgorithmChoice]>>,
 }
 
 impl ResolvedChunks {
     /// Returns the chosen algorithms, or the machine's algorithms if none were chosen.
-    pub fn algorithms_or<'s>(&'s self, machine: &'s [AlgorithmChoice]) -> &'s [AlgorithmChoice] {
+    pub fn algorithms_or<'s>(
+        &'s self,
+        machine: &'s [DimensionAlgorithmChoice],
+    ) -> &'s [DimensionAlgorithmChoice] {
         self.algorithms.as_deref().unwrap_or(machine)
     }
 }
@@ -119,7 +122,7 @@ struct PhaseKey {
 }
 
 /// Returns a key that is equal for two paths of one machine only if the paths are equal.
-fn path_key(path: NetworkPath) -> [u64; 3] {
+fn path_key(path: PathLatencyAndRates) -> [u64; 3] {
     let others = path
         .others
         .estimate_serialization(BufferShare::from_bytes(1 << 40));
@@ -134,11 +137,11 @@ fn path_key(path: NetworkPath) -> [u64; 3] {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkCountProblem<'a> {
     pub of: (CollectiveKind, u64),
-    pub extent: &'a GroupExtent,
+    pub extent: &'a GroupPlacement,
     pub topology: &'a Topology,
     /// For each phase of `extent`, the paths between members, if these paths are equal for all members.
-    pub paths: &'a [CommonLinePaths],
-    pub choices: &'a [AlgorithmChoice],
+    pub paths: &'a [LineMemberPaths],
+    pub choices: &'a [DimensionAlgorithmChoice],
 }
 
 /// Returns the maximum number of chunks that a member of a tree with `size` members may process at the same time: at
@@ -148,7 +151,7 @@ pub(super) fn concurrent_chunks_in_tree(active: u32, size: u32) -> u32 {
 }
 
 /// Returns true if a stage uses one tree or two trees.
-pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
+pub(super) fn is_in_tree(assignment: &StageWithAlgorithm) -> bool {
     matches!(
         assignment.algorithm,
         CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
@@ -157,7 +160,7 @@ pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
 
 /// Life and interval of a stage (see the module documentation).
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct StageCost {
+struct StageLifeAndInterval {
     life: Span,
     interval: Span,
 }
@@ -196,7 +199,7 @@ impl ChunkCountChoiceCache {
 }
 
 /// Estimated time of the collective for each number of chunks tried so far.
-type TriedChunkCounts = BTreeMap<u32, Span>;
+type TriedChunkCountTimes = BTreeMap<u32, Span>;
 
 /// Returns the numbers of chunks up to `most`, each about an eighth larger than the previous one.
 fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
@@ -215,7 +218,10 @@ impl ChunkCountProblem<'_> {
         let [phase] = &self.extent.phases[..] else {
             return self.extent.phases.is_empty();
         };
-        let named = !matches!(self.choices[phase.dimension], AlgorithmChoice::Auto);
+        let named = !matches!(
+            self.choices[phase.dimension],
+            DimensionAlgorithmChoice::Auto
+        );
         named && pipeline.active.get() == 1 && {
             let one = self.route_chunks(pipeline, 1);
             let mut all = one.all_stages().iter();
@@ -247,7 +253,7 @@ impl ChunkCountProblem<'_> {
         &self,
         pipeline: ChunkingSettings,
         chunks: u32,
-    ) -> ChunkSchedule<StageAssignment> {
+    ) -> ChunkStageRoutes<StageWithAlgorithm> {
         let pipeline = ChunkingSettings {
             chunks: NonZeroU32::new(chunks),
             ..pipeline
@@ -273,7 +279,7 @@ impl ChunkCountProblem<'_> {
         };
         let mut chosen = None;
         for (_, phase) in phases.enumerate().filter(carries) {
-            if algorithms[phase.dimension] != AlgorithmChoice::Auto {
+            if algorithms[phase.dimension] != DimensionAlgorithmChoice::Auto {
                 continue;
             }
             for tree in [
@@ -281,7 +287,7 @@ impl ChunkCountProblem<'_> {
                 CollectiveAlgorithm::Tree,
             ] {
                 let mut choices = algorithms.clone();
-                choices[phase.dimension] = AlgorithmChoice::Named(tree);
+                choices[phase.dimension] = DimensionAlgorithmChoice::Named(tree);
                 let other = ChunkCountProblem {
                     choices: &choices,
                     ..*self
@@ -318,7 +324,7 @@ impl ChunkCountProblem<'_> {
             let of = |stage| {
                 self.estimate_stage_cost(stage, pipeline.active.get(), (plan.chunk_count(), exact))
             };
-            let costs: Vec<StageCost> = plan.all_stages().iter().map(of).collect();
+            let costs: Vec<StageLifeAndInterval> = plan.all_stages().iter().map(of).collect();
             (plan, costs)
         };
         // Without trees a trial takes little time, so every number of chunks is tried.
@@ -335,9 +341,9 @@ impl ChunkCountProblem<'_> {
             let (plan, costs) = costs(chunks, true);
             self.estimate_collective_time(&plan, &costs, pipeline)
         };
-        let mut known = TriedChunkCounts::new();
+        let mut known = TriedChunkCountTimes::new();
         let mut left = MOST_MESSAGES.max(MOST_TRIALS * most * messages);
-        let mut try_out = |known: &mut TriedChunkCounts, chunks: u32| {
+        let mut try_out = |known: &mut TriedChunkCountTimes, chunks: u32| {
             let cost = messages * u64::from(chunks);
             if known.contains_key(&chunks) || cost > left {
                 return;
@@ -345,8 +351,9 @@ impl ChunkCountProblem<'_> {
             left -= cost;
             known.insert(chunks, end(chunks));
         };
-        let best_of =
-            |known: &TriedChunkCounts| known.iter().map(|(&chunks, &time)| (time, chunks)).min();
+        let best_of = |known: &TriedChunkCountTimes| {
+            known.iter().map(|(&chunks, &time)| (time, chunks)).min()
+        };
         // Try numbers in ascending order of bounds: when a bound reaches the best time, no later number can be better.
         bounds.sort_unstable();
         for &(bound, chunks) in &bounds {
@@ -394,21 +401,21 @@ impl ChunkCountProblem<'_> {
     }
 
     /// Builds the message programs of one chunk in a tree stage.
-    fn build_stage_flow(&self, assignment: &StageAssignment) -> StageFlow {
+    fn build_stage_flow(&self, assignment: &StageWithAlgorithm) -> StageMessagePrograms {
         let phase = &self.extent.phases[assignment.stage.phase];
-        let line = LineCostModel::new(self.extent, phase, self.topology);
-        StageFlow::new(&line, assignment.algorithm, &assignment.stage)
+        let line = LineMessageCosts::new(self.extent, phase, self.topology);
+        StageMessagePrograms::new(&line, assignment.algorithm, &assignment.stage)
     }
 
     /// Returns the life and the interval of a stage if the collective has `chunks` chunks. For trees, the result is
     /// only a lower bound if `exact` is false.
     fn estimate_stage_cost(
         &self,
-        assignment: &StageAssignment,
+        assignment: &StageWithAlgorithm,
         active: u32,
         (chunks, exact): (u32, bool),
-    ) -> StageCost {
-        let StageAssignment {
+    ) -> StageLifeAndInterval {
+        let StageWithAlgorithm {
             stage, algorithm, ..
         } = assignment;
         let phase = &self.extent.phases[stage.phase];
@@ -420,7 +427,7 @@ impl ChunkCountProblem<'_> {
             let interval = match active {
                 1 => life,
                 _ => {
-                    let prompt = NetworkPath {
+                    let prompt = PathLatencyAndRates {
                         latency: Span::ZERO,
                         others: InverseRate::ZERO,
                         ..path
@@ -429,7 +436,7 @@ impl ChunkCountProblem<'_> {
                     busy.max(Span(life.0 / u64::from(active)))
                 }
             };
-            return StageCost { life, interval };
+            return StageLifeAndInterval { life, interval };
         }
         if is_in_tree(assignment) {
             let flow = self.build_stage_flow(assignment);
@@ -441,12 +448,12 @@ impl ChunkCountProblem<'_> {
             };
             let rest = Span(all.0.saturating_sub(life.0));
             let interval = Span(rest.0.div_ceil(u64::from(chunks.max(2) - 1)));
-            return StageCost {
+            return StageLifeAndInterval {
                 life,
                 interval: interval.min(life),
             };
         }
-        let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
+        let line = LineMessageCosts::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.estimate_cost(&line, stage.primitive, stage.buffer) else {
             // The algorithm has no formula, so approximate its time by equal messages.
             let link = self.topology.dimensions()[phase.dimension].link_bandwidth();
@@ -454,14 +461,14 @@ impl ChunkCountProblem<'_> {
             let (message, count) = algorithm.approximate_serial_messages(stage, n);
             let life = (link.serialization_time(message) + latency).times(count.into());
             let interval = life;
-            return StageCost { life, interval };
+            return StageLifeAndInterval { life, interval };
         };
         let life = span(life.as_picoseconds());
         // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
         // not a sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
         // that is near the root in one direction is far from it in the other direction.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
-            return StageCost {
+            return StageLifeAndInterval {
                 life,
                 interval: life,
             };
@@ -476,7 +483,7 @@ impl ChunkCountProblem<'_> {
             _ => (stage.nth_part(n), n - 1),
         };
         let busy = port.time_under_load(amount).times(count.into());
-        StageCost {
+        StageLifeAndInterval {
             life,
             interval: span(busy.as_picoseconds()).min(life),
         }
@@ -486,8 +493,8 @@ impl ChunkCountProblem<'_> {
     /// previous chunk, while that chunk's life continues.
     fn estimate_collective_time(
         &self,
-        plan: &ChunkSchedule<StageAssignment>,
-        costs: &[StageCost],
+        plan: &ChunkStageRoutes<StageWithAlgorithm>,
+        costs: &[StageLifeAndInterval],
         pipeline: ChunkingSettings,
     ) -> Span {
         // With a single stage, each chunk starts one interval after the previous chunk.
@@ -516,7 +523,7 @@ impl ChunkCountProblem<'_> {
         capacity.push(u32::MAX);
         let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);
         let length = parts * plan.stages_per_chunk();
-        let plan = ChunkSchedule::with_routes(vec![(); spans.len()], length, routes.collect());
+        let plan = ChunkStageRoutes::with_routes(vec![(); spans.len()], length, routes.collect());
         let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queue_of,
@@ -529,9 +536,14 @@ impl ChunkCountProblem<'_> {
 
     /// Returns a lower bound of [`Self::estimate_collective_time`]: the time of all chunks in one phase, plus the least time before
     /// and after the phase.
-    fn lower_bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
+    fn lower_bound(
+        &self,
+        plan: &ChunkStageRoutes<StageWithAlgorithm>,
+        costs: &[StageLifeAndInterval],
+    ) -> Span {
         let length = plan.stages_per_chunk();
-        let sum = |all: &[StageCost]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);
+        let sum =
+            |all: &[StageLifeAndInterval]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);
         let routes = plan.all_stages().len() / length.max(1);
         let mut chunks = vec![0_u64; routes];
         for chunk in 0..plan.chunk_count() {
@@ -543,7 +555,7 @@ impl ChunkCountProblem<'_> {
             for (route, &count) in chunks.iter().enumerate() {
                 let range = route * length..(route + 1) * length;
                 let (stages, costs) = (&plan.all_stages()[range.clone()], &costs[range]);
-                let visits = |assignment: &StageAssignment| assignment.stage.phase == number;
+                let visits = |assignment: &StageWithAlgorithm| assignment.stage.phase == number;
                 for (_, cost) in stages.iter().zip(costs).filter(|(stage, _)| visits(stage)) {
                     busy += cost.interval.times(count);
                 }

@@ -14,7 +14,7 @@ use chakram_base::units::Span;
 
 /// A chunk's entry into a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StageEntry {
+pub struct ChunkStageEntry {
     /// Index of the chunk.
     pub chunk: u32,
     /// Index of the stage in its route.
@@ -25,14 +25,14 @@ pub struct StageEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionOrder {
     /// For each phase of the group, the chunks that pass through the phase, in the order in which they enter.
-    pub order: Vec<Vec<StageEntry>>,
+    pub order: Vec<Vec<ChunkStageEntry>>,
     /// For each phase, the maximum number of chunks that a member has in the phase at once, at least 1.
     pub capacity: Vec<u32>,
 }
 
 /// Routes of a collective's chunks through their stages.
 #[derive(Clone, Debug)]
-pub struct ChunkSchedule<S> {
+pub struct ChunkStageRoutes<S> {
     stages: Vec<S>,
     length: usize,
     route_of: Vec<u32>,
@@ -42,7 +42,7 @@ pub struct ChunkSchedule<S> {
     measured: Option<Span>,
 }
 
-impl<S: Copy> ChunkSchedule<S> {
+impl<S: Copy> ChunkStageRoutes<S> {
     /// Creates `chunks` chunks that all pass through `stages`.
     pub fn with_uniform_chunks(stages: Vec<S>, chunks: u32) -> Self {
         Self {

@@ -30,21 +30,21 @@
 //! Example: an all-gather on eight H100s has a start-up time of 10.35 us: 4.75 us for the launch, and 0.8 us for each
 //! of 7 steps. On two H100s the start-up time is 5.37 us: 4.57 us for the launch, and 0.8 us for one step.
 
-use crate::group::{GroupExtent, GroupPhase};
+use crate::group::{CollectiveDimensionPhase, GroupPlacement};
 use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::{Bandwidth, Span};
 
 /// Bandwidth and latency of the links on which collectives were measured, for one dimension.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkRates {
+pub struct MeasuredLinkRates {
     /// Bandwidth of an NPU into the dimension.
     pub bandwidth: Bandwidth,
     /// Latency of one link.
     pub latency: Span,
 }
 
-impl LinkRates {
+impl MeasuredLinkRates {
     /// Returns the bandwidth and the latency of the links of `dimension`.
     pub fn of_dimension(dimension: &TopologyDimension) -> Self {
         Self {
@@ -59,14 +59,14 @@ impl LinkRates {
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
-    (extent, topology): (&GroupExtent, &Topology),
-) -> Option<(usize, LinkRates)> {
+    (extent, topology): (&GroupPlacement, &Topology),
+) -> Option<(usize, MeasuredLinkRates)> {
     find_measured_time(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let mut curves = curves[phase.dimension].iter();
-    let own = LinkRates::of_dimension(&topology.dimensions()[phase.dimension]);
+    let own = MeasuredLinkRates::of_dimension(&topology.dimensions()[phase.dimension]);
     let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
     let at = curves.find_map(|curve| (curve.kind == kind).then(|| other(curve))?)?;
     Some((phase.dimension, at))
@@ -74,23 +74,23 @@ pub fn measured_elsewhere(
 
 /// Change from the links on which a collective was measured to the machine's links.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkChange {
-    from: LinkRates,
-    to: LinkRates,
+pub struct MeasuredToMachineLinks {
+    from: MeasuredLinkRates,
+    to: MeasuredLinkRates,
     /// Number of links between neighbours.
     hops: u32,
 }
 
-impl LinkChange {
+impl MeasuredToMachineLinks {
     /// Returns the change of links for a collective in `phase`. Returns `None` if the phase's links equal
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
-        measured_at: Option<LinkRates>,
-        phase: &GroupPhase,
+        measured_at: Option<MeasuredLinkRates>,
+        phase: &CollectiveDimensionPhase,
         topology: &Topology,
     ) -> Option<Self> {
         let dimension = &topology.dimensions()[phase.dimension];
-        let (from, to) = (measured_at?, LinkRates::of_dimension(dimension));
+        let (from, to) = (measured_at?, MeasuredLinkRates::of_dimension(dimension));
         (from != to).then(|| Self {
             from,
             to,
@@ -106,7 +106,8 @@ impl LinkChange {
     /// Converts a start-up time of `seconds` to the new links. The start-up time contains the latency of `steps`
     /// successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
-        let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.as_seconds();
+        let latency =
+            |rates: &MeasuredLinkRates| steps * f64::from(self.hops) * rates.latency.as_seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
         if from <= seconds {
             seconds - from + to
@@ -138,12 +139,12 @@ pub struct CollectiveCurve {
     /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
     /// The links on which the collectives were measured, or `None` if the curve applies to any links.
-    pub measured_at: Option<LinkRates>,
+    pub measured_at: Option<MeasuredLinkRates>,
 }
 
 impl CollectiveCurve {
     /// Returns the time, in seconds, for a buffer of `bytes` on the target links of `change`.
-    fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
+    fn seconds_on(&self, bytes: f64, change: &MeasuredToMachineLinks) -> f64 {
         let start = self.start_up_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
         let (steps, _) = message_count_and_sent_fraction(self.kind, self.members);
@@ -202,14 +203,14 @@ impl CollectiveCurve {
 pub fn find_measured_time(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupExtent, &Topology),
+    (extent, topology): (&GroupPlacement, &Topology),
 ) -> Option<Span> {
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let seconds = |curve: &CollectiveCurve| {
         let bytes = bytes as f64;
-        match LinkChange::between_links(curve.measured_at, phase, topology) {
+        match MeasuredToMachineLinks::between_links(curve.measured_at, phase, topology) {
             None => curve.predict_seconds(bytes),
             Some(change) => curve.seconds_on(bytes, &change),
         }
@@ -258,8 +259,8 @@ mod tests {
         assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
-    fn rates(gb: f64, ns: u64) -> LinkRates {
-        LinkRates {
+    fn rates(gb: f64, ns: u64) -> MeasuredLinkRates {
+        MeasuredLinkRates {
             bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
             latency: Span::from_ns(ns),
         }
@@ -276,8 +277,8 @@ mod tests {
         }
     }
 
-    fn as_micros(bytes: f64, from: LinkRates, to: LinkRates) -> f64 {
-        let change = LinkChange { from, to, hops: 2 };
+    fn as_micros(bytes: f64, from: MeasuredLinkRates, to: MeasuredLinkRates) -> f64 {
+        let change = MeasuredToMachineLinks { from, to, hops: 2 };
         1e6 * curve().seconds_on(bytes, &change)
     }
 
@@ -329,7 +330,7 @@ mod tests {
         let mut curve = curve();
         curve.points[1].1 = 100e-6;
         assert!((curve.start_up_seconds(1e6) - 10e-6).abs() < 1e-15);
-        let change = LinkChange {
+        let change = MeasuredToMachineLinks {
             from: rates(100.0, 0),
             to: rates(1e6, 0),
             hops: 2,

@@ -14,12 +14,16 @@
 //! differ only in latency. The table does not apply to rings and meshes. On these shapes, a member sends one message at
 //! a time at the rate of one link, and receives messages from both sides.
 
-use super::line_cost::LineCostModel;
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
-use crate::topology::NetworkPath;
+use super::line_cost::LineMessageCosts;
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use crate::topology::PathLatencyAndRates;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     let n = line.size;
     let is_root = line.index == line.root;
     let next = (line.index + 1 + i) % n;
@@ -43,7 +47,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
     })
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let is_root = line.index == line.root;
     match stage.primitive {
         CollectivePrimitive::ReduceScatter
@@ -62,7 +66,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
 }
 
 /// Returns the closed form in the first row of the module's table.
-pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     let message = stage.nth_part(n);
     path.time_of_first_byte(message)
         + path
@@ -73,7 +77,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
-    line: &LineCostModel<'_>,
+    line: &LineMessageCosts<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {

@@ -11,7 +11,7 @@
 //! One chunk takes the same time in two trees as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most
 //! 2hα + (4h−2)t, and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.
 
-use super::{CollectiveStage, LinePosition, SendStep, tree};
+use super::{CollectiveStage, MemberLinePosition, SendStep, tree};
 
 /// Returns the tree number of the member that is `x` places after the root.
 fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
@@ -36,13 +36,17 @@ fn position_of_number(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     }
 }
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     let n = line.size;
     let x = number_in_tree(stage, n, tree::number_from_root(line));
     tree::nth_send_at(stage, line, x, i, |x| position_of_number(stage, n, x))
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let x = number_in_tree(stage, line.size, tree::number_from_root(line));
     tree::receive_count_at(stage, line, x)
 }
@@ -58,7 +62,7 @@ mod tests {
         for n in 2..=65 {
             for root in [0, n / 2, n - 1] {
                 for index in 0..n {
-                    let line = LinePosition {
+                    let line = MemberLinePosition {
                         size: n,
                         index,
                         root,

@@ -5,7 +5,7 @@
 //! policy selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the
 //! free place is refilled.
 
-use super::{ChunkSchedule, StageEntry};
+use super::{ChunkStageEntry, ChunkStageRoutes};
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 
 /// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IntraDimensionPolicy {
+pub enum WaitingChunkPriority {
     /// The chunk that arrived first goes first.
     #[default]
     Fifo,
@@ -26,7 +26,7 @@ pub enum IntraDimensionPolicy {
     Alternate,
 }
 
-impl IntraDimensionPolicy {
+impl WaitingChunkPriority {
     /// Every policy with its name in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Fifo, "fifo"),
@@ -39,7 +39,7 @@ impl IntraDimensionPolicy {
 /// Inputs of the flow shop, by stage and queue.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowShopInput<'a> {
-    /// Duration of each stage of each route, in the order of [`ChunkSchedule::all_stages`].
+    /// Duration of each stage of each route, in the order of [`ChunkStageRoutes::all_stages`].
     pub spans: &'a [Span],
     /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
@@ -48,7 +48,7 @@ pub struct FlowShopInput<'a> {
     /// True for each stage that belongs to a returning chunk.
     pub back: &'a [bool],
     /// Policy by which a queue selects its next chunk.
-    pub intra: IntraDimensionPolicy,
+    pub intra: WaitingChunkPriority,
 }
 
 /// Outcome of a flow shop.
@@ -57,19 +57,19 @@ pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
     /// For each queue, the stages of chunks in the order in which they began.
-    pub order: Vec<Vec<StageEntry>>,
+    pub order: Vec<Vec<ChunkStageEntry>>,
 }
 
 /// The passage of a chunk through a stage, reported when the passage begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagePassage {
     /// The chunk and the stage.
-    pub entry: StageEntry,
+    pub entry: ChunkStageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
     /// The passage that had to end before this passage could begin; it may belong to another chunk. `None` if this
     /// passage began at time 0.
-    pub admitted_by: Option<StageEntry>,
+    pub admitted_by: Option<ChunkStageEntry>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -98,7 +98,7 @@ impl FlowShopQueue {
 }
 
 struct FlowShopSimulation<'a, S, F> {
-    chunk_schedule: &'a ChunkSchedule<S>,
+    chunk_schedule: &'a ChunkStageRoutes<S>,
     stages: FlowShopInput<'a>,
     queues: Vec<FlowShopQueue>,
     /// The current or next stage of each chunk.
@@ -106,7 +106,7 @@ struct FlowShopSimulation<'a, S, F> {
     /// Pending ends of stages, as (time, index in the order in which stages began, chunk).
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
-    order: Vec<Vec<StageEntry>>,
+    order: Vec<Vec<ChunkStageEntry>>,
     /// Callback that is called for each passage when the passage begins.
     on_begin: F,
 }
@@ -119,7 +119,12 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
     }
 
     /// Moves waiting chunks into free places of `queue`, after the passage `admitted_by` has ended.
-    fn admit_waiting_chunks(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
+    fn admit_waiting_chunks(
+        &mut self,
+        now: Span,
+        queue: u32,
+        admitted_by: Option<ChunkStageEntry>,
+    ) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
         {
@@ -129,7 +134,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
             self.ends.push(Reverse((end, self.count, chunk)));
             let stage = self.stage[chunk as usize];
             let stage = StageIndex(stage);
-            let entry = StageEntry { chunk, stage };
+            let entry = ChunkStageEntry { chunk, stage };
             self.order[queue as usize].push(entry);
             (self.on_begin)(StagePassage {
                 entry,
@@ -143,14 +148,14 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
         let index = self.index(chunk);
         let left = self.chunk_schedule.stages_per_chunk() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
-            IntraDimensionPolicy::Fifo | IntraDimensionPolicy::Alternate => 0,
-            IntraDimensionPolicy::SmallestFirst => self.stages.spans[index].0,
-            IntraDimensionPolicy::FewestLeft => left as u64,
+            WaitingChunkPriority::Fifo | WaitingChunkPriority::Alternate => 0,
+            WaitingChunkPriority::SmallestFirst => self.stages.spans[index].0,
+            WaitingChunkPriority::FewestLeft => left as u64,
         };
         let queue = self.stages.queue_of[index];
         self.count += 1;
         let entry = Reverse((key, self.count, chunk));
-        let apart = self.stages.intra == IntraDimensionPolicy::Alternate && self.stages.back[index];
+        let apart = self.stages.intra == WaitingChunkPriority::Alternate && self.stages.back[index];
         self.queues[queue as usize].waiting[usize::from(apart)].push(entry);
         queue
     }
@@ -158,7 +163,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
 
 /// Simulates how the chunks of `chunk_schedule` pass through their stages. All chunks are ready at time 0.
 pub fn simulate_flow_shop<S: Copy>(
-    chunk_schedule: &ChunkSchedule<S>,
+    chunk_schedule: &ChunkStageRoutes<S>,
     stages: FlowShopInput<'_>,
 ) -> FlowShopResult {
     simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
@@ -166,7 +171,7 @@ pub fn simulate_flow_shop<S: Copy>(
 
 /// Like [`simulate_flow_shop`], but also calls `on_begin` for each passage when the passage begins.
 pub fn simulate_flow_shop_observed<S: Copy>(
-    chunk_schedule: &ChunkSchedule<S>,
+    chunk_schedule: &ChunkStageRoutes<S>,
     stages: FlowShopInput<'_>,
     on_begin: impl FnMut(StagePassage),
 ) -> FlowShopResult {
@@ -198,7 +203,7 @@ pub fn simulate_flow_shop_observed<S: Copy>(
         end = now;
         let left = stages.queue_of[shop.index(chunk)];
         let stage = StageIndex(shop.stage[chunk as usize]);
-        let ended = Some(StageEntry { chunk, stage });
+        let ended = Some(ChunkStageEntry { chunk, stage });
         // The chunk joins its next queue before the free place is refilled, because both may be the
         // same queue.
         shop.stage[chunk as usize] += 1;
@@ -225,10 +230,10 @@ mod tests {
             queue_of: queues,
             capacity: &[capacity; 2],
             back: &vec![false; spans.len()],
-            intra: IntraDimensionPolicy::Fifo,
+            intra: WaitingChunkPriority::Fifo,
         };
         simulate_flow_shop(
-            &ChunkSchedule::with_uniform_chunks(vec![(); spans.len()], chunks),
+            &ChunkStageRoutes::with_uniform_chunks(vec![(); spans.len()], chunks),
             stages,
         )
         .end
@@ -268,7 +273,7 @@ mod tests {
         // The chunks take two routes over queues 0 and 1. Chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1.
         // Chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkSchedule::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
+        let chunk_schedule = ChunkStageRoutes::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -285,14 +290,14 @@ mod tests {
         // ns and chunk 1 from 8 to 11 ns. Chunk 1 is in queue 1 until 3 ns, chunk 0 from 4 to 8 ns, and chunk 2 from 8
         // to 12 ns.
         assert_eq!(
-            order(IntraDimensionPolicy::Fifo),
+            order(WaitingChunkPriority::Fifo),
             (12, vec![0, 2, 1], vec![1, 0, 2])
         );
         // Chunk 1 is the smallest and has the fewest stages left, so it is in queue 0 from 4 to 7 ns. Chunk 2 follows
         // from 7 to 11 ns, and is in queue 1 from 11 to 15 ns.
         for intra in [
-            IntraDimensionPolicy::SmallestFirst,
-            IntraDimensionPolicy::FewestLeft,
+            WaitingChunkPriority::SmallestFirst,
+            WaitingChunkPriority::FewestLeft,
         ] {
             assert_eq!(order(intra), (15, vec![0, 1, 2], vec![1, 0, 2]));
         }
@@ -307,7 +312,7 @@ mod tests {
         // goes out at 6-8 ns although chunk 1 is back, because the previous chunk was returning. Chunk 1 returns at
         // 8-10 ns, and chunk 2 at 10-12 ns.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkSchedule::with_uniform_chunks(vec![(); 3], 3);
+        let chunk_schedule = ChunkStageRoutes::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -321,8 +326,8 @@ mod tests {
             (end.0 / 1000, passages.collect::<Vec<_>>())
         };
         let first_come = vec![(0, 0), (1, 0), (2, 0), (0, 2), (1, 2), (2, 2)];
-        assert_eq!(order(IntraDimensionPolicy::Fifo), (12, first_come));
+        assert_eq!(order(WaitingChunkPriority::Fifo), (12, first_come));
         let in_turns = vec![(0, 0), (1, 0), (0, 2), (2, 0), (1, 2), (2, 2)];
-        assert_eq!(order(IntraDimensionPolicy::Alternate), (12, in_turns));
+        assert_eq!(order(WaitingChunkPriority::Alternate), (12, in_turns));
     }
 }

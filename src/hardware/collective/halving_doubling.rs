@@ -22,14 +22,14 @@
 //! If partners start at different times, messages could arrive out of order, and the receiver would mistake an early
 //! message for a different one. Therefore, message i counts only after its receiver has taken step i.
 
-use super::line_cost::LineCostModel;
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
-use crate::topology::NetworkPath;
+use super::line_cost::LineMessageCosts;
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep, binomial};
+use crate::topology::PathLatencyAndRates;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
 /// Returns exchange `i`, with the member at `distance`.
 pub(super) fn nth_exchange(
-    line: LinePosition,
+    line: MemberLinePosition,
     i: u32,
     distance: u32,
     amount: BufferShare,
@@ -44,7 +44,7 @@ pub(super) fn nth_exchange(
 }
 
 /// Returns the number of exchanges: log2 n, or 0 if n is not a power of two.
-pub(super) fn exchange_count(line: LinePosition) -> u32 {
+pub(super) fn exchange_count(line: MemberLinePosition) -> u32 {
     if line.size.is_power_of_two() {
         line.size.ilog2()
     } else {
@@ -52,7 +52,11 @@ pub(super) fn exchange_count(line: LinePosition) -> u32 {
     }
 }
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     // An all-gather visits the distances of a reduce-scatter in reverse.
     let half = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
@@ -73,7 +77,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
     ))
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchange_count(line),
         CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
@@ -83,7 +87,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
 
 /// Returns the closed forms in the first two rows of the module's table. Each exchange has half the size of the
 /// previous one. Each time is rounded separately, because the network rounds the time of each message.
-pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.nth_part(2 << i));
     let spans = halves.map(|half| path.time_message(half));
     spans.fold(Span::ZERO, |sum, span| sum + span)
@@ -91,7 +95,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 
 /// Returns the unrounded times of the module's table and of [`binomial`] trees, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
-    line: &LineCostModel<'_>,
+    line: &LineMessageCosts<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {

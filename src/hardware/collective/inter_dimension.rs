@@ -11,7 +11,7 @@
 
 mod themis;
 
-use crate::group::GroupExtent;
+use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::BufferShare;
@@ -20,7 +20,7 @@ use themis::ThemisBalancer;
 
 /// Order in which chunks visit the dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InterDimensionPolicy {
+pub enum DimensionVisitOrder {
     /// All chunks go from the innermost dimension outward.
     #[default]
     Ascending,
@@ -32,7 +32,7 @@ pub enum InterDimensionPolicy {
     ThemisFlex,
 }
 
-impl InterDimensionPolicy {
+impl DimensionVisitOrder {
     /// Every policy with its name in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ascending, "ascending"),
@@ -47,14 +47,14 @@ const EQUAL: u32 = 256;
 
 /// Visiting order and size of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ChunkRoute {
+pub(super) struct ChunkOrderAndSize {
     /// The phases in the order in which the chunk visits them, each once.
     pub order: Vec<usize>,
     /// Size of the chunk in grains.
     grains: u32,
 }
 
-impl ChunkRoute {
+impl ChunkOrderAndSize {
     /// `whole` is the buffer of the collective. `chunks` is the number of chunks if all chunks have equal sizes. The
     /// chunks' shares add up exactly to the whole if the whole is smaller than 2^56 bytes.
     pub fn share_of_buffer(&self, whole: BufferShare, chunks: u32) -> BufferShare {
@@ -66,14 +66,14 @@ impl ChunkRoute {
 /// `extent`, and the index of each chunk's route. There are `chunks` chunks if all are equal in size, and otherwise at
 /// most sixteen times `chunks`.
 pub(super) fn choose_routes(
-    inter: InterDimensionPolicy,
+    inter: DimensionVisitOrder,
     (kind, whole): (CollectiveKind, BufferShare),
-    (extent, topology): (&GroupExtent, &Topology),
+    (extent, topology): (&GroupPlacement, &Topology),
     chunks: u32,
-) -> (Vec<ChunkRoute>, Vec<u32>) {
+) -> (Vec<ChunkOrderAndSize>, Vec<u32>) {
     let phases = extent.phases.len();
     let ascending: Vec<usize> = (0..phases).collect();
-    let equal = |order| ChunkRoute {
+    let equal = |order| ChunkOrderAndSize {
         order,
         grains: EQUAL,
     };
@@ -88,13 +88,13 @@ pub(super) fn choose_routes(
     // If the buffer is too large to be divided exactly into grains, all its chunks are equal.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
-        InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,
-        InterDimensionPolicy::Themis => Some(ThemisBalancer::new(extent, topology)),
-        InterDimensionPolicy::ThemisFlex if exact => {
+        DimensionVisitOrder::Themis | DimensionVisitOrder::ThemisFlex if !shrinks => None,
+        DimensionVisitOrder::Themis => Some(ThemisBalancer::new(extent, topology)),
+        DimensionVisitOrder::ThemisFlex if exact => {
             Some(ThemisBalancer::without_load(extent, topology))
         }
-        InterDimensionPolicy::ThemisFlex => Some(ThemisBalancer::new(extent, topology)),
-        InterDimensionPolicy::Ascending | InterDimensionPolicy::RoundRobin => None,
+        DimensionVisitOrder::ThemisFlex => Some(ThemisBalancer::new(extent, topology)),
+        DimensionVisitOrder::Ascending | DimensionVisitOrder::RoundRobin => None,
     };
     let mut ways = Vec::new();
     let mut known = BTreeMap::new();
@@ -104,7 +104,7 @@ pub(super) fn choose_routes(
         let mut way = equal(ascending.clone());
         match &mut balance {
             Some(balance) => way.grains = balance.next(&mut way.order, left),
-            None if inter == InterDimensionPolicy::RoundRobin => {
+            None if inter == DimensionVisitOrder::RoundRobin => {
                 way.order.rotate_left(way_of.len() % phases.max(1))
             }
             None => {}

@@ -12,8 +12,8 @@
 //! max(r(i, n−2), o(i, n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. The recurrence
 //! gives the times of a simulation of each message, at a fraction of its cost.
 
-use super::{CollectiveAlgorithm, CollectivePrimitive, StageAssignment};
-use crate::group::{CommonLinePaths, GroupExtent};
+use super::{CollectiveAlgorithm, CollectivePrimitive, StageWithAlgorithm};
+use crate::group::{GroupPlacement, LineMemberPaths};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 
@@ -33,13 +33,13 @@ struct MemberTimes {
 /// Returns the end of each position if the stages are rings in one phase, or `None` if they are not. `begins` contains the
 /// time at which the member at each position begins.
 pub(super) fn time_late_members(
-    stages: &[StageAssignment],
-    extent: &GroupExtent,
-    paths: &[CommonLinePaths],
+    stages: &[StageWithAlgorithm],
+    extent: &GroupPlacement,
+    paths: &[LineMemberPaths],
     begins: &[Span],
 ) -> Option<Vec<Span>> {
     let first = stages.first()?.stage.phase;
-    let is_ring = |assignment: &StageAssignment| {
+    let is_ring = |assignment: &StageWithAlgorithm| {
         let stage = &assignment.stage;
         assignment.algorithm == CollectiveAlgorithm::Ring
             && (assignment.script, assignment.splits, stage.phase) == (None, None, first)

@@ -1,18 +1,18 @@
 //! Times of messages between members of one phase; `auto.rs` builds the algorithms' formulas from these times.
 
-use crate::group::{GroupExtent, GroupPhase};
-use crate::topology::{DimensionShape, NetworkPath, Topology};
+use crate::group::{CollectiveDimensionPhase, GroupPlacement};
+use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
 use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, TimeEstimate};
 
 /// Costs of messages in the lines of a phase, by distance between members.
 #[derive(Clone, Copy, Debug)]
-pub struct LineCostModel<'a> {
-    extent: &'a GroupExtent,
-    phase: &'a GroupPhase,
+pub struct LineMessageCosts<'a> {
+    extent: &'a GroupPlacement,
+    phase: &'a CollectiveDimensionPhase,
     topology: &'a Topology,
     /// The path between any two members, or `None` if paths depend on the members.
-    flat: Option<NetworkPath>,
+    flat: Option<PathLatencyAndRates>,
     /// True if NPUs are wired to their neighbours, so that routes overlap.
     wired: bool,
     /// True if a ring is used in both directions.
@@ -21,12 +21,12 @@ pub struct LineCostModel<'a> {
 
 /// Path and link load of a message over a given distance.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoadedPath {
-    path: NetworkPath,
+pub(super) struct PathWithLinkLoad {
+    path: PathLatencyAndRates,
     load: u64,
 }
 
-impl LoadedPath {
+impl PathWithLinkLoad {
     pub(super) fn time_under_load(self, amount: BufferShare) -> TimeEstimate {
         self.path
             .bandwidth
@@ -34,7 +34,7 @@ impl LoadedPath {
             .times(self.load)
     }
 
-    /// Returns the time of the first byte: [`NetworkPath::time_of_first_byte`] without rounding.
+    /// Returns the time of the first byte: [`PathLatencyAndRates::time_of_first_byte`] without rounding.
     pub(super) fn time_of_first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.first_segment(amount);
         TimeEstimate::from(self.path.latency) + self.path.others.estimate_serialization(segment)
@@ -46,9 +46,13 @@ impl LoadedPath {
     }
 }
 
-impl<'a> LineCostModel<'a> {
+impl<'a> LineMessageCosts<'a> {
     /// Creates the model for the lines of `phase`; the first line represents all lines.
-    pub fn new(extent: &'a GroupExtent, phase: &'a GroupPhase, topology: &'a Topology) -> Self {
+    pub fn new(
+        extent: &'a GroupPlacement,
+        phase: &'a CollectiveDimensionPhase,
+        topology: &'a Topology,
+    ) -> Self {
         let shape = topology.dimensions()[phase.dimension].shape;
         let apart = matches!(
             shape,
@@ -81,7 +85,7 @@ impl<'a> LineCostModel<'a> {
         self.phase.size
     }
 
-    fn path_between(&self, a: u32, b: u32) -> NetworkPath {
+    fn path_between(&self, a: u32, b: u32) -> PathLatencyAndRates {
         let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
         let path = self.topology.path_between_npus(npu(a), npu(b));
         path.expect("members sit on NPUs of their own")
@@ -89,7 +93,7 @@ impl<'a> LineCostModel<'a> {
 
     /// Returns the path of a message between two members, and the indices of the sender's and the
     /// receiver's ports.
-    pub(super) fn path_and_ports(&self, a: u32, b: u32) -> (NetworkPath, [u32; 2]) {
+    pub(super) fn path_and_ports(&self, a: u32, b: u32) -> (PathLatencyAndRates, [u32; 2]) {
         let path = self.flat.unwrap_or_else(|| self.path_between(a, b));
         let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
         // A member has two ports per dimension, one on each side.
@@ -103,13 +107,13 @@ impl<'a> LineCostModel<'a> {
 
     /// Returns the path between members `k` places apart: the worse of two routes, the first member's and the last
     /// member's.
-    pub(super) fn path_at_distance(&self, k: u32) -> LoadedPath {
+    pub(super) fn path_at_distance(&self, k: u32) -> PathWithLinkLoad {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (
                 self.path_between(0, k),
                 self.path_between(self.member_count() - 1, k - 1),
             );
-            NetworkPath {
+            PathLatencyAndRates {
                 // For each property, take the worse of the two routes. Take the devices from the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
@@ -131,22 +135,22 @@ impl<'a> LineCostModel<'a> {
         } else {
             1
         };
-        LoadedPath { path, load }
+        PathWithLinkLoad { path, load }
     }
 
     /// Returns the path between members whose indices differ in the bit of weight `k`. Formulas of trees also use this
     /// path for edges of length `k`.
-    pub(super) fn path_to_partner(&self, k: u32) -> LoadedPath {
+    pub(super) fn path_to_partner(&self, k: u32) -> PathWithLinkLoad {
         let path = self.flat.unwrap_or_else(|| self.path_between(0, k));
         let load = self.path_at_distance(k).load;
-        LoadedPath { path, load }
+        PathWithLinkLoad { path, load }
     }
 
     /// Returns the sum of `time` over all distances, and the longest time until the first byte of `message` arrives.
     pub(super) fn sum_over_all_distances(
         &self,
         message: BufferShare,
-        time: impl Fn(LoadedPath) -> TimeEstimate,
+        time: impl Fn(PathWithLinkLoad) -> TimeEstimate,
     ) -> (TimeEstimate, TimeEstimate) {
         let others = self.member_count() - 1;
         match self.flat {
@@ -168,7 +172,7 @@ impl<'a> LineCostModel<'a> {
     /// exponent).
     pub(super) fn sum_over_doublings(
         &self,
-        time: impl Fn(LoadedPath, u32) -> TimeEstimate,
+        time: impl Fn(PathWithLinkLoad, u32) -> TimeEstimate,
     ) -> TimeEstimate {
         let levels = self.member_count().next_power_of_two().ilog2();
         let spans = (0..levels).map(|j| time(self.path_to_partner(1 << j), j));

@@ -13,10 +13,10 @@
 //! ports. Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    AlgorithmDescriber, BusEventScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
-    CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptMember, TransferCause,
-    UncontendedCost,
+    AlgorithmDescriber, BusEventScheduler, BusTransfer, BusTransferCause, CollectiveBackend,
+    CollectiveMatchingRules, CollectiveRequest, CompletionToken, EndpointMessageProcessing,
+    EndpointModel, EventContentOrder, GroupMembers, PostedReceive, ScriptAction, ScriptEvent,
+    ScriptMember, StageChunkQueue, UncontendedMessageCosts,
 };
 use super::chunk_count::{
     ChunkCountChoiceCache, ChunkCountProblem, concurrent_chunks_in_tree, is_in_tree,
@@ -24,13 +24,13 @@ use super::chunk_count::{
 use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
 use super::{
-    AdmissionOrder, AlgorithmChoice, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm,
-    CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
-    InterDimensionPolicy, LinePosition, PairBytesByPhase, ScriptExecutor, SendStep,
-    StageAssignment, curve, late_ring, protocol, stage_assignment,
+    AdmissionOrder, ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve,
+    CollectivePrimitive, CollectiveStage, CustomCollective, DimensionAlgorithmChoice,
+    DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition, PairBytesByPhase,
+    ScriptExecutor, SendStep, StageWithAlgorithm, curve, late_ring, protocol, stage_assignment,
 };
-use crate::group::{CommonLinePaths, GroupExtent, GroupPhase};
-use crate::topology::{LinePattern, NetworkPath, Topology};
+use crate::group::{CollectiveDimensionPhase, GroupPlacement, LineMemberPaths};
+use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use std::num::NonZeroU32;
@@ -39,7 +39,7 @@ use std::num::NonZeroU32;
 #[derive(Clone, Debug)]
 pub struct NativeBackend<'a> {
     /// Choice of algorithm for each dimension.
-    pub algorithms: &'a [AlgorithmChoice],
+    pub algorithms: &'a [DimensionAlgorithmChoice],
     /// Topology of the machine.
     pub topology: &'a Topology,
     /// Number, order and overlap of chunks.
@@ -53,7 +53,7 @@ pub struct NativeBackend<'a> {
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
     /// The library's protocols in each dimension, for collectives without a curve. The list of protocols may be empty.
-    pub protocols: &'a [Vec<CollectiveProtocol>],
+    pub protocols: &'a [Vec<FittedCollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
     pub splits: Vec<&'a PairBytesByPhase>,
@@ -64,27 +64,27 @@ pub struct NativeBackend<'a> {
 }
 
 impl CollectiveBackend for NativeBackend<'_> {
-    type Stage = StageAssignment;
+    type Stage = StageWithAlgorithm;
 
-    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
-        GroupExtent::new(party.npus, topology)
+    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement {
+        GroupPlacement::new(party.npus, topology)
     }
 
     fn collect_paths(
         &self,
-        extent: &GroupExtent,
-        phase: &GroupPhase,
+        extent: &GroupPlacement,
+        phase: &CollectiveDimensionPhase,
         topology: &Topology,
-    ) -> CommonLinePaths {
+    ) -> LineMemberPaths {
         extent.common_line_paths(phase, topology)
     }
 
     #[inline]
     fn uniform_path(
         &self,
-        assignment: &StageAssignment,
-        paths: &CommonLinePaths,
-    ) -> Option<NetworkPath> {
+        assignment: &StageWithAlgorithm,
+        paths: &LineMemberPaths,
+    ) -> Option<PathLatencyAndRates> {
         assignment.uniform_path(paths)
     }
 
@@ -95,9 +95,9 @@ impl CollectiveBackend for NativeBackend<'_> {
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
-    ) -> ChunkSchedule<StageAssignment> {
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
+    ) -> ChunkStageRoutes<StageWithAlgorithm> {
         let fits =
             |custom: &CustomCollective| custom.applies_to(request.kind, extent.member_count());
         if let Some(script) = self.custom.iter().position(fits) {
@@ -108,14 +108,14 @@ impl CollectiveBackend for NativeBackend<'_> {
                 mirrored: false,
                 bidirectional: false,
             };
-            let scripted = StageAssignment {
+            let scripted = StageWithAlgorithm {
                 stage,
                 // Placeholder: a scripted stage has no algorithm of its own.
                 algorithm: CollectiveAlgorithm::Ring,
                 script: Some(script as u16),
                 splits: None,
             };
-            return ChunkSchedule::with_uniform_chunks(vec![scripted], 1);
+            return ChunkStageRoutes::with_uniform_chunks(vec![scripted], 1);
         }
         let lie = (extent, self.topology);
         let splits = request.splits.map(|number| self.splits[number as usize]);
@@ -136,12 +136,12 @@ impl CollectiveBackend for NativeBackend<'_> {
             Some(number) => {
                 // The bytes of each phase are defined only if all chunks pass through the phases in the same order.
                 let pipeline = ChunkingSettings {
-                    inter: InterDimensionPolicy::default(),
+                    inter: DimensionVisitOrder::default(),
                     ..self.pipeline
                 };
                 let pipeline = self.chosen.resolve_chunks(&counted, pipeline).pipeline;
                 let equal = route_collective(of, lie, self.algorithms, pipeline);
-                equal.map_stages(|stage| StageAssignment {
+                equal.map_stages(|stage| StageWithAlgorithm {
                     algorithm: PairBytesByPhase::algorithm_for_unequal_parts(stage.algorithm),
                     stage: CollectiveStage {
                         bidirectional: false,
@@ -175,7 +175,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             return chunk_schedule;
         }
         let alone =
-            |assignment: &StageAssignment| self.uncontended_duration(assignment, extent, paths);
+            |assignment: &StageWithAlgorithm| self.uncontended_duration(assignment, extent, paths);
         let spans: Vec<Span> = chunk_schedule.all_stages().iter().map(alone).collect();
         let capacity = self.phase_capacities(&chunk_schedule, extent);
         let order = self
@@ -185,28 +185,33 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn is_bidirectional(&self, assignment: &StageAssignment) -> bool {
+    fn is_bidirectional(&self, assignment: &StageWithAlgorithm) -> bool {
         assignment.stage.bidirectional
     }
 
     #[inline]
-    fn phase_index(&self, assignment: &StageAssignment) -> usize {
+    fn phase_index(&self, assignment: &StageWithAlgorithm) -> usize {
         assignment.stage.phase
     }
 
     #[inline]
     fn line_position(
         &self,
-        extent: &GroupExtent,
-        assignment: &StageAssignment,
+        extent: &GroupPlacement,
+        assignment: &StageWithAlgorithm,
         position: Position,
         root: Position,
-    ) -> Option<LinePosition> {
-        LinePosition::new(extent, &assignment.stage, position, root)
+    ) -> Option<MemberLinePosition> {
+        MemberLinePosition::new(extent, &assignment.stage, position, root)
     }
 
     #[inline]
-    fn receive_count(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
+    fn receive_count(
+        &self,
+        assignment: &StageWithAlgorithm,
+        _: u16,
+        line: MemberLinePosition,
+    ) -> u32 {
         match assignment.splits {
             None => assignment.algorithm.receive_count(&assignment.stage, line),
             Some(number) => self.splits[number as usize].receive_count(&assignment.stage, line),
@@ -216,9 +221,9 @@ impl CollectiveBackend for NativeBackend<'_> {
     #[inline]
     fn nth_send(
         &self,
-        assignment: &StageAssignment,
+        assignment: &StageWithAlgorithm,
         _: u16,
-        line: LinePosition,
+        line: MemberLinePosition,
         i: u32,
     ) -> Option<SendStep> {
         let of = (assignment.algorithm, &assignment.stage);
@@ -229,7 +234,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn is_paced(&self, assignment: &StageAssignment) -> bool {
+    fn is_paced(&self, assignment: &StageWithAlgorithm) -> bool {
         !assignment.algorithm.has_sole_senders()
     }
 
@@ -281,10 +286,10 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     fn closed_form(
         &self,
-        chunk_schedule: &ChunkSchedule<StageAssignment>,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
-        quiet: &UncontendedCost<'_>,
+        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
+        quiet: &UncontendedMessageCosts<'_>,
     ) -> Option<Span> {
         if let Some(span) = chunk_schedule.measured_time() {
             return Some(span);
@@ -309,8 +314,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         let spans = chunk_schedule.all_stages().iter().map(|assignment| {
             let phase = &extent.phases[assignment.stage.phase];
             let pattern = match assignment.algorithm {
-                CollectiveAlgorithm::Ring => LinePattern::Neighbours,
-                _ => LinePattern::Any,
+                CollectiveAlgorithm::Ring => LineSendPattern::Neighbours,
+                _ => LineSendPattern::Any,
             };
             let apart = (quiet.conflict_free)(phase.dimension, phase.size, pattern);
             assignment.closed_form(extent, paths).filter(|_| apart)
@@ -332,9 +337,9 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     fn time_late_members(
         &self,
-        chunk_schedule: &ChunkSchedule<StageAssignment>,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
+        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
         begins: &[Span],
     ) -> Option<Vec<Span>> {
         let is_single = chunk_schedule.chunk_count() == 1;
@@ -345,24 +350,24 @@ impl CollectiveBackend for NativeBackend<'_> {
 
 impl EndpointModel for NativeBackend<'_> {
     #[inline]
-    fn queue_before_stage(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
+    fn queue_before_stage(&self, _: &StageWithAlgorithm, _: u16) -> Option<StageChunkQueue> {
         None
     }
 
     #[inline]
-    fn initial_credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
+    fn initial_credits(&self, _: &StageWithAlgorithm, _: u16, _: MemberLinePosition) -> u32 {
         0
     }
 
     #[inline]
-    fn is_scripted(&self, assignment: &StageAssignment) -> bool {
+    fn is_scripted(&self, assignment: &StageWithAlgorithm) -> bool {
         assignment.script.is_some()
     }
 
     fn advance_script(
         &mut self,
-        assignment: &StageAssignment,
-        extent: &GroupExtent,
+        assignment: &StageWithAlgorithm,
+        extent: &GroupPlacement,
         player: ScriptMember,
         root: Position,
         cue: ScriptEvent,
@@ -401,16 +406,16 @@ impl EndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn endpoint_cost(&self, _: &StageAssignment) -> EndpointCost {
-        EndpointCost::Instant
+    fn endpoint_cost(&self, _: &StageWithAlgorithm) -> EndpointMessageProcessing {
+        EndpointMessageProcessing::Instant
     }
 
     fn bus_transfer(
         &self,
-        _: &StageAssignment,
+        _: &StageWithAlgorithm,
         _: u16,
-        _: LinePosition,
-        _: TransferCause,
+        _: MemberLinePosition,
+        _: BusTransferCause,
         _: CompletionToken,
     ) -> BusTransfer {
         unreachable!("endpoints take no time")
@@ -435,7 +440,13 @@ impl EndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn time_reduction(&self, _: &StageAssignment, _: u16, _: LinePosition, _: u32) -> Option<Span> {
+    fn time_reduction(
+        &self,
+        _: &StageWithAlgorithm,
+        _: u16,
+        _: MemberLinePosition,
+        _: u32,
+    ) -> Option<Span> {
         None
     }
 
@@ -444,22 +455,22 @@ impl EndpointModel for NativeBackend<'_> {
     }
 }
 
-impl IssueDiscipline for NativeBackend<'_> {
-    type Order = ContentOrder;
+impl CollectiveMatchingRules for NativeBackend<'_> {
+    type Order = EventContentOrder;
 
     #[inline]
-    fn queue_slot(&mut self, _: Npu, _: &StageAssignment) -> u16 {
+    fn queue_slot(&mut self, _: Npu, _: &StageWithAlgorithm) -> u16 {
         0
     }
 
     fn source_of_receive(
         &self,
-        _: &StageAssignment,
+        _: &StageWithAlgorithm,
         _: u16,
-        _: LinePosition,
+        _: MemberLinePosition,
         _: u32,
         _: u32,
-    ) -> Option<ReceiveSource> {
+    ) -> Option<PostedReceive> {
         None
     }
 }
@@ -471,8 +482,8 @@ impl NativeBackend<'_> {
     /// wait for.
     fn phase_capacities(
         &self,
-        chunk_schedule: &ChunkSchedule<StageAssignment>,
-        extent: &GroupExtent,
+        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        extent: &GroupPlacement,
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
         for assignment in chunk_schedule.all_stages() {
@@ -489,7 +500,7 @@ impl NativeBackend<'_> {
     /// stage.
     fn simulate_phases(
         &self,
-        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
         spans: &[Span],
         capacity: &[u32],
     ) -> flow_shop::FlowShopResult {
@@ -518,9 +529,9 @@ impl NativeBackend<'_> {
     /// message times. If all message times are whole picoseconds, the estimate is also a whole number of picoseconds.
     fn uncontended_duration(
         &self,
-        assignment: &StageAssignment,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
+        assignment: &StageWithAlgorithm,
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
     ) -> Span {
         assignment.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[assignment.stage.phase];
@@ -534,10 +545,10 @@ impl NativeBackend<'_> {
     }
 }
 
-impl StageAssignment {
+impl StageWithAlgorithm {
     /// Returns the path that all messages share, or `None` if paths differ.
     #[inline]
-    pub(super) fn uniform_path(&self, paths: &CommonLinePaths) -> Option<NetworkPath> {
+    pub(super) fn uniform_path(&self, paths: &LineMemberPaths) -> Option<PathLatencyAndRates> {
         if self.algorithm == CollectiveAlgorithm::Ring {
             paths.next
         } else {
@@ -547,8 +558,8 @@ impl StageAssignment {
 
     pub(super) fn closed_form(
         &self,
-        extent: &GroupExtent,
-        paths: &[CommonLinePaths],
+        extent: &GroupPlacement,
+        paths: &[LineMemberPaths],
     ) -> Option<Span> {
         let path = self.uniform_path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;

@@ -17,12 +17,12 @@
 //! member from receiving from several members at once. A message that arrives early counts only when its receiver has
 //! reached the message's round.
 
-use super::line_cost::LineCostModel;
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
-use crate::topology::NetworkPath;
+use super::line_cost::LineMessageCosts;
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use crate::topology::PathLatencyAndRates;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-fn round_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+fn round_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
         CollectivePrimitive::ReduceScatter
         | CollectivePrimitive::AllGather
@@ -31,7 +31,11 @@ fn round_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     let (n, k) = (line.size, i + 1);
     (i < round_count(stage, line)).then(|| SendStep {
         to: if n.is_power_of_two() {
@@ -47,7 +51,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
 }
 
 /// Returns the index of the member that sends to the member at `line` after `before` rounds.
-pub(super) fn source_after_rounds(line: LinePosition, before: u32) -> u32 {
+pub(super) fn source_after_rounds(line: MemberLinePosition, before: u32) -> u32 {
     let (n, k) = (line.size, before + 1);
     if n.is_power_of_two() {
         line.index ^ k
@@ -56,17 +60,17 @@ pub(super) fn source_after_rounds(line: LinePosition, before: u32) -> u32 {
     }
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     round_count(stage, line)
 }
 
 /// Returns the closed form, which applies to all rows of the module's table.
-pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     path.time_message(stage.nth_part(n)).times(u64::from(n - 1))
 }
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
-pub(super) fn estimate_cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
+pub(super) fn estimate_cost(line: &LineMessageCosts<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.nth_part(line.member_count());
     let rounds = line.sum_over_all_distances(share, |way| {
         way.time_of_first_byte(share) + way.time_under_load(share)

@@ -13,8 +13,8 @@
 //! receives nothing in a round of pairwise, the round ends immediately for this member. Members end at different times,
 //! so there is no closed form.
 
-use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
-use crate::group::GroupExtent;
+use super::{CollectiveAlgorithm, CollectiveStage, MemberLinePosition, SendStep, pairwise};
+use crate::group::GroupPlacement;
 use chakram_base::ids::Position;
 
 /// Bytes that each member sends to each other member of its line, for each phase of a group. Members of a line differ
@@ -42,7 +42,7 @@ impl PairBytesByPhase {
     /// Computes the bytes that the members of `extent` exchange in each phase. The member at position s has `bytes[s *
     /// n + t]` bytes for the member at position t. Returns `None` if every member has `equal` bytes for every other
     /// member.
-    pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
+    pub fn new(extent: &GroupPlacement, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.member_count();
         let mut pairs = bytes.iter().enumerate();
         // A member's data for itself is never sent.
@@ -113,7 +113,7 @@ impl PairBytesByPhase {
     pub fn nth_send(
         &self,
         (algorithm, stage): (CollectiveAlgorithm, &CollectiveStage),
-        line: LinePosition,
+        line: MemberLinePosition,
         i: u32,
     ) -> Option<SendStep> {
         let sizes = &self.phases[stage.phase];
@@ -131,7 +131,7 @@ impl PairBytesByPhase {
         }
         // Returns the member that a member would send to in a round, even if there is nothing to send.
         let target = |index, round| {
-            let line = LinePosition { index, ..line };
+            let line = MemberLinePosition { index, ..line };
             algorithm.nth_send(stage, line, round).map(|step| step.to)
         };
         let exchanged = |from, to| sizes.bytes_between(line, from, to) > 0;
@@ -160,7 +160,7 @@ impl PairBytesByPhase {
     }
 
     /// Returns the number of messages that the member at `line` receives.
-    pub fn receive_count(&self, stage: &CollectiveStage, line: LinePosition) -> u32 {
+    pub fn receive_count(&self, stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
         let sizes = &self.phases[stage.phase];
         let senders = (0..line.size).filter(|&from| from != line.index);
         senders
@@ -172,7 +172,7 @@ impl PairBytesByPhase {
 impl PairBytesInPhase {
     /// Returns the number of bytes that member `from` of a line sends to member `to`; both are indices in the line.
     #[inline]
-    fn bytes_between(&self, line: LinePosition, from: u32, to: u32) -> u64 {
+    fn bytes_between(&self, line: MemberLinePosition, from: u32, to: u32) -> u64 {
         let first = line.position - line.index * self.stride;
         self.bytes[((first + from * self.stride) * self.size + to) as usize]
     }
@@ -186,7 +186,7 @@ mod tests {
     use chakram_base::ids::{Npu, Position};
     use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-    fn shared_extent(sizes: &[u32]) -> GroupExtent {
+    fn shared_extent(sizes: &[u32]) -> GroupPlacement {
         let dimensions = sizes.iter().map(|&size| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,
@@ -196,7 +196,7 @@ mod tests {
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-        GroupExtent::new(&npus, &topology)
+        GroupPlacement::new(&npus, &topology)
     }
 
     fn stage(phase: usize) -> CollectiveStage {
@@ -212,14 +212,15 @@ mod tests {
     /// Returns all messages of a phase as (from, to, bytes, credits required).
     fn messages(
         sizes: &PairBytesByPhase,
-        extent: &GroupExtent,
+        extent: &GroupPlacement,
         algorithm: CollectiveAlgorithm,
         phase: usize,
     ) -> Vec<(u32, u32, u64, u32)> {
         let stage = stage(phase);
         let mut all = Vec::new();
         for position in 0..extent.member_count() {
-            let line = LinePosition::new(extent, &stage, Position(position), Position(0)).unwrap();
+            let line =
+                MemberLinePosition::new(extent, &stage, Position(position), Position(0)).unwrap();
             let steps = (0..).map_while(|i| sizes.nth_send((algorithm, &stage), line, i));
             let of = &extent.phases[phase];
             all.extend(steps.map(|s| {
@@ -264,8 +265,8 @@ mod tests {
             pairwise
         );
         let receives = |position| {
-            let line =
-                LinePosition::new(&extent, &stage(0), Position(position), Position(0)).unwrap();
+            let line = MemberLinePosition::new(&extent, &stage(0), Position(position), Position(0))
+                .unwrap();
             sizes.receive_count(&stage(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);

@@ -1,7 +1,7 @@
 //! Chunking of collectives: number, order and overlap of chunks.
 
-use super::flow_shop::IntraDimensionPolicy;
-use super::inter_dimension::InterDimensionPolicy;
+use super::flow_shop::WaitingChunkPriority;
+use super::inter_dimension::DimensionVisitOrder;
 use std::fmt;
 use std::num::NonZeroU32;
 
@@ -9,15 +9,15 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkingSettings {
     /// Number of chunks into which a collective is split if all chunks are equal. A collective has no more chunks than
-    /// bytes. [`InterDimensionPolicy::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each
+    /// bytes. [`DimensionVisitOrder::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each
     /// collective (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
     /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more chunks.
     pub active: NonZeroU32,
     /// Order in which each chunk visits the dimensions.
-    pub inter: InterDimensionPolicy,
+    pub inter: DimensionVisitOrder,
     /// Priority among the chunks that wait for a dimension.
-    pub intra: IntraDimensionPolicy,
+    pub intra: WaitingChunkPriority,
 }
 
 impl ChunkingSettings {
@@ -34,16 +34,16 @@ impl fmt::Display for ChunkingSettings {
         if self.active.get() > 1 {
             write!(f, ", {} at once", self.active)?;
         }
-        let inter = InterDimensionPolicy::ALL
+        let inter = DimensionVisitOrder::ALL
             .iter()
             .find(|(inter, _)| *inter == self.inter);
-        let intra = IntraDimensionPolicy::ALL
+        let intra = WaitingChunkPriority::ALL
             .iter()
             .find(|(intra, _)| *intra == self.intra);
-        if let (Some((_, inter)), true) = (inter, self.inter != InterDimensionPolicy::default()) {
+        if let (Some((_, inter)), true) = (inter, self.inter != DimensionVisitOrder::default()) {
             write!(f, ", {inter}")?;
         }
-        if let (Some((_, intra)), true) = (intra, self.intra != IntraDimensionPolicy::default()) {
+        if let (Some((_, intra)), true) = (intra, self.intra != WaitingChunkPriority::default()) {
             write!(f, ", {intra}")?;
         }
         Ok(())
@@ -56,8 +56,8 @@ impl Default for ChunkingSettings {
         Self {
             chunks: None,
             active: NonZeroU32::MIN,
-            inter: InterDimensionPolicy::Ascending,
-            intra: IntraDimensionPolicy::Fifo,
+            inter: DimensionVisitOrder::Ascending,
+            intra: WaitingChunkPriority::Fifo,
         }
     }
 }

@@ -17,15 +17,15 @@
 //! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
 //! with the latency of the links between neighbours.
 
-use super::curve::{LinkChange, LinkRates, message_count_and_sent_fraction};
-use crate::group::GroupExtent;
+use super::curve::{MeasuredLinkRates, MeasuredToMachineLinks, message_count_and_sent_fraction};
+use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
 /// Fitted constants of one protocol for one kind of collective.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CollectiveProtocol {
+pub struct FittedCollectiveProtocol {
     /// Kind of collective to which the constants apply.
     pub kind: CollectiveKind,
     /// Duration of the shortest collective, in seconds.
@@ -35,10 +35,10 @@ pub struct CollectiveProtocol {
     /// Pairs (number of members, bytes per second) in ascending order of members; at least one pair.
     pub rates: Vec<(u32, f64)>,
     /// The links for which the constants were fitted, or `None` if the constants apply to any links.
-    pub measured_at: Option<LinkRates>,
+    pub measured_at: Option<MeasuredLinkRates>,
 }
 
-impl CollectiveProtocol {
+impl FittedCollectiveProtocol {
     /// Returns the time, in seconds, of a collective with a buffer of `bytes` among `members`.
     pub fn seconds_for(&self, members: u32, bytes: f64) -> f64 {
         let (steps, part) = message_count_and_sent_fraction(self.kind, members);
@@ -46,7 +46,7 @@ impl CollectiveProtocol {
     }
 
     /// Returns the time, in seconds, of this collective on the target links of `change`.
-    fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
+    fn seconds_on(&self, members: u32, bytes: f64, change: &MeasuredToMachineLinks) -> f64 {
         let (steps, part) = message_count_and_sent_fraction(self.kind, members);
         let step = change.adjust_start_up_seconds(self.step, 1.0);
         self.start
@@ -76,9 +76,9 @@ impl CollectiveProtocol {
 /// unless all members are along one dimension, and this dimension has a protocol for the kind. `protocols` has one list
 /// per dimension.
 pub fn fastest_protocol_time(
-    protocols: &[Vec<CollectiveProtocol>],
+    protocols: &[Vec<FittedCollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupExtent, &Topology),
+    (extent, topology): (&GroupPlacement, &Topology),
 ) -> Option<Span> {
     let [phase] = &extent.phases[..] else {
         return None;
@@ -86,7 +86,7 @@ pub fn fastest_protocol_time(
     let alike = protocols.get(phase.dimension)?.iter();
     let alike = alike.filter(|protocol| protocol.kind == kind);
     let seconds = alike.map(|protocol| {
-        match LinkChange::between_links(protocol.measured_at, phase, topology) {
+        match MeasuredToMachineLinks::between_links(protocol.measured_at, phase, topology) {
             None => protocol.seconds_for(phase.size, bytes as f64),
             Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
         }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_way_takes_its_steps_and_its_bytes() {
-        let way = |kind| CollectiveProtocol {
+        let way = |kind| FittedCollectiveProtocol {
             kind,
             start: 10e-6,
             step: 1e-6,

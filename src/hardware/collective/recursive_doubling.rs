@@ -11,12 +11,16 @@
 //! | all others | as in [`halving_doubling`] | see there |
 
 use super::halving_doubling::{self, exchange_count, nth_exchange};
-use super::line_cost::LineCostModel;
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
-use crate::topology::NetworkPath;
+use super::line_cost::LineMessageCosts;
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use crate::topology::PathLatencyAndRates;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     match stage.primitive {
         CollectivePrimitive::AllReduce => {
             (i < exchange_count(line)).then(|| nth_exchange(line, i, 1 << i, stage.buffer))
@@ -25,7 +29,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
     }
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
         CollectivePrimitive::AllReduce => exchange_count(line),
         _ => halving_doubling::receive_count(stage, line),
@@ -34,7 +38,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
 
 /// For an all-reduce, returns the closed form in the first row of the module's table; for other primitives, the closed
 /// form of [`halving_doubling`].
-pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     match stage.primitive {
         CollectivePrimitive::AllReduce => {
             path.time_message(stage.buffer).times(u64::from(n.ilog2()))
@@ -45,7 +49,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
-    line: &LineCostModel<'_>,
+    line: &LineMessageCosts<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {

@@ -15,7 +15,7 @@
 //! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupExtent::is_evenly_spaced_ring`]), each member has two links with B/2 each, to the next and to the previous member. A
+//! ([`GroupPlacement::is_evenly_spaced_ring`]), each member has two links with B/2 each, to the next and to the previous member. A
 //! stage then consists of two concurrent runs, with half of the buffer each. One run sends to the next member, as
 //! described above. The other run goes in the opposite direction, where the member with index i takes the place of
 //! n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the
@@ -23,14 +23,14 @@
 //! members do not close in this way, a message from the last member to the first passes the links of all members
 //! between them. A second direction would gain nothing, so all data goes in one direction, at B/2.
 //!
-//! [`GroupExtent::is_evenly_spaced_ring`]: crate::group::GroupExtent::is_evenly_spaced_ring
+//! [`GroupPlacement::is_evenly_spaced_ring`]: crate::group::GroupPlacement::is_evenly_spaced_ring
 
-use super::line_cost::LineCostModel;
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
-use crate::topology::NetworkPath;
+use super::line_cost::LineMessageCosts;
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use crate::topology::PathLatencyAndRates;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-impl LinePosition {
+impl MemberLinePosition {
     /// Returns the number of hops from the root to this member along the ring, from 0 for the root to n−1.
     fn hops_from_root(self) -> u32 {
         (self.index + self.size - self.root) % self.size
@@ -48,7 +48,11 @@ fn all_to_all_send_count(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     let n = line.size;
     // Number of messages, and the number of receptions before the first message.
     let (count, first_after) = match stage.primitive {
@@ -84,7 +88,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
 /// none if `first_after` is `None`.
 fn send_to_next(
     stage: &CollectiveStage,
-    line: LinePosition,
+    line: MemberLinePosition,
     i: u32,
     count: u32,
     first_after: Option<u32>,
@@ -98,7 +102,7 @@ fn send_to_next(
     })
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let n = line.size;
     match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => n - 1,
@@ -121,7 +125,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
 }
 
 /// Returns the closed form in the first two rows of the module's table, or `None` for other primitives.
-pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     let (others, round) = (u64::from(n - 1), path.time_message(stage.nth_part(n)));
     match stage.primitive {
         CollectivePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
@@ -131,7 +135,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
-    line: &LineCostModel<'_>,
+    line: &LineMessageCosts<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {

@@ -1,11 +1,11 @@
 //! The routes of a collective's chunks: the order of phases and the algorithms of each chunk.
 
-use super::inter_dimension::{ChunkRoute, choose_routes};
+use super::inter_dimension::{ChunkOrderAndSize, choose_routes};
 use super::{
-    AlgorithmChoice, ChunkProperties, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm,
-    StageAssignment, assign_stages,
+    ChunkProperties, ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm,
+    DimensionAlgorithmChoice, StageWithAlgorithm, assign_stages,
 };
-use crate::group::GroupExtent;
+use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::BufferShare;
@@ -16,10 +16,10 @@ use std::num::NonZeroU32;
 /// Themis-flex may divide the chunks further. With two trees, every other chunk uses the second tree.
 pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupExtent, &Topology),
-    choices: &[AlgorithmChoice],
+    (extent, topology): (&GroupPlacement, &Topology),
+    choices: &[DimensionAlgorithmChoice],
     pipeline: ChunkingSettings,
-) -> ChunkSchedule<StageAssignment> {
+) -> ChunkStageRoutes<StageWithAlgorithm> {
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
@@ -27,7 +27,7 @@ pub(super) fn route_collective(
     let (ways, mut route_of) =
         choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
-    let add = |way: &ChunkRoute, mirrored, all: &mut Vec<StageAssignment>| {
+    let add = |way: &ChunkOrderAndSize, mirrored, all: &mut Vec<StageWithAlgorithm>| {
         let chunk = ChunkProperties {
             whole: way.share_of_buffer(whole, chunks),
             order: &way.order,
@@ -41,7 +41,7 @@ pub(super) fn route_collective(
         add(way, false, &mut all);
     }
     let length = all.len() / ways.len();
-    let trees = |c: &StageAssignment| c.algorithm == CollectiveAlgorithm::DoubleBinaryTree;
+    let trees = |c: &StageWithAlgorithm| c.algorithm == CollectiveAlgorithm::DoubleBinaryTree;
     if route_of.len() > 1 && all.iter().any(trees) {
         for way in &ways {
             add(way, true, &mut all);
@@ -49,17 +49,17 @@ pub(super) fn route_collective(
         for route in route_of.iter_mut().skip(1).step_by(2) {
             *route += ways.len() as u32;
         }
-        return ChunkSchedule::with_routes(all, length, route_of);
+        return ChunkStageRoutes::with_routes(all, length, route_of);
     }
     match &ways[..] {
-        [_] => ChunkSchedule::with_uniform_chunks(all, chunks),
-        _ => ChunkSchedule::with_routes(all, length, route_of),
+        [_] => ChunkStageRoutes::with_uniform_chunks(all, chunks),
+        _ => ChunkStageRoutes::with_routes(all, length, route_of),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CollectivePrimitive, InterDimensionPolicy};
+    use super::super::{CollectivePrimitive, DimensionVisitOrder};
     use super::*;
     use crate::topology::{DimensionShape, TopologyDimension};
     use chakram_base::ids::{Npu, StageIndex};
@@ -68,8 +68,8 @@ mod tests {
     fn chunk_schedule(
         sizes: &[(u32, f64)],
         bytes: u64,
-        (inter, chunks): (InterDimensionPolicy, u32),
-    ) -> ChunkSchedule<StageAssignment> {
+        (inter, chunks): (DimensionVisitOrder, u32),
+    ) -> ChunkStageRoutes<StageWithAlgorithm> {
         let dimensions = sizes.iter().map(|&(size, rate)| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,
@@ -79,9 +79,11 @@ mod tests {
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-        let extent = GroupExtent::new(&npus, &topology);
-        let trees =
-            vec![AlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree); sizes.len()];
+        let extent = GroupPlacement::new(&npus, &topology);
+        let trees = vec![
+            DimensionAlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree);
+            sizes.len()
+        ];
         let pipeline = ChunkingSettings {
             chunks: NonZeroU32::new(chunks),
             inter,
@@ -97,7 +99,7 @@ mod tests {
     fn no_byte_is_lost() {
         let mut unequal = 0;
         for bytes in [1, 3, 1000, 999_983, 1 << 30, (1 << 56) - 1, u64::MAX / 7] {
-            for (inter, _) in InterDimensionPolicy::ALL {
+            for (inter, _) in DimensionVisitOrder::ALL {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
@@ -124,10 +126,10 @@ mod tests {
 
     #[test]
     fn equal_chunks_of_one_way_have_one_route() {
-        let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
+        let all = chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 1));
         assert!(all.is_uniform());
         // Chunks alternate between two trees.
-        let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
+        let all = chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route_of_chunk(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);
     }

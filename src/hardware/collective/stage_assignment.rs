@@ -1,18 +1,18 @@
 //! Assigns an algorithm to each stage according to the machine's choices.
 
-use super::line_cost::LineCostModel;
+use super::line_cost::LineMessageCosts;
 use super::{
-    AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,
+    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, DimensionAlgorithmChoice,
     decompose_collective,
 };
-use crate::group::GroupExtent;
+use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::BufferShare;
 
 /// A stage and the algorithm that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageAssignment {
+pub struct StageWithAlgorithm {
     /// The stage: an operation in one phase.
     pub stage: CollectiveStage,
     /// The algorithm of the phase's dimension.
@@ -42,7 +42,7 @@ pub struct ChunkProperties<'a> {
 const MOST_PHASES: usize = 32;
 
 /// Returns the phases of `extent`, innermost first.
-pub fn outward_phases(extent: &GroupExtent) -> &'static [usize] {
+pub fn outward_phases(extent: &GroupPlacement) -> &'static [usize] {
     const IDENTITY: [usize; MOST_PHASES] = {
         let mut identity = [0; MOST_PHASES];
         let mut i = 0;
@@ -59,13 +59,13 @@ pub fn outward_phases(extent: &GroupExtent) -> &'static [usize] {
 /// substitute, or the fastest. `choices` has one entry for each of the machine's dimensions.
 pub fn assign_stages(
     kind: CollectiveKind,
-    extent: &GroupExtent,
+    extent: &GroupPlacement,
     topology: &Topology,
-    choices: &[AlgorithmChoice],
+    choices: &[DimensionAlgorithmChoice],
     chunk: &ChunkProperties<'_>,
-    out: &mut Vec<StageAssignment>,
+    out: &mut Vec<StageWithAlgorithm>,
 ) {
-    let line = |d: usize| LineCostModel::new(extent, &extent.phases[d], topology);
+    let line = |d: usize| LineMessageCosts::new(extent, &extent.phases[d], topology);
     let fused = match (kind, chunk.order.split_last()) {
         (CollectiveKind::AllReduce, Some((&last, before))) if chunk.fuses => {
             let phase = &extent.phases[last];
@@ -103,7 +103,7 @@ pub fn assign_stages(
             // Only the ring sends in both directions, so the algorithm must be chosen first.
             stage.bidirectional = algorithm == CollectiveAlgorithm::Ring
                 && extent.is_evenly_spaced_ring(phase, topology);
-            out.push(StageAssignment {
+            out.push(StageWithAlgorithm {
                 stage,
                 algorithm,
                 script: None,
@@ -116,12 +116,12 @@ pub fn assign_stages(
 /// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
 /// tree 16 (nodes)`. The description names the algorithms that actually run, not the requested algorithms.
 pub(super) fn describe_stages(
-    all: &[StageAssignment],
-    extent: &GroupExtent,
+    all: &[StageWithAlgorithm],
+    extent: &GroupPlacement,
     topology: &Topology,
-    choices: &[AlgorithmChoice],
+    choices: &[DimensionAlgorithmChoice],
 ) -> Vec<String> {
-    let describe = |(d, phase): (usize, &crate::group::GroupPhase)| {
+    let describe = |(d, phase): (usize, &crate::group::CollectiveDimensionPhase)| {
         let mut used: Vec<CollectiveAlgorithm> = Vec::new();
         for assignment in all.iter().filter(|assignment| assignment.stage.phase == d) {
             if !used.contains(&assignment.algorithm) {
@@ -130,8 +130,8 @@ pub(super) fn describe_stages(
         }
         let used: Vec<_> = used.iter().map(CollectiveAlgorithm::to_string).collect();
         let how = match choices[phase.dimension] {
-            AlgorithmChoice::Auto => "auto: ",
-            AlgorithmChoice::Named(_) | AlgorithmChoice::Nccl => "",
+            DimensionAlgorithmChoice::Auto => "auto: ",
+            DimensionAlgorithmChoice::Named(_) | DimensionAlgorithmChoice::Nccl => "",
         };
         let place = if extent.regular {
             &topology.dimensions()[phase.dimension].name
@@ -152,7 +152,7 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, Span};
 
-    fn machine(sizes: &[u32]) -> (Topology, GroupExtent) {
+    fn machine(sizes: &[u32]) -> (Topology, GroupPlacement) {
         let dimensions = sizes
             .iter()
             .enumerate()
@@ -165,14 +165,14 @@ mod tests {
             });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-        let extent = GroupExtent::new(&npus, &topology);
+        let extent = GroupPlacement::new(&npus, &topology);
         (topology, extent)
     }
 
     /// Lists the stages as (phase, primitive, divisor of the buffer), in the order in which the stages run.
     fn list(
         kind: CollectiveKind,
-        choices: &[AlgorithmChoice],
+        choices: &[DimensionAlgorithmChoice],
         order: &[usize],
     ) -> Vec<(usize, CollectivePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
@@ -194,7 +194,7 @@ mod tests {
     fn phases_that_come_earlier_shrink_what_later_ones_carry() {
         use CollectiveKind as K;
         use CollectivePrimitive as P;
-        let ring = [AlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
+        let ring = [DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
         let order = [2, 0, 1];
         // The phases have sizes 3, 4 and 2 in this order, so the buffers are S, S/3 and S/12.
         let out = [
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn the_last_phase_carries_an_all_reduce_in_one_stage_if_it_can() {
         use CollectivePrimitive as P;
-        let tree = AlgorithmChoice::Named(CollectiveAlgorithm::Tree);
-        let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
+        let tree = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Tree);
+        let ring = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring);
         let fused = [
             (0, P::ReduceScatter, 1),
             (1, P::ReduceScatter, 4),
@@ -235,12 +235,12 @@ mod tests {
             (1, P::AllGather, 4),
             (0, P::AllGather, 1),
         ];
-        let list = |choices: &[AlgorithmChoice], order: &[usize]| {
+        let list = |choices: &[DimensionAlgorithmChoice], order: &[usize]| {
             list(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
         // Recursive doubling does not support 3 members. Only the last phase of an all-reduce may use a tree.
-        let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
+        let doubling = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 2, 1])[2].1, P::AllReduce);
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn people_are_told_what_is_used() {
         let (topology, extent) = machine(&[8, 6]);
-        let describe = |choices: [AlgorithmChoice; 2], kind, bytes| {
+        let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkProperties {
                 whole: BufferShare::from_bytes(bytes),
                 order: outward_phases(&extent),
@@ -260,14 +260,14 @@ mod tests {
             assign_stages(kind, &extent, &topology, &choices, &chunk, &mut all);
             describe_stages(&all, &extent, &topology, &choices).join(", ")
         };
-        let doubling = [AlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];
+        let doubling = [DimensionAlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];
         assert_eq!(
             describe(doubling, CollectiveKind::AllReduce, 1000),
             "halving_doubling 8 (d0), ring 6 (d1)"
         );
         assert_eq!(
             describe(
-                [AlgorithmChoice::Auto; 2],
+                [DimensionAlgorithmChoice::Auto; 2],
                 CollectiveKind::AllGather,
                 100_000_000
             ),

@@ -7,15 +7,15 @@
 //! same time and sends one message of each chunk at a time. When a member's part in a chunk ends, the member starts the
 //! next chunk.
 
-use super::line_cost::LineCostModel;
-use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
+use super::line_cost::LineMessageCosts;
+use super::{CollectiveAlgorithm, CollectiveStage, MemberLinePosition};
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// A message in the program of a member.
 #[derive(Clone, Copy, Debug)]
-struct FlowMessage {
+struct MemberProgramMessage {
     to: u32,
     /// Number of this chunk's messages that the member must have received before it sends this message.
     after: u32,
@@ -27,17 +27,17 @@ struct FlowMessage {
 
 /// Messages that a member sends for one chunk.
 #[derive(Clone, Debug, Default)]
-struct MemberProgram {
-    sends: Vec<FlowMessage>,
+struct MemberMessageProgram {
+    sends: Vec<MemberProgramMessage>,
     receives: u32,
 }
 
 /// Message programs of a line's members, and the simulation of these programs.
 #[derive(Clone, Debug)]
-pub(super) struct StageFlow {
+pub(super) struct StageMessagePrograms {
     /// Programs for each kind of chunk and each member. Members have two kinds of programs if chunks alternate between
     /// two trees.
-    programs: Vec<MemberProgram>,
+    programs: Vec<MemberMessageProgram>,
     members: u32,
     ports: usize,
 }
@@ -62,13 +62,13 @@ enum FlowEvent {
 }
 
 /// An entry of the event queue: (event, sender, chunk, index of the message).
-type FlowEntry = (FlowEvent, u32, u32, u32);
+type StageEventQueueEntry = (FlowEvent, u32, u32, u32);
 
-impl StageFlow {
+impl StageMessagePrograms {
     /// Builds the programs of `algorithm` for one chunk's messages in `stage`, with the line's first member as the
     /// root.
     pub fn new(
-        line: &LineCostModel<'_>,
+        line: &LineMessageCosts<'_>,
         algorithm: CollectiveAlgorithm,
         stage: &CollectiveStage,
     ) -> Self {
@@ -81,7 +81,7 @@ impl StageFlow {
         for &mirrored in kinds {
             let stage = CollectiveStage { mirrored, ..*stage };
             for index in 0..size {
-                let at = LinePosition {
+                let at = MemberLinePosition {
                     size,
                     index,
                     root: 0,
@@ -90,7 +90,7 @@ impl StageFlow {
                 let steps = (0..).map_while(|i| algorithm.nth_send(&stage, at, i));
                 let sends = steps.map(|step| {
                     let (path, ports) = line.path_and_ports(index, step.to);
-                    FlowMessage {
+                    MemberProgramMessage {
                         to: step.to,
                         after: step.after,
                         ports,
@@ -98,7 +98,7 @@ impl StageFlow {
                         serialization: path.bandwidth.serialization_time(step.amount),
                     }
                 });
-                programs.push(MemberProgram {
+                programs.push(MemberMessageProgram {
                     sends: sends.collect(),
                     receives: algorithm.receive_count(&stage, at),
                 });
@@ -119,7 +119,7 @@ impl StageFlow {
         first.iter().map(|program| program.sends.len() as u64).sum()
     }
 
-    fn program_of_chunk(&self, chunk: u32, member: u32) -> &MemberProgram {
+    fn program_of_chunk(&self, chunk: u32, member: u32) -> &MemberMessageProgram {
         let kinds = self.programs.len() as u32 / self.members;
         &self.programs[(chunk % kinds * self.members + member) as usize]
     }
@@ -162,7 +162,7 @@ impl StageFlow {
 }
 
 struct StageFlowSimulation<'a> {
-    flow: &'a StageFlow,
+    flow: &'a StageMessagePrograms,
     chunks: u32,
     places: u32,
     /// State of each chunk at each member.
@@ -172,7 +172,7 @@ struct StageFlowSimulation<'a> {
     /// For each member, the next chunk to begin.
     next: Vec<u32>,
     running: Vec<u32>,
-    events: BinaryHeap<Reverse<(Time, FlowEntry)>>,
+    events: BinaryHeap<Reverse<(Time, StageEventQueueEntry)>>,
     /// Messages that leave at this instant, as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
     /// Pairs (member, chunk) that may be able to continue.
@@ -275,7 +275,7 @@ impl StageFlowSimulation<'_> {
 mod tests {
     use super::super::CollectivePrimitive;
     use super::*;
-    use crate::group::GroupExtent;
+    use crate::group::GroupPlacement;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, BufferShare};
@@ -297,8 +297,8 @@ mod tests {
         }])
         .unwrap();
         let npus: Vec<_> = (0..size).map(Npu).collect();
-        let extent = GroupExtent::new(&npus, &topology);
-        let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+        let extent = GroupPlacement::new(&npus, &topology);
+        let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
         let stage = CollectiveStage {
             phase: 0,
             primitive,
@@ -306,7 +306,7 @@ mod tests {
             mirrored: false,
             bidirectional: false,
         };
-        let flow = StageFlow::new(&line, algorithm, &stage);
+        let flow = StageMessagePrograms::new(&line, algorithm, &stage);
         assert!(flow.busiest_port_time(chunks) <= flow.simulate_end(chunks, places));
         flow.simulate_end(chunks, places).0 / 1000
     }

@@ -20,8 +20,8 @@
 //! depends on the messages of all its children. The number of received messages alone therefore shows which messages
 //! have arrived.
 
-use super::line_cost::LineCostModel;
-use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use super::line_cost::LineMessageCosts;
+use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
 use chakram_base::units::{BufferShare, TimeEstimate};
 
 /// The numbers of a member's parent and children.
@@ -94,14 +94,14 @@ impl TreeNeighbours {
 }
 
 /// Returns the number of the member at `line`, counted from the root.
-pub(super) fn number_from_root(line: LinePosition) -> u32 {
+pub(super) fn number_from_root(line: MemberLinePosition) -> u32 {
     (line.index + line.size - line.root) % line.size
 }
 
 /// Returns the `i`-th message of the member whose number in its tree is `x`; `index` converts numbers back to indices.
 pub(super) fn nth_send_at(
     stage: &CollectiveStage,
-    line: LinePosition,
+    line: MemberLinePosition,
     x: u32,
     i: u32,
     index: impl Fn(u32) -> u32,
@@ -117,22 +117,26 @@ pub(super) fn nth_send_at(
 }
 
 /// Returns the number of messages that the member with number `x` in its tree receives.
-pub(super) fn receive_count_at(stage: &CollectiveStage, line: LinePosition, x: u32) -> u32 {
+pub(super) fn receive_count_at(stage: &CollectiveStage, line: MemberLinePosition, x: u32) -> u32 {
     TreeNeighbours::of_member(line.size, x).receive_count(stage.primitive)
 }
 
-pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    i: u32,
+) -> Option<SendStep> {
     nth_send_at(stage, line, number_from_root(line), i, |x| x)
 }
 
-pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     receive_count_at(stage, line, number_from_root(line))
 }
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto). Two trees take the same time as a
 /// single tree.
 pub(super) fn estimate_cost(
-    line: &LineCostModel<'_>,
+    line: &LineMessageCosts<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {

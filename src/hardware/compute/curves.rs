@@ -2,18 +2,18 @@
 //! an NPU class.
 
 use super::{
-    AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
-    PeakRates, PowerThrottling,
+    AttentionCurve, AttentionSizes, GemmCurve, KernelTraceFacts, MeasuredGemms, MeasuredKernels,
+    PeakRatesByFormat, PowerThrottling,
 };
 use chakram_base::dtype::Dtype;
-use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_base::units::{Bandwidth, Span};
 
 /// Curve of memory-bound kernels: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryBoundCurve {
-    /// Fraction of the memory's bandwidth that each [`MemoryBoundKernel`] reaches.
-    pub fractions: [f64; MemoryBoundKernel::ALL.len()],
+    /// Fraction of the memory's bandwidth that each [`MemoryBoundKernelClass`] reaches.
+    pub fractions: [f64; MemoryBoundKernelClass::ALL.len()],
     /// Duration of the shortest kernel, in seconds.
     pub floor: f64,
     /// Seconds between the end of a kernel and the start of the next kernel in the same lane.
@@ -24,7 +24,7 @@ pub struct MemoryBoundCurve {
 
 /// Class of kernels whose durations depend on the same fitted constants, so that their errors are correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CurveClass {
+pub enum CorrelatedErrorClass {
     /// Kernels measured by name.
     Measured,
     /// Matrix multiplications.
@@ -35,7 +35,7 @@ pub enum CurveClass {
     Moving,
 }
 
-impl CurveClass {
+impl CorrelatedErrorClass {
     /// Number of curve classes.
     pub const COUNT: usize = 4;
 }
@@ -48,13 +48,13 @@ pub struct CurveKernelDuration {
     /// Relative error of the duration, one standard deviation.
     pub error: f64,
     /// Class of the curve.
-    pub class: CurveClass,
+    pub class: CorrelatedErrorClass,
 }
 
 /// Factors on an NPU's rates under continuous load and a power limit. A factor of 1 means the rate at which the NPU's
 /// curves were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SustainedRates {
+pub struct SustainedRateFactors {
     /// Factor by which continuous load and a power limit change the rate of matrix multiplications.
     pub products: f64,
     /// Factor by which a power limit changes the rate of attention.
@@ -63,7 +63,7 @@ pub struct SustainedRates {
     pub throttling: Option<PowerThrottling>,
 }
 
-impl Default for SustainedRates {
+impl Default for SustainedRateFactors {
     fn default() -> Self {
         Self {
             products: 1.0,
@@ -89,7 +89,7 @@ pub struct KernelCurves {
     /// Curve of memory-bound kernels, for all number formats.
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
-    pub kept: SustainedRates,
+    pub kept: SustainedRateFactors,
     /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Kernels
     /// that run during collectives are slower, because collectives use some multiprocessors and memory bandwidth.
     pub beside_collectives: Option<f64>,
@@ -109,8 +109,8 @@ impl KernelCurves {
     /// exists for the kernel's class, shape and format.
     pub fn price_kernel(
         &self,
-        kernel: &KernelProfile<'_>,
-        peaks: &PeakRates,
+        kernel: &KernelTraceFacts<'_>,
+        peaks: &PeakRatesByFormat,
         memory: Bandwidth,
     ) -> Option<CurveKernelDuration> {
         let price = |seconds, error, class| {
@@ -118,7 +118,7 @@ impl KernelCurves {
             Some(CurveKernelDuration { span, error, class })
         };
         if let Some((seconds, error)) = self.measured.seconds_on(kernel, peaks, memory) {
-            return price(seconds, error, CurveClass::Measured);
+            return price(seconds, error, CorrelatedErrorClass::Measured);
         }
         let format = || {
             let dtype = kernel.dtype?;
@@ -137,7 +137,7 @@ impl KernelCurves {
                     Some((table.interpolate_factor([m, n, k], &estimate)?, table.error))
                 });
                 let (factor, error) = known.unwrap_or((1.0, curve.error));
-                price(estimate.seconds * factor, error, CurveClass::Gemm)
+                price(estimate.seconds * factor, error, CorrelatedErrorClass::Gemm)
             }
             KernelShape::Attention {
                 batch,
@@ -158,13 +158,17 @@ impl KernelCurves {
                 };
                 let forward = curve.predict_seconds(&of, peak, memory);
                 let times = if backward { curve.backward } else { 1.0 };
-                price(times * forward, curve.error, CurveClass::Attention)
+                price(
+                    times * forward,
+                    curve.error,
+                    CorrelatedErrorClass::Attention,
+                )
             }
             KernelShape::Moving(class) => {
                 let curve = self.moving.as_ref()?;
                 let rate = curve.fractions[class as usize] * memory.bytes_per_second();
                 let time = (kernel.bytes as f64 / rate).max(curve.floor);
-                price(curve.gap + time, curve.error, CurveClass::Moving)
+                price(curve.gap + time, curve.error, CorrelatedErrorClass::Moving)
             }
         }
     }

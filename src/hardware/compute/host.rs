@@ -5,7 +5,7 @@ use chakram_base::units::Span;
 
 /// Source of durations for host work: host nodes, and delays before nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum HostTiming {
+pub enum HostDurationSource {
     /// Host work takes its recorded duration.
     #[default]
     Recorded,
@@ -13,7 +13,7 @@ pub enum HostTiming {
     Scaled(f64),
 }
 
-impl HostTiming {
+impl HostDurationSource {
     /// Returns the duration of host work with the recorded duration `span`, rounded to the nearest picosecond.
     pub fn scale_duration(self, span: Span) -> Span {
         match self {
@@ -30,8 +30,11 @@ mod tests {
     #[test]
     fn a_faster_host_takes_a_factor_of_its_time() {
         // 0.25 x 10 ps = 2.5 ps, rounded half away from zero.
-        let quarter = HostTiming::Scaled(0.25);
+        let quarter = HostDurationSource::Scaled(0.25);
         assert_eq!(quarter.scale_duration(Span(10)), Span(3));
-        assert_eq!(HostTiming::Recorded.scale_duration(Span(10)), Span(10));
+        assert_eq!(
+            HostDurationSource::Recorded.scale_duration(Span(10)),
+            Span(10)
+        );
     }
 }

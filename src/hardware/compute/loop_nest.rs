@@ -42,28 +42,28 @@ mod layer;
 mod search;
 
 pub use accelerator::{
-    GemminiSettings, LevelCapacity, LoopNestAccelerator, MemoryLevel, SpatialChoice,
+    GemminiSettings, LevelCapacity, LoopNestAccelerator, MemoryLevel, SpatialLoopDimensions,
 };
-pub use access::{LevelAccesses, MappingCost};
+pub use access::{MappingCost, TensorLevelAccesses};
 pub use layer::{LayerShape, LayerTensor, LoopDimension};
 pub use search::{BestMapping, search_mapping};
 
-use super::KernelProfile;
+use super::KernelTraceFacts;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::Span;
 
 /// A loop's dimension and its number of iterations.
-pub type BoundLoop = (LoopDimension, u64);
+pub type LoopDimensionBound = (LoopDimension, u64);
 
 /// Assignment of a layer's loops to an accelerator's levels and array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
     /// Loops that run in time, by level. The innermost level comes first; within a level, the outermost loop comes
     /// first.
-    pub temporal: Vec<Vec<BoundLoop>>,
+    pub temporal: Vec<Vec<LoopDimensionBound>>,
     /// Loops over the rows and the columns of the array.
-    pub spatial: [BoundLoop; 2],
+    pub spatial: [LoopDimensionBound; 2],
     /// For each level, the tensors ([`LayerTensor`]) that the level keeps; the outermost level keeps all tensors.
     pub keeps: Vec<[bool; 3]>,
 }
@@ -128,7 +128,7 @@ impl LoopNestModel {
     /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
     /// and the time of its memory traffic. A kernel's energy is the energy of its operations plus the energy of its
     /// memory traffic. Returns `None` if the kernel has neither operations nor bytes.
-    pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestCost> {
+    pub fn price_kernel(&self, kernel: &KernelTraceFacts) -> Option<LoopNestCost> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {
             Some(self.cost_of_best_mapping(&layer, word)?.multiply_by(times))

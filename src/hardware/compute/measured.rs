@@ -20,14 +20,14 @@
 //! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are
 //! [scaled](super::recorded_on) in the same way as recorded times.
 
-use super::{KernelProfile, PeakRates, RecordingClass};
+use super::{KernelTraceFacts, PeakRatesByFormat, RecordingNpuClass};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Span};
 use std::collections::BTreeMap;
 
 /// Mean time of kernels with the same number of FLOPs and bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredTime {
+pub struct MeasuredKernelTime {
     /// Number of operations per kernel.
     pub flops: u64,
     /// Bytes read and written.
@@ -40,7 +40,7 @@ pub struct MeasuredTime {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredKernel {
     /// Times in ascending order of FLOPs, then bytes.
-    times: Vec<MeasuredTime>,
+    times: Vec<MeasuredKernelTime>,
     /// Pairs (work, seconds) in ascending order of work; each value of work occurs once.
     by_work: Vec<(f64, f64)>,
     /// Seconds per unit of work below the smallest and above the largest measured work.
@@ -55,18 +55,18 @@ pub struct MeasuredKernel {
 
 impl MeasuredKernel {
     /// Returns `None` if `times` is empty, has the same FLOPs and bytes twice, or contains a time below zero.
-    pub fn new(mut times: Vec<MeasuredTime>, error: f64, between: f64) -> Option<Self> {
-        let size = |time: &MeasuredTime| (time.flops, time.bytes);
+    pub fn new(mut times: Vec<MeasuredKernelTime>, error: f64, between: f64) -> Option<Self> {
+        let size = |time: &MeasuredKernelTime| (time.flops, time.bytes);
         times.sort_by_key(size);
         let twice = times
             .windows(2)
             .any(|pair| size(&pair[0]) == size(&pair[1]));
-        let known = |time: &MeasuredTime| time.seconds >= 0.0 && time.seconds.is_finite();
+        let known = |time: &MeasuredKernelTime| time.seconds >= 0.0 && time.seconds.is_finite();
         if times.is_empty() || twice || !times.iter().all(known) {
             return None;
         }
         let by_flops = times.iter().all(|time| time.flops > 0);
-        let work = |time: &MeasuredTime| if by_flops { time.flops } else { time.bytes };
+        let work = |time: &MeasuredKernelTime| if by_flops { time.flops } else { time.bytes };
         let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
         for time in times.iter().filter(|time| time.seconds > 0.0) {
             let (sum, count) = sums.entry(work(time)).or_default();
@@ -96,14 +96,14 @@ impl MeasuredKernel {
     }
 
     /// Returns the measured times in ascending order of FLOPs, then bytes.
-    pub fn measured_times(&self) -> &[MeasuredTime] {
+    pub fn measured_times(&self) -> &[MeasuredKernelTime] {
         &self.times
     }
 
     /// Returns the time, in seconds, of a kernel with these FLOPs and bytes, and the relative error of the time. A
     /// kernel with less work than any measured kernel takes at least `shortest`.
     pub fn interpolate_seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
-        let size = |time: &MeasuredTime| (time.flops, time.bytes);
+        let size = |time: &MeasuredKernelTime| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
             return (self.times[at].seconds, self.error);
         }
@@ -136,7 +136,7 @@ pub struct MeasuredKernels {
     /// Shortest measured time of all kernels in seconds; infinite if no kernel was measured.
     shortest: f64,
     /// NPU class of all measurements, or `None` if unknown.
-    measured_on: Option<RecordingClass>,
+    measured_on: Option<RecordingNpuClass>,
 }
 
 impl Default for MeasuredKernels {
@@ -156,7 +156,7 @@ impl MeasuredKernels {
     }
 
     /// Sets the NPU class of all measurements. Has no effect without measurements.
-    pub fn set_measured_on(&mut self, class: RecordingClass) {
+    pub fn set_measured_on(&mut self, class: RecordingNpuClass) {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
 
@@ -164,8 +164,8 @@ impl MeasuredKernels {
     /// Returns `None` if no kernel with the same name and number format was measured.
     pub fn seconds_on(
         &self,
-        kernel: &KernelProfile<'_>,
-        peaks: &PeakRates,
+        kernel: &KernelTraceFacts<'_>,
+        peaks: &PeakRatesByFormat,
         memory: Bandwidth,
     ) -> Option<(f64, f64)> {
         let (seconds, error) = self.kernel_seconds_and_error(kernel)?;
@@ -176,7 +176,7 @@ impl MeasuredKernels {
             return Some((seconds, error));
         };
         let recorded = Span::from_seconds(seconds);
-        let kernel = KernelProfile {
+        let kernel = KernelTraceFacts {
             recorded,
             ..*kernel
         };
@@ -204,7 +204,7 @@ impl MeasuredKernels {
 
     /// Returns the time of `kernel`, in seconds, and the relative error of this time. Returns `None` if no kernel with
     /// the same name and number format was measured.
-    pub fn kernel_seconds_and_error(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
+    pub fn kernel_seconds_and_error(&self, kernel: &KernelTraceFacts<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
         Some(measured.interpolate_seconds(kernel.flops, kernel.bytes, self.shortest))
@@ -215,8 +215,8 @@ impl MeasuredKernels {
 mod tests {
     use super::*;
 
-    fn time(flops: u64, bytes: u64, seconds: f64) -> MeasuredTime {
-        MeasuredTime {
+    fn time(flops: u64, bytes: u64, seconds: f64) -> MeasuredKernelTime {
+        MeasuredKernelTime {
             flops,
             bytes,
             seconds,
@@ -287,12 +287,12 @@ mod tests {
         assert!(all.add_kernel("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
         assert!(!all.add_kernel("mm".to_owned(), None, kernel(3.0)));
         let price = |name, dtype| {
-            let profile = KernelProfile {
+            let profile = KernelTraceFacts {
                 name,
                 dtype,
                 flops: 1,
                 bytes: 1,
-                ..KernelProfile::default()
+                ..KernelTraceFacts::default()
             };
             all.kernel_seconds_and_error(&profile)
                 .map(|(seconds, _)| seconds)

@@ -21,7 +21,7 @@
 //! 1.28, 1.01 and 0.88 times as long. No ratio of rates predicts these ratios of times. The recorded time is therefore
 //! kept, and the prediction interval is wide enough to include the measured ratios.
 
-use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
+use super::{KernelTraceFacts, PeakRatesByFormat, RooflineEfficiency, roofline};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, FlopRate, Span};
 
@@ -34,7 +34,7 @@ const EXACT: Span = Span(1_000);
 
 /// NPU class on which kernels were recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RecordingClass {
+pub struct RecordingNpuClass {
     peaks: [Option<FlopRate>; Dtype::COUNT],
     memory: Bandwidth,
     /// Maker of the NPU, or `None` if unknown.
@@ -43,9 +43,9 @@ pub struct RecordingClass {
     elsewhere: bool,
 }
 
-impl RecordingClass {
+impl RecordingNpuClass {
     /// Creates a class with these peaks and this memory bandwidth, of unknown maker.
-    pub fn new(peaks: &PeakRates, memory: Bandwidth) -> Self {
+    pub fn new(peaks: &PeakRatesByFormat, memory: Bandwidth) -> Self {
         Self {
             peaks: peaks.rates,
             memory,
@@ -78,18 +78,18 @@ impl RecordingClass {
     }
 
     /// Returns true if the class has the rates `peaks` and `memory`.
-    pub(super) fn has_rates(&self, peaks: &PeakRates, memory: Bandwidth) -> bool {
+    pub(super) fn has_rates(&self, peaks: &PeakRatesByFormat, memory: Bandwidth) -> bool {
         self.peaks == peaks.rates && self.memory == memory
     }
 
     /// Returns the time of `kernel` on another class, or `None` if either class has no peak for the kernel's format.
     pub(super) fn scale_time_to_class(
         &self,
-        kernel: &KernelProfile<'_>,
-        peaks: &PeakRates,
+        kernel: &KernelTraceFacts<'_>,
+        peaks: &PeakRatesByFormat,
         memory: Bandwidth,
     ) -> Option<Span> {
-        let own = PeakRates {
+        let own = PeakRatesByFormat {
             rates: self.peaks,
             systolic: None,
         };
@@ -111,24 +111,24 @@ impl RecordingClass {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compute::{ComputeModel, KernelCurves, KernelTiming};
+    use crate::compute::{KernelCurves, KernelDurationSource, KernelDurationWithBasis};
 
-    fn class(tflops: f64, tbytes: f64) -> (PeakRates, Bandwidth) {
-        let mut peaks = PeakRates::default();
+    fn class(tflops: f64, tbytes: f64) -> (PeakRatesByFormat, Bandwidth) {
+        let mut peaks = PeakRatesByFormat::default();
         peaks.set_peak(Dtype::Bf16, FlopRate::new(tflops * 1e12).unwrap());
         (peaks, Bandwidth::new(tbytes * 1e12).unwrap())
     }
 
     /// Scales a kernel from 1,000 TFLOP/s and 2 TB/s to 2,000 TFLOP/s and 5 TB/s.
-    fn moved(kernel: KernelProfile<'_>) -> KernelTiming {
+    fn moved(kernel: KernelTraceFacts<'_>) -> KernelDurationWithBasis {
         let (from, from_memory) = class(1000.0, 2.0);
         let (to, to_memory) = class(2000.0, 5.0);
-        let source = RecordingClass::new(&from, from_memory);
-        let model = ComputeModel::RecordedOn(source);
+        let source = RecordingNpuClass::new(&from, from_memory);
+        let model = KernelDurationSource::RecordedOn(source);
         model.price_kernel(&kernel, &to, Some(to_memory), &KernelCurves::default())
     }
 
-    const KERNEL: KernelProfile<'_> = KernelProfile {
+    const KERNEL: KernelTraceFacts<'_> = KernelTraceFacts {
         name: "",
         recorded: Span(110_000_000),
         captured: true,
@@ -143,47 +143,65 @@ mod tests {
     fn times_scale_with_what_bounds_the_kernel() {
         // The first 10 of the 110 us do not change. Arithmetic takes 50 us and memory 0.5 us, so the ratio of peaks
         // applies: 10 + 100/2.
-        let product = KernelProfile {
+        let product = KernelTraceFacts {
             flops: 50_000_000_000,
             bytes: 1_000_000,
             ..KERNEL
         };
-        assert_eq!(moved(product), KernelTiming::Modeled(Span(60_000_000)));
+        assert_eq!(
+            moved(product),
+            KernelDurationWithBasis::Modeled(Span(60_000_000))
+        );
         // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A kernel without FLOPs
         // and bytes is assumed to move bytes, so it also takes 50 us.
-        let copy = KernelProfile {
+        let copy = KernelTraceFacts {
             bytes: 100_000_000,
             ..KERNEL
         };
-        assert_eq!(moved(copy), KernelTiming::Modeled(Span(50_000_000)));
+        assert_eq!(
+            moved(copy),
+            KernelDurationWithBasis::Modeled(Span(50_000_000))
+        );
         // The roofline time of this kernel is below one picosecond, so the kernel is assumed to move bytes.
-        let tiny = KernelProfile { bytes: 1, ..KERNEL };
-        assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
-        assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
+        let tiny = KernelTraceFacts { bytes: 1, ..KERNEL };
+        assert_eq!(
+            moved(tiny),
+            KernelDurationWithBasis::Modeled(Span(50_000_000))
+        );
+        assert_eq!(
+            moved(KERNEL),
+            KernelDurationWithBasis::Modeled(Span(50_000_000))
+        );
         // The kernel is memory-bound on the recording class and compute-bound on the new class. On the two classes, the
         // kernel's 20 GFLOP take 20 and 10 us, and its 45 MB take 22.5 and 9 us. The scaled duration is 10 + 100 x 10 /
         // 22.5.
-        let both = KernelProfile {
+        let both = KernelTraceFacts {
             flops: 20_000_000_000,
             bytes: 45_000_000,
             ..KERNEL
         };
-        assert_eq!(moved(both), KernelTiming::Modeled(Span(54_444_444)));
+        assert_eq!(
+            moved(both),
+            KernelDurationWithBasis::Modeled(Span(54_444_444))
+        );
     }
 
     #[test]
     fn kernels_are_not_carried_between_makers() {
         let (from, from_memory) = class(1000.0, 2.0);
         let (to, to_memory) = class(2000.0, 5.0);
-        let source = RecordingClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
+        let source = RecordingNpuClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
         let price = |class: &str| {
-            let model = ComputeModel::RecordedOn(source).for_npu_class(class);
+            let model = KernelDurationSource::RecordedOn(source).for_npu_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
         // The 110 us do not change on MI300X, because MI300X comes from a different maker. On other classes the time is
         // 10 + 100 x 2/5 us.
-        assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
-        let carried = KernelTiming::Modeled(Span(50_000_000));
+        assert_eq!(
+            price("mi300x"),
+            KernelDurationWithBasis::Kept(Span(110_000_000))
+        );
+        let carried = KernelDurationWithBasis::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));
     }
 
@@ -191,26 +209,32 @@ mod tests {
     fn what_does_not_fill_a_device_stays() {
         for ns in [0, 5_000, 10_000] {
             let recorded = Span::from_ns(ns);
-            let short = KernelProfile { recorded, ..KERNEL };
-            assert_eq!(moved(short), KernelTiming::Modeled(recorded));
+            let short = KernelTraceFacts { recorded, ..KERNEL };
+            assert_eq!(moved(short), KernelDurationWithBasis::Modeled(recorded));
         }
     }
 
     #[test]
     fn formats_without_a_peak_stay_as_recorded_and_kernels_without_a_time_are_by_roofline() {
-        let odd = KernelProfile {
+        let odd = KernelTraceFacts {
             flops: 1_000_000,
             dtype: Some(Dtype::Fp8),
             ..KERNEL
         };
-        assert_eq!(moved(odd), KernelTiming::Fallback(Span(110_000_000)));
+        assert_eq!(
+            moved(odd),
+            KernelDurationWithBasis::Fallback(Span(110_000_000))
+        );
         // Without a recorded duration, the kernel takes the time of 100 MB at 5 TB/s.
-        let untimed = KernelProfile {
+        let untimed = KernelTraceFacts {
             recorded: Span::ZERO,
             captured: false,
             bytes: 100_000_000,
             ..KERNEL
         };
-        assert_eq!(moved(untimed), KernelTiming::Estimated(Span(20_000_000)));
+        assert_eq!(
+            moved(untimed),
+            KernelDurationWithBasis::Estimated(Span(20_000_000))
+        );
     }
 }

@@ -9,7 +9,7 @@
 //! On a class with systolic arrays a matrix product of known sizes takes at least the cycles that the arrays need
 //! (`compute/systolic.rs`).
 
-use super::{KernelProfile, PeakRates, RooflineEfficiency};
+use super::{KernelTraceFacts, PeakRatesByFormat, RooflineEfficiency};
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
@@ -31,12 +31,12 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
 /// Returns the roofline duration of a kernel, rounded to the nearest picosecond. Returns `None` if the class has no
 /// peak for the kernel's format, or if neither FLOPs nor bytes are known.
 pub(super) fn roofline_duration(
-    kernel: &KernelProfile<'_>,
-    peaks: &PeakRates,
+    kernel: &KernelTraceFacts<'_>,
+    peaks: &PeakRatesByFormat,
     memory: Bandwidth,
     efficiency: RooflineEfficiency,
 ) -> Option<Span> {
-    let &KernelProfile { flops, bytes, .. } = kernel;
+    let &KernelTraceFacts { flops, bytes, .. } = kernel;
     if flops == 0 && bytes == 0 {
         return None;
     }

@@ -1,6 +1,8 @@
 //! Parsing and formatting of compute models.
 
-use super::{ComputeModel, GemminiSettings, HostTiming, LoopNestModel, RooflineEfficiency};
+use super::{
+    GemminiSettings, HostDurationSource, KernelDurationSource, LoopNestModel, RooflineEfficiency,
+};
 use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
@@ -10,26 +12,29 @@ use std::fmt;
 /// # Errors
 ///
 /// Fails if `text` is invalid; the error describes the expected form.
-pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
+pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
     match text {
-        "recorded" => Ok(ComputeModel::default()),
-        "curves" => Ok(ComputeModel::Curves),
-        "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
+        "recorded" => Ok(KernelDurationSource::default()),
+        "curves" => Ok(KernelDurationSource::Curves),
+        "roofline" => Ok(KernelDurationSource::Roofline(RooflineEfficiency::default())),
         _ if text.starts_with("loopnest:") => {
-            parse_loop_nest(&text["loopnest:".len()..]).map(ComputeModel::LoopNest)
+            parse_loop_nest(&text["loopnest:".len()..]).map(KernelDurationSource::LoopNest)
         }
         _ => {
             let expected = "expected recorded, scaled:F, curves, roofline or loopnest:ACCELERATOR";
             let near = find_nearest(text, ["recorded", "curves", "roofline"]);
             let factor = parse_scaled(text, expected);
             let factor = factor.map_err(|why| why + &did_you_mean(near))?;
-            Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
+            Ok(KernelDurationSource::Scaled(
+                factor,
+                RooflineEfficiency::default(),
+            ))
         }
     }
 }
 
 /// Writes the model in the form that [`parse_model`] reads. The efficiency is left out, because it has its own key.
-impl fmt::Display for ComputeModel {
+impl fmt::Display for KernelDurationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Recorded(_) | Self::RecordedOnly => f.write_str("recorded"),
@@ -47,10 +52,10 @@ impl fmt::Display for ComputeModel {
 /// # Errors
 ///
 /// Fails if `text` is invalid; the error describes the expected form.
-pub fn parse_host(text: &str) -> Result<HostTiming, String> {
+pub fn parse_host(text: &str) -> Result<HostDurationSource, String> {
     match text {
-        "recorded" => Ok(HostTiming::Recorded),
-        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostTiming::Scaled),
+        "recorded" => Ok(HostDurationSource::Recorded),
+        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostDurationSource::Scaled),
     }
 }
 
@@ -256,7 +261,7 @@ mod tests {
         }
         assert!(matches!(
             parse_model("loopnest:gemmini-16"),
-            Ok(ComputeModel::LoopNest(_))
+            Ok(KernelDurationSource::LoopNest(_))
         ));
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct ClassAssignment {
 
 /// NPUs `first` to `last`, inclusive, of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NpuRange {
+pub(super) struct NpuClassRange {
     pub first: u32,
     pub last: u32,
     pub class: u32,
@@ -36,7 +36,7 @@ impl ClassAssignment {
     }
 
     /// Creates an assignment from `ranges`, which must contain each of the `npus` NPUs exactly once and no other NPUs.
-    pub(super) fn new(mut ranges: Vec<NpuRange>, npus: u32) -> Result<Self, AssignmentFault> {
+    pub(super) fn new(mut ranges: Vec<NpuClassRange>, npus: u32) -> Result<Self, AssignmentFault> {
         ranges.sort_unstable_by_key(|range| (range.first, range.class));
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
@@ -85,7 +85,7 @@ impl ClassAssignment {
 }
 
 /// Parses `"0-3,6"`. Fails with the first part of the text that is not a range of NPUs below `npus`.
-pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
+pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuClassRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -96,7 +96,7 @@ pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuR
             let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
             match (number(first), number(last)) {
                 (Some(first), Some(last)) if first <= last && last < npus => {
-                    Ok(NpuRange { first, last, class })
+                    Ok(NpuClassRange { first, last, class })
                 }
                 _ => Err(piece.trim()),
             }

@@ -1,6 +1,6 @@
 //! Settings of a machine's network other than its links: the table `network` of machine files.
 
-use crate::network::{NetworkKind, SendCompletion};
+use crate::network::{NetworkModelKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use std::fmt::Display;
 pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
-    pub model: NetworkKind,
+    pub model: NetworkModelKind,
     /// Rule by which devices between links forward a message. In JSON, the value is the number of bytes of a message
     /// that must arrive before a device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
@@ -23,7 +23,7 @@ pub struct NetworkSettings {
 impl Default for NetworkSettings {
     fn default() -> Self {
         Self {
-            model: NetworkKind::default(),
+            model: NetworkModelKind::default(),
             switching: SwitchingMode::IDEAL,
             send_completion: SendCompletion::default(),
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
-use crate::network::{NetworkKind, SendCompletion};
+use crate::network::{NetworkModelKind, SendCompletion};
 use crate::topology::SwitchingMode;
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, Span};
@@ -116,7 +116,8 @@ fn a_good_file_is_read_as_written() {
     );
     assert_eq!(
         machine.algorithms(),
-        [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct].map(AlgorithmChoice::Named)
+        [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]
+            .map(DimensionAlgorithmChoice::Named)
     );
     let [inner, outer] = machine.topology().dimensions() else {
         panic!()
@@ -145,22 +146,25 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
     };
     assert_eq!(
         read(""),
-        (NetworkKind::ContentionFree, SwitchingMode::IDEAL)
+        (NetworkModelKind::ContentionFree, SwitchingMode::IDEAL)
     );
     assert_eq!(
         read("model = \"ports\""),
-        (NetworkKind::Ports, SwitchingMode::IDEAL)
+        (NetworkModelKind::Ports, SwitchingMode::IDEAL)
     );
     assert_eq!(read("segment = \"4 KiB\"").1, by(4096));
     let all = "model = \"links\"\nswitching = \"cut_through\"\nsegment = \"0 B\"";
-    assert_eq!(read(all), (NetworkKind::Links, SwitchingMode::IDEAL));
+    assert_eq!(read(all), (NetworkModelKind::Links, SwitchingMode::IDEAL));
     let whole = "switching = \"store_and_forward\"";
     assert_eq!(
         read(whole),
-        (NetworkKind::ContentionFree, SwitchingMode::StoreAndForward)
+        (
+            NetworkModelKind::ContentionFree,
+            SwitchingMode::StoreAndForward
+        )
     );
     let machine = Machine::parse(GOOD, "m.toml").unwrap();
-    assert_eq!(machine.network(), NetworkKind::ContentionFree);
+    assert_eq!(machine.network(), NetworkModelKind::ContentionFree);
     assert_eq!(machine.send_completion(), SendCompletion::Injected);
     let delivered = GOOD.replacen(
         "[remote",
@@ -362,7 +366,7 @@ fn uniform_machines_are_checked() {
         let algorithms = algorithms
             .iter()
             .copied()
-            .map(AlgorithmChoice::Named)
+            .map(DimensionAlgorithmChoice::Named)
             .collect();
         Machine::with_uniform_class(
             "m".to_owned(),

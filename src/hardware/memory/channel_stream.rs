@@ -4,18 +4,18 @@
 //! known when the stream begins: byte x passes at S(x) = begin + x / bandwidth. A stream has two stages: the channel
 //! and the port.
 
-use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
-use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
+use super::chunked_access::{ChunkPortArrival, ChunkTimeByPlace, ChunkedAccessesInFlight};
+use super::{AccessEnd, MemoryNetworkAttachment, RemoteMemoryAccess};
 use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The accesses of all channels, including accesses that still wait for their channel.
 #[derive(Debug)]
-pub(super) struct ChannelStreams {
+pub(super) struct MemoryChannelAccesses {
     channel: Bandwidth,
-    through: NetworkAttachment,
-    chunks: ChunkedTransfers,
+    through: MemoryNetworkAttachment,
+    chunks: ChunkedAccessesInFlight,
     /// Time at which each stream begins, by index of the access.
     begins: Vec<Time>,
     /// Times at which streams reach the next position for which a chunk waits.
@@ -25,7 +25,7 @@ pub(super) struct ChannelStreams {
 }
 
 /// Returns the rate of a stream in bytes per second: the lower of the channel's and the port's rates.
-pub(super) fn stream_rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
+pub(super) fn stream_rate(channel: Bandwidth, through: &MemoryNetworkAttachment) -> Bandwidth {
     if through.port_bandwidth() < channel {
         through.port_bandwidth()
     } else {
@@ -34,18 +34,22 @@ pub(super) fn stream_rate(channel: Bandwidth, through: &NetworkAttachment) -> Ba
 }
 
 /// Returns the seconds that a chunk spends in the channel and in the port, for an access of `bytes`.
-pub(super) fn chunk_times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
+pub(super) fn chunk_times(
+    channel: Bandwidth,
+    through: &MemoryNetworkAttachment,
+    bytes: u64,
+) -> [f64; 2] {
     let chunk_bytes = through.chunk_size().0.min(bytes) as f64;
     [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
-impl ChannelStreams {
+impl MemoryChannelAccesses {
     /// Creates the state without accesses; `latency` is the channel's latency plus the port's latency.
-    pub fn new(channel: Bandwidth, through: &NetworkAttachment, latency: Span) -> Self {
+    pub fn new(channel: Bandwidth, through: &MemoryNetworkAttachment, latency: Span) -> Self {
         Self {
             channel,
             through: through.clone(),
-            chunks: ChunkedTransfers::new(through.port_bandwidth(), latency),
+            chunks: ChunkedAccessesInFlight::new(through.port_bandwidth(), latency),
             begins: Vec::new(),
             due: BinaryHeap::new(),
             unsettled: false,
@@ -56,7 +60,7 @@ impl ChannelStreams {
     /// Starts the stream of an access that occupies its channel from `begin` on.
     pub fn begin_stream(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] = chunk_times(self.channel, &self.through, access.bytes);
-        let times = ChunkTimes {
+        let times = ChunkTimeByPlace {
             front,
             port,
             longest: front.max(port),
@@ -108,16 +112,16 @@ impl ChannelStreams {
         self.unsettled = true;
     }
 
-    /// Returns true if more chunks are in flight than memory allows ([`ChunkedTransfers::is_full`]).
+    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.is_full()
     }
 
-    /// Serves the chunks that are due `now` ([`ChunkedTransfers::serve_due_chunks`]).
+    /// Serves the chunks that are due `now` ([`ChunkedAccessesInFlight::serve_due_chunks`]).
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        serve: impl FnMut(PortRequest) -> Time,
+        serve: impl FnMut(ChunkPortArrival) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         self.chunks.serve_due_chunks(now, serve, take);

@@ -55,7 +55,7 @@ const MOST: usize = 1 << 23;
 
 /// Arrival of a chunk at the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortRequest {
+pub struct ChunkPortArrival {
     /// NPU that the port belongs to.
     pub npu: Npu,
     /// True for a store, which goes out, and false for a load, which comes in.
@@ -73,7 +73,7 @@ pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
 
 /// Seconds that one chunk takes in three places: all stages before the port together, the port, and the longest stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkTimes {
+pub(super) struct ChunkTimeByPlace {
     pub front: f64,
     pub port: f64,
     pub longest: f64,
@@ -100,7 +100,7 @@ struct ChunkedAccess {
 
 /// Event of an access: a chunk arrives at its port, or the stream of a store ends after the store's last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ChunkArrival {
+struct ChunkAccessEvent {
     at: Time,
     npu: u32,
     token: u64,
@@ -110,16 +110,16 @@ struct ChunkArrival {
 
 /// The accesses that still have chunks in flight.
 #[derive(Debug)]
-pub(super) struct ChunkedTransfers {
+pub(super) struct ChunkedAccessesInFlight {
     port: Bandwidth,
     /// Total latency of a chunk, incurred after the chunk has streamed.
     latency: Span,
     accesses: Vec<ChunkedAccess>,
     free: Vec<u32>,
-    coming: BinaryHeap<Reverse<ChunkArrival>>,
+    coming: BinaryHeap<Reverse<ChunkAccessEvent>>,
 }
 
-impl ChunkedTransfers {
+impl ChunkedAccessesInFlight {
     pub fn new(port: Bandwidth, latency: Span) -> Self {
         Self {
             port,
@@ -136,7 +136,7 @@ impl ChunkedTransfers {
         access: RemoteMemoryAccess,
         chunk_bytes: f64,
         weight: f64,
-        times: ChunkTimes,
+        times: ChunkTimeByPlace,
     ) -> u32 {
         // The difference is negative if the port alone takes longer than all earlier stages; chunks then count as
         // streamed early.
@@ -186,7 +186,7 @@ impl ChunkedTransfers {
         } else {
             now + self.latency + chunked.behind
         };
-        self.coming.push(Reverse(ChunkArrival {
+        self.coming.push(Reverse(ChunkAccessEvent {
             at,
             npu: chunked.access.npu.0,
             token: chunked.access.token,
@@ -212,7 +212,7 @@ impl ChunkedTransfers {
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        mut serve: impl FnMut(PortRequest) -> Time,
+        mut serve: impl FnMut(ChunkPortArrival) -> Time,
         mut take: impl FnMut(AccessEnd),
     ) {
         while let Some(&Reverse(coming)) = self.coming.peek().filter(|next| next.0.at <= now) {
@@ -233,7 +233,7 @@ impl ChunkedTransfers {
                 chunked.time_at_port(coming.number, self.port),
                 coming.number + 1 == chunked.count,
             );
-            let begin = serve(PortRequest {
+            let begin = serve(ChunkPortArrival {
                 npu,
                 store,
                 span,

@@ -24,8 +24,8 @@
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at the same
 //! instant, their order affects only the last bits of sums.
 
-use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
-use super::pool_layout::{AccessHop, PORTS, PoolLayout};
+use super::chunked_access::{ChunkPortArrival, ChunkTimeByPlace, ChunkedAccessesInFlight};
+use super::pool_layout::{AccessPathServer, PORTS, PoolServerPaths};
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
@@ -53,18 +53,18 @@ struct AccessStream {
     fill: Option<Span>,
     /// True once the current computation of rates has fixed the stream's rate.
     fixed: bool,
-    /// Index of the access in `FairSharing::chunks`, as long as some of its chunks have not streamed.
+    /// Index of the access in `FairSharedPoolAccesses::chunks`, as long as some of its chunks have not streamed.
     chunked: Option<u32>,
 }
 
 /// The accesses in flight in one layout.
 #[derive(Debug)]
-pub(super) struct FairSharing {
-    layout: PoolLayout,
+pub(super) struct FairSharedPoolAccesses {
+    layout: PoolServerPaths,
     latency: Span,
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
-    chunks: Option<ChunkedTransfers>,
+    chunks: Option<ChunkedAccessesInFlight>,
     /// Times at which streams end or reach the next position for which a chunk waits, each with the stream's index. The
     /// heap is used only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
@@ -91,9 +91,13 @@ struct ServerLoad {
     full: f64,
 }
 
-impl FairSharing {
+impl FairSharedPoolAccesses {
     /// Creates the state without accesses. If `chunks` is given, the chunks determine the ends of accesses.
-    pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
+    pub fn new(
+        layout: PoolServerPaths,
+        latency: Span,
+        chunks: Option<ChunkedAccessesInFlight>,
+    ) -> Self {
         Self {
             servers: vec![ServerLoad::default(); layout.server_rates().len()],
             stages: vec![0.0; layout.stage_count()],
@@ -151,11 +155,11 @@ impl FairSharing {
         self.changed = true;
     }
 
-    /// Serves the chunks that are due `now` ([`ChunkedTransfers::serve_due_chunks`]).
+    /// Serves the chunks that are due `now` ([`ChunkedAccessesInFlight::serve_due_chunks`]).
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        serve: impl FnMut(PortRequest) -> Time,
+        serve: impl FnMut(ChunkPortArrival) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         if let Some(chunks) = &mut self.chunks {
@@ -163,9 +167,11 @@ impl FairSharing {
         }
     }
 
-    /// Returns true if more chunks are in flight than memory allows ([`ChunkedTransfers::is_full`]).
+    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::is_full`]).
     pub fn is_full(&self) -> bool {
-        self.chunks.as_ref().is_some_and(ChunkedTransfers::is_full)
+        self.chunks
+            .as_ref()
+            .is_some_and(ChunkedAccessesInFlight::is_full)
     }
 
     /// Notifies `chunks` of the positions that streams have reached.
@@ -267,7 +273,7 @@ impl FairSharing {
             stream.fill = Some(Span::from_seconds(all - longest));
             if let Some(chunks) = &mut self.chunks {
                 let port = std::mem::take(&mut self.stages[PORTS as usize]);
-                let times = ChunkTimes {
+                let times = ChunkTimeByPlace {
                     front: self.stages.iter().sum(),
                     port,
                     longest,
@@ -293,7 +299,8 @@ impl FairSharing {
         for stream in &mut self.streams {
             let mut way = self.layout.servers_on_path(&stream.access);
             // Compare within the tolerance, so that one round fixes all streams at the same bottleneck.
-            let full = |leg: AccessHop| self.servers[leg.server as usize].full <= lowest * ALIKE;
+            let full =
+                |leg: AccessPathServer| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
                 continue;
             }
@@ -328,7 +335,7 @@ impl AccessStream {
 
     /// Returns the time at which the stream reaches the next position for which a chunk waits. If no chunk waits,
     /// returns the time at which the stream ends.
-    fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
+    fn next_due(&mut self, chunks: &ChunkedAccessesInFlight) -> Time {
         self.chunked = self
             .chunked
             .filter(|&chunked| chunks.next_position(chunked).is_some());
@@ -344,7 +351,7 @@ impl AccessStream {
 }
 
 /// Returns the bytes that the server of `leg` carries for each byte of `access`.
-fn weight_at_server(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
+fn weight_at_server(leg: AccessPathServer, access: &RemoteMemoryAccess) -> f64 {
     if access.in_switch {
         leg.in_switch
     } else {

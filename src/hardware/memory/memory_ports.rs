@@ -3,7 +3,7 @@
 //! An NPU uses the port with the least latency. If several ports have this latency, the NPU uses the port with the
 //! fewest hops, and then the port with the lowest number. A core uses a port of its own die if the die has ports. Ports
 //! are endpoints of the network, so the network determines the time of an access
-//! ([`MemoryTransfer`](crate::network::MemoryTransfer)).
+//! ([`LoadStoreTransfer`](crate::network::LoadStoreTransfer)).
 
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;
@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 
 /// The NPUs at which a memory has its ports.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemoryPorts {
+pub struct MemoryPortNpus {
     /// The NPU at which each port is placed, by port number.
     npus: Vec<Npu>,
     /// Ports of each die on a machine of tiles. As die numbers ascend, the x coordinate varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
-impl MemoryPorts {
+impl MemoryPortNpus {
     /// Creates ports at `npus`, numbered in this order.
     pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
         let mut of_die = Vec::new();

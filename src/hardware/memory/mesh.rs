@@ -29,7 +29,7 @@
 //! Every NPU receives bytes over links in the middle. If the mesh is the bottleneck, all NPUs are therefore slowed
 //! equally. Every link is a server.
 
-use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
+use super::pool_layout::{AccessPathServer, BETWEEN, PoolServerPaths};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -63,19 +63,19 @@ impl MeshPool {
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolServerPaths {
         let (columns, rows) = (self.columns, self.rows);
         let stations = columns * rows;
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
-        let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
+        let mut layout = PoolServerPaths::new(npus, stations, memories, self.npu_bandwidth, round);
         // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge also
         // have servers, but no access uses these.
         let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
             let mut carry = |direction: usize, from: (u32, u32), memories: u32| {
-                let leg = AccessHop {
+                let leg = AccessPathServer {
                     server: links[direction] + from.1 * columns + from.0,
                     stage: BETWEEN,
                     weight: f64::from(memories) / f64::from(stations),

@@ -9,7 +9,7 @@ pub const MOST_CHUNKS: u64 = 1 << 20;
 
 /// Attachment to the network: the dimension whose ports carry remote loads and stores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NetworkAttachment {
+pub struct MemoryNetworkAttachment {
     dimension: usize,
     name: String,
     bandwidth: Bandwidth,
@@ -17,7 +17,7 @@ pub struct NetworkAttachment {
     chunk: Bytes,
 }
 
-impl NetworkAttachment {
+impl MemoryNetworkAttachment {
     /// Creates an attachment to the dimension with index `dimension`. Returns `None` if the dimension does not exist,
     /// or if NPUs have no port of their own into the dimension. `chunk` is the number of bytes that a channel sends at
     /// once, at least 1; pools define their own chunks.

@@ -1,14 +1,14 @@
 //! Remote loads and stores in flight, for every kind of attachment.
 
 use super::{
-    AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, RemoteMemoryAccess, channel_stream,
-    channels, chunked_access, fair_sharing, pool_layout,
+    AccessEnd, ChunkPortArrival, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
+    channel_stream, channels, chunked_access, fair_sharing, pool_layout,
 };
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use std::fmt;
 
 /// A model of remote memory that the caller implements.
-pub trait MemoryModel: fmt::Debug {
+pub trait UserRemoteMemoryModel: fmt::Debug {
     /// Begins an access of `access.bytes` bytes by `access.npu` at `now`. Returns the end of the access, which must not
     /// be before `now`. Accesses arrive in ascending order of time. Accesses at the same instant arrive in the order in
     /// which they take their lanes.
@@ -17,7 +17,7 @@ pub trait MemoryModel: fmt::Debug {
 
 /// State of a machine's remote memory during a replay: its channels or links.
 #[derive(Debug)]
-pub struct RemoteMemoryModel {
+pub struct RemoteMemorySimulation {
     latency: Span,
     /// Bandwidth of a channel, or of the ports after it if their bandwidth is lower.
     bandwidth: Bandwidth,
@@ -29,9 +29,9 @@ pub struct RemoteMemoryModel {
 #[derive(Debug)]
 enum AttachmentState {
     Channels(channels::MemoryChannels),
-    Shared(Box<fair_sharing::FairSharing>),
+    Shared(Box<fair_sharing::FairSharedPoolAccesses>),
     /// A model that the caller implements.
-    Own(Box<dyn MemoryModel>),
+    Own(Box<dyn UserRemoteMemoryModel>),
 }
 
 /// The network port between a channel and the NPU, if any.
@@ -40,27 +40,28 @@ enum ChannelPort {
     /// The channel leads directly to the NPU.
     None,
     /// A network port without contention, and the channel's own bandwidth.
-    Alone(NetworkAttachment, Bandwidth),
+    Alone(MemoryNetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Shared(Box<channel_stream::ChannelStreams>),
+    Shared(Box<channel_stream::MemoryChannelAccesses>),
 }
 
-impl RemoteMemoryModel {
+impl RemoteMemorySimulation {
     /// Creates the idle memory of a machine with `npus` NPUs. `memory` must be valid for the machine, and must not be
     /// memory at ports, which the network itself serves. `contended` is true if the memory is reached through the
     /// network and messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
-        let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::link_latency);
-        let shared = |mut layout: pool_layout::PoolLayout| {
+        let latency =
+            memory.latency + through.map_or(Span::ZERO, MemoryNetworkAttachment::link_latency);
+        let shared = |mut layout: pool_layout::PoolServerPaths| {
             if through.is_some() {
                 layout.make_ports_full_duplex();
             }
             let through = through.filter(|_| contended);
             let chunks = through.map(|through| {
-                chunked_access::ChunkedTransfers::new(through.port_bandwidth(), latency)
+                chunked_access::ChunkedAccessesInFlight::new(through.port_bandwidth(), latency)
             });
-            AttachmentState::Shared(Box::new(fair_sharing::FairSharing::new(
+            AttachmentState::Shared(Box::new(fair_sharing::FairSharedPoolAccesses::new(
                 layout, latency, chunks,
             )))
         };
@@ -79,7 +80,7 @@ impl RemoteMemoryModel {
             ports: match through {
                 None => ChannelPort::None,
                 Some(through) if contended => ChannelPort::Shared(Box::new(
-                    channel_stream::ChannelStreams::new(one, through, latency),
+                    channel_stream::MemoryChannelAccesses::new(one, through, latency),
                 )),
                 Some(through) => ChannelPort::Alone(through.clone(), one),
             },
@@ -87,7 +88,7 @@ impl RemoteMemoryModel {
     }
 
     /// Creates a memory in which `model` computes the ends of accesses.
-    pub fn of_model(memory: &RemoteMemory, model: Box<dyn MemoryModel>) -> Self {
+    pub fn of_model(memory: &RemoteMemory, model: Box<dyn UserRemoteMemoryModel>) -> Self {
         Self {
             latency: memory.latency,
             bandwidth: memory.bandwidth,
@@ -181,7 +182,7 @@ impl RemoteMemoryModel {
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        serve: impl FnMut(PortRequest) -> Time,
+        serve: impl FnMut(ChunkPortArrival) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         match (&mut self.state, &mut self.ports) {
@@ -208,7 +209,7 @@ mod tests {
             whole_ns: false,
             through: None,
         };
-        let mut remote = RemoteMemoryModel::new(&memory, 4, false);
+        let mut remote = RemoteMemorySimulation::new(&memory, 4, false);
         (0..4)
             .map(|npu| {
                 let access = RemoteMemoryAccess {

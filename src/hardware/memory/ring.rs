@@ -29,7 +29,7 @@
 //! Every link is a server. An access passes the links towards its station. The j-th link before the station (from 0)
 //! carries the bytes of all memories on its side that are more than j stations away.
 
-use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
+use super::pool_layout::{AccessPathServer, BETWEEN, PoolServerPaths};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -60,11 +60,11 @@ impl RingPool {
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolServerPaths {
         let k = self.groups;
         let round = f64::from(k) * self.chunk.0 as f64;
         let memories = f64::from(k) * memory.bytes_per_second();
-        let mut layout = PoolLayout::new(npus, k, memories, self.npu_bandwidth, round);
+        let mut layout = PoolServerPaths::new(npus, k, memories, self.npu_bandwidth, round);
         // The upward links of all stations come first, then the downward links.
         let up = layout.add_servers(2 * k, self.link_bandwidth);
         let down = up + k;
@@ -73,7 +73,7 @@ impl RingPool {
             // because the farthest memory of an even ring counts half on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
-                let leg = |server| AccessHop {
+                let leg = |server| AccessPathServer {
                     server,
                     stage: BETWEEN,
                     weight: f64::from(twice) / f64::from(2 * k),

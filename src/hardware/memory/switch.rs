@@ -22,7 +22,7 @@
 //! server.
 
 use super::SwitchLevel;
-use super::pool_layout::PoolLayout;
+use super::pool_layout::PoolServerPaths;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -64,10 +64,16 @@ impl SwitchPool {
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolServerPaths {
         let memories = f64::from(self.groups) * memory.bytes_per_second();
         let port = self.npu_bandwidth;
-        PoolLayout::build_switch_tree(npus, memories, port, self.bytes_per_round(), &self.levels)
+        PoolServerPaths::build_switch_tree(
+            npus,
+            memories,
+            port,
+            self.bytes_per_round(),
+            &self.levels,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! Networks with contention: messages pass a sequence of servers, and each server carries one message at a time.
 //!
 //! Messages cross dimensions in order, innermost first. The model determines the servers of a route
-//! ([`ContentionScope`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message
+//! ([`RouteServerScope`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message
 //! of m bytes occupies server i, whose rate is B_i, for s = m/B_i, from b to b + s without a gap. Let α be the latency
 //! of the link, and γ the serialization of a segment on the link ([`SwitchingMode`]). γ is zero with ideal cut-through,
 //! and all of s with store-and-forward. The first segment reaches the next device, as the *head*, at b + γ + α, and the
@@ -53,19 +53,19 @@
 //! server needs one event, and the arrival also needs one. Messages that are ready at the same instant are ordered by
 //! the sender's number, then by the order in which they left the sender.
 
-use super::servers::ServerTable;
+use super::servers::QueueingServerTable;
 use super::{
-    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
-    NetworkMessage, NetworkOccupancy,
+    DeliveryNotice, EventScheduler, LinkReservations, LoadStoreTransfer, NetworkBackend,
+    NetworkEvent, NetworkMessage, TileNetworkOccupancy,
 };
-use crate::topology::{DimensionShape, LinePattern, SwitchingMode, Topology};
+use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use in_flight::InFlightMessage;
-use route::{RouteCursor, RouteHop, iter_servers_between, servers_of_npu};
+use route::{RouteCursor, RouteServer, iter_servers_between, servers_of_npu};
 use std::marker::PhantomData;
 
-pub use route::ContentionScope;
+pub use route::RouteServerScope;
 
 mod access;
 mod in_flight;
@@ -77,14 +77,14 @@ pub trait ContentionModel {
     const NAME: &'static str;
 
     /// The servers for which messages contend.
-    const REACH: ContentionScope;
+    const REACH: RouteServerScope;
 }
 
 /// State of a network with contention; the module documentation describes the model.
 #[derive(Debug)]
 pub struct ContendedNetwork<'a, D> {
     topology: &'a Topology,
-    servers: ServerTable,
+    servers: QueueingServerTable,
     /// Messages in flight, by op.
     in_flight: Vec<Option<InFlightMessage>>,
     detail: PhantomData<D>,
@@ -95,7 +95,7 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
-            servers: ServerTable::new(topology.dimensions().len()),
+            servers: QueueingServerTable::new(topology.dimensions().len()),
             in_flight: Vec::new(),
             detail: PhantomData,
         }
@@ -160,25 +160,25 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &MemoryTransfer,
+        transfer: &LoadStoreTransfer,
         _: &mut impl EventScheduler,
     ) -> Option<Time> {
         Some(access::serve_access(self, now, transfer))
     }
 
-    fn occupancy(&self) -> Option<NetworkOccupancy> {
-        NetworkOccupancy::of_tiles(self.topology, &self.servers)
+    fn occupancy(&self) -> Option<TileNetworkOccupancy> {
+        TileNetworkOccupancy::of_tiles(self.topology, &self.servers)
     }
 
     fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
             // The ports of an NPU along a dimension carry only messages that this NPU sends or receives.
-            _ if D::REACH == ContentionScope::Ports => true,
+            _ if D::REACH == RouteServerScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
             // Two members have one link in each direction, and no other message uses this link.
@@ -186,7 +186,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             // Each member sends upwards over its own link. On a mesh the last member sends to the first over downward
             // links, which no other member uses.
             DimensionShape::Ring | DimensionShape::Mesh => {
-                pattern == LinePattern::Neighbours && members == dimension.size
+                pattern == LineSendPattern::Neighbours && members == dimension.size
             }
         }
     }
@@ -195,7 +195,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         Some(self)
     }
 
-    fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
+    fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
         Some(&mut self.servers)
     }
 

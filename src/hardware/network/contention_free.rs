@@ -3,18 +3,18 @@
 //!
 //! A port sends one message of an operation at a time and receives one at a time. An operation opens a port for each
 //! member and dimension, or two ports if the member is wired to neighbours on either side. (In the model
-//! [`ports`](super::PortNetwork), all operations share these ports.) A message leaves its sender through the port of
+//! [`ports`](super::PortContentionNetwork), all operations share these ports.) A message leaves its sender through the port of
 //! the first dimension that it crosses, and enters its receiver through the port of the last dimension. In between, the
 //! message contends only with messages of the same operation between the same two NPUs. Let α be the time from the
 //! departure of the first byte to its arrival, including devices on the path
-//! ([`NetworkPath::time_of_first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the slowest link of
+//! ([`PathLatencyAndRates::time_of_first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the slowest link of
 //! the path, s_e on the first link and s_i on the last link. If a message is submitted at t, its port's egress is free
 //! at e and its receiver's ingress is free at i, then the message
 //!
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`MessagePriority`](super::MessagePriority)) does not delay messages that
+//! A message that arrives before its turn ([`ReceiverProgramPosition`](super::ReceiverProgramPosition)) does not delay messages that
 //! its receiver takes earlier. If the first and the last link are both faster than the slowest link, the first byte
 //! arrives (at b + α) at least s after the first byte of the previous message between the same NPUs. Every model with
 //! contention has at least these servers, so no model is faster than the contention-free model.
@@ -25,13 +25,13 @@
 //! arrive in the order of submission. A message's end is then known when the message is submitted. If a port has
 //! several senders, the end of a message is determined when its first byte arrives.
 
-use super::contended::ContentionScope;
+use super::contended::RouteServerScope;
 use super::contended::route::{iter_servers_between, link_after_server};
 use super::{
-    DeliveryNotice, EventScheduler, MessagePriority, NetworkBackend, NetworkEvent, NetworkMessage,
-    PortRange,
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    ReceiverProgramPosition,
 };
-use crate::topology::{LinePattern, Topology};
+use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span, Time};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ struct PortCalendar {
     egress: Time,
     ingress: Time,
     /// Place of the last entered message in the receiver's program.
-    last: MessagePriority,
+    last: ReceiverProgramPosition,
     others: Time,
 }
 
@@ -52,7 +52,7 @@ struct ArrivingMessage {
     serialization: Span,
     /// Delay of the last byte beyond its time at the rate of the last link, because another link is slower.
     tail: Span,
-    turn: MessagePriority,
+    turn: ReceiverProgramPosition,
 }
 
 /// The model's state: the times until which the open ports are busy.
@@ -88,7 +88,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     const NAME: &'static str = "contention_free";
     const SHARED: bool = false;
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         true
     }
 
@@ -211,7 +211,7 @@ impl ContentionFreeNetwork<'_> {
     #[inline]
     fn deliver_message(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
         let port = &mut self.calendars[message.to as usize];
-        let MessagePriority { strand, step } = port.last;
+        let ReceiverProgramPosition { strand, step } = port.last;
         let is_early = strand == message.turn.strand && step > message.turn.step;
         let free = if is_early { port.others } else { port.ingress };
         let end = first_byte.max(free) + message.serialization;
@@ -235,7 +235,7 @@ fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwi
     }
     // On tiles, links between dies and links inside dies have different rates, so follow the route to find the first
     // and the last link.
-    let mut hops = iter_servers_between(ContentionScope::Links, (a.into(), b.into()), topology);
+    let mut hops = iter_servers_between(RouteServerScope::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
     [first, last].map(|hop| link_after_server(hop.place, topology).0)
@@ -244,7 +244,7 @@ fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::NetworkPath;
+    use crate::topology::PathLatencyAndRates;
     use chakram_base::ids::OpIndex;
     use chakram_base::units::BufferShare;
 
@@ -270,8 +270,8 @@ mod tests {
     }
 
     /// Returns a path with a latency of 300 ns and a bandwidth of 1 GB/s.
-    fn path() -> NetworkPath {
-        NetworkPath {
+    fn path() -> PathLatencyAndRates {
+        PathLatencyAndRates {
             latency: Span::from_ns(300),
             bandwidth: Bandwidth::new(1e9).unwrap(),
             switching: crate::topology::SwitchingMode::IDEAL,

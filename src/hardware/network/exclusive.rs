@@ -1,7 +1,7 @@
 //! Exclusive network: a transfer occupies all links of its route from its start to its end.
 //!
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l). The transfer ends after its
-//! uncontended time ([`NetworkPath::time_message`](crate::topology::NetworkPath::time_message)): hops × latency + bytes
+//! uncontended time ([`PathLatencyAndRates::time_message`](crate::topology::PathLatencyAndRates::time_message)): hops × latency + bytes
 //! ÷ bandwidth, or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until the transfer ends, no link of
 //! its route carries another transfer, and later transfers wait. Eq. 2 and 3 define these times in Fang et al., "PALM:
 //! A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive
@@ -15,15 +15,15 @@
 //! cannot deadlock. For this model, no closed form of a collective is proven exact. Collectives are therefore simulated
 //! step by step, or reuse the result of an earlier simulation on idle links ([`RehearsableLinks`]).
 
-use super::contended::ContentionScope;
+use super::contended::RouteServerScope;
 use super::contended::route::iter_servers_between;
-use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsableLinks, RehearsedLink};
-use super::servers::{ServerId, ServerTable};
+use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsableLinks, RehearsedLinkUse};
+use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
-    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
-    NetworkMessage, NetworkOccupancy,
+    DeliveryNotice, EventScheduler, LinkReservations, LoadStoreTransfer, NetworkBackend,
+    NetworkEvent, NetworkMessage, TileNetworkOccupancy,
 };
-use crate::topology::{LinePattern, Topology};
+use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{BufferShare, Span, Time};
 
@@ -31,14 +31,14 @@ use chakram_base::units::{BufferShare, Span, Time};
 #[derive(Debug)]
 pub struct ExclusiveNetwork<'a> {
     topology: &'a Topology,
-    links: ServerTable,
+    links: QueueingServerTable,
     /// Links of the current transfer; the list is kept so that its allocation is reused.
-    way: Vec<ServerId>,
+    way: Vec<QueueingServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
     /// Links on which other transfers follow a retracted (undone) operation, each with the time until which the link is
     /// busy.
-    displaced: Vec<(ServerId, Time)>,
+    displaced: Vec<(QueueingServerId, Time)>,
 }
 
 impl<'a> ExclusiveNetwork<'a> {
@@ -46,7 +46,7 @@ impl<'a> ExclusiveNetwork<'a> {
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
-            links: ServerTable::new(topology.dimensions().len()),
+            links: QueueingServerTable::new(topology.dimensions().len()),
             way: Vec::new(),
             claims: LinkClaims::default(),
             rehearsal: None,
@@ -60,7 +60,7 @@ impl<'a> ExclusiveNetwork<'a> {
     fn occupy_links(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();
         let mut start = now;
-        for hop in iter_servers_between(ContentionScope::Links, ends, self.topology) {
+        for hop in iter_servers_between(RouteServerScope::Links, ends, self.topology) {
             start = start.max(self.links.busy_until(hop.place));
             self.way.push(hop.place);
         }
@@ -76,8 +76,8 @@ impl<'a> ExclusiveNetwork<'a> {
 
 impl ExclusiveNetwork<'_> {
     /// Returns true if the links in `uses` are idle and unreserved.
-    fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
-        let is_idle = |link: &RehearsedLink| {
+    fn are_idle(&self, now: Time, uses: &[RehearsedLinkUse]) -> bool {
+        let is_idle = |link: &RehearsedLinkUse| {
             self.links.is_idle(now, link.place)
                 && self.claims.owner_of_server(now, link.place).is_none()
         };
@@ -87,18 +87,18 @@ impl ExclusiveNetwork<'_> {
 
 impl RehearsableLinks for ExclusiveNetwork<'_> {
     fn begin_rehearsal(&mut self) {
-        let none = ServerTable::new(self.topology.dimensions().len());
+        let none = QueueingServerTable::new(self.topology.dimensions().len());
         let links = std::mem::replace(&mut self.links, none);
         self.rehearsal = Some(LinkRehearsal::new(links));
     }
 
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLink>> {
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLinkUse>> {
         let (links, uses) = self.rehearsal.take()?.end_rehearsal(start, &self.links);
         self.links = links;
         uses
     }
 
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLinkUse], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -110,7 +110,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLinkUse], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -120,13 +120,13 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn release_uses(&mut self, uses: &[RehearsedLink], claim: u32) {
+    fn release_uses(&mut self, uses: &[RehearsedLinkUse], claim: u32) {
         for link in uses {
             self.claims.clear(link.place, claim);
         }
     }
 
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLink], claim: u32) {
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLinkUse], claim: u32) {
         for link in uses {
             let free = self.links.busy_until(link.place);
             if free > start + link.free {
@@ -171,7 +171,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &MemoryTransfer,
+        transfer: &LoadStoreTransfer,
         _: &mut impl EventScheduler,
     ) -> Option<Time> {
         let span = transfer.path.time_message(transfer.amount);
@@ -182,11 +182,11 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn occupancy(&self) -> Option<NetworkOccupancy> {
-        NetworkOccupancy::of_tiles(self.topology, &self.links)
+    fn occupancy(&self) -> Option<TileNetworkOccupancy> {
+        TileNetworkOccupancy::of_tiles(self.topology, &self.links)
     }
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 
@@ -198,7 +198,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self)
     }
 
-    fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
+    fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
         Some(&mut self.links)
     }
 
@@ -232,7 +232,7 @@ impl LinkReservations for ExclusiveNetwork<'_> {
     fn set_reservation(&mut self, _: Npu, _: usize, _: Option<u32>) {}
 
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        let hops = iter_servers_between(ContentionScope::Links, ends, self.topology);
+        let hops = iter_servers_between(RouteServerScope::Links, ends, self.topology);
         hops.filter_map(|hop| self.claims.owner_of_server(now, hop.place))
             .min()
     }

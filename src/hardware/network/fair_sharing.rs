@@ -32,7 +32,7 @@
 //! # Equal links
 //!
 //! The links of a Clos network over which messages are sprayed in equal parts are one link in routes
-//! ([`BundledRoutes`](crate::topology::link_graph::BundledRoutes)), unless links may fail.
+//! ([`BundledRouteFinder`](crate::topology::link_graph::BundledRouteFinder)), unless links may fail.
 //!
 //! # Failed links
 //!
@@ -46,13 +46,13 @@
 //! never arrives.
 
 use super::{
-    DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
+    DeliveryNotice, EventScheduler, FailingLinks, LoadStoreTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage,
 };
 use crate::topology::link_graph::{
-    BundledRoutes, DirectedLink, LinkFraction, LinkGraph, LinkRoute,
+    BundledRouteFinder, DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute,
 };
-use crate::topology::{LinePattern, SwitchingMode, Topology};
+use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, InverseRate, Span, Time};
 use rates::MaxMinRates;
@@ -61,7 +61,7 @@ use std::sync::Arc;
 
 /// A message, load or store in flight that still has unsent bytes.
 #[derive(Clone, Debug)]
-struct MessageStream {
+struct UnsentMessageStream {
     op: OpIndex,
     order: u32,
     tells: bool,
@@ -73,7 +73,7 @@ struct MessageStream {
     /// Size of the message in bytes.
     size: f64,
     /// The links of the route.
-    route: Vec<LinkFraction>,
+    route: Vec<LinkMessageFraction>,
     /// Range of the links in `route` that the stream occupies: all links, or one link if devices store and forward.
     active: (u32, u32),
     /// Latency from the end of the active links to the receiver, or to the next link.
@@ -90,9 +90,9 @@ struct MessageStream {
     is_fixed: bool,
 }
 
-impl MessageStream {
+impl UnsentMessageStream {
     /// Returns the links that the stream occupies.
-    fn links(&self) -> &[LinkFraction] {
+    fn links(&self) -> &[LinkMessageFraction] {
         &self.route[self.active.0 as usize..self.active.1 as usize]
     }
 
@@ -120,7 +120,7 @@ impl MessageStream {
 /// A message whose bytes have all left but not yet arrived.
 #[derive(Clone, Debug)]
 struct DepartedMessage {
-    stream: MessageStream,
+    stream: UnsentMessageStream,
     arrives: Time,
 }
 
@@ -134,12 +134,12 @@ pub struct FairSharingNetwork<'a> {
     /// True if devices store and forward whole messages.
     stores: bool,
     /// Messages that wait to enter their next link, by op.
-    between: BTreeMap<OpIndex, MessageStream>,
-    bundled_routes: BundledRoutes,
+    between: BTreeMap<OpIndex, UnsentMessageStream>,
+    bundled_routes: BundledRouteFinder,
     /// Routes between NPUs and memories, and all routes if links may fail.
     routes: BTreeMap<(EndpointId, EndpointId), LinkRoute>,
     /// Streams in flight, by slot.
-    streams: Vec<Option<MessageStream>>,
+    streams: Vec<Option<UnsentMessageStream>>,
     free_slots: Vec<u32>,
     /// Slots of streams that wait for a rate.
     entering: Vec<u32>,
@@ -151,7 +151,7 @@ pub struct FairSharingNetwork<'a> {
     /// Number of the latest event that computes rates, and its time if it is pending.
     pending: (u32, Option<Time>),
     /// Routes of departed messages, for reuse of their memory.
-    spare_routes: Vec<Vec<LinkFraction>>,
+    spare_routes: Vec<Vec<LinkMessageFraction>>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
     /// Number of arrival events to ignore, by time and op. An event is ignored if a part of the op's message is sent
@@ -169,7 +169,7 @@ impl<'a> FairSharingNetwork<'a> {
         let links = topology.links_with_memories(&graph);
         Some(Self {
             topology,
-            bundled_routes: BundledRoutes::new(&graph),
+            bundled_routes: BundledRouteFinder::new(&graph),
             graph,
             rates: MaxMinRates::new(&links),
             links,
@@ -246,7 +246,7 @@ impl<'a> FairSharingNetwork<'a> {
         };
         let latency = route.latency + self.segment_wait(ends, amount);
         let size = amount.bytes as f64 / amount.parts as f64;
-        let stream = MessageStream {
+        let stream = UnsentMessageStream {
             op,
             order,
             tells,
@@ -272,7 +272,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Adds a stream without a rate. Rates are computed later at the same instant, so no byte moves before the rate is set.
-    fn add_stream(&mut self, mut stream: MessageStream) {
+    fn add_stream(&mut self, mut stream: UnsentMessageStream) {
         stream.sequence = self.sequence;
         self.sequence += 1;
         let slot = self.free_slots.pop().unwrap_or(self.streams.len() as u32);
@@ -284,7 +284,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Makes `stream` enter the link with index `at` on its route.
-    fn enter_link(&mut self, now: Time, mut stream: MessageStream, at: u32) {
+    fn enter_link(&mut self, now: Time, mut stream: UnsentMessageStream, at: u32) {
         let link = self.links[stream.route[at as usize].0 as usize];
         stream.active = (at, at + 1);
         stream.latency = link.latency;
@@ -417,7 +417,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &MemoryTransfer,
+        transfer: &LoadStoreTransfer,
         agenda: &mut impl EventScheduler,
     ) -> Option<Time> {
         let whole = (transfer.ends, transfer.amount);
@@ -445,7 +445,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     }
 
     /// Returns false, because there is no proof of where a collective's messages meet on an arbitrary graph.
-    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

@@ -3,10 +3,10 @@
 //! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along a fully connected
 //! dimension, an NPU has one server for all messages that it sends, and one server for all messages that it receives.
 
-use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
+use super::contended::{ContendedNetwork, ContentionModel, RouteServerScope};
 
 /// The network in which every link is a server.
-pub type LinkNetwork<'a> = ContendedNetwork<'a, LinkContention>;
+pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, LinkContention>;
 
 /// Messages contend on every link.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub enum LinkContention {}
 
 impl ContentionModel for LinkContention {
     const NAME: &'static str = "links";
-    const REACH: ContentionScope = ContentionScope::Links;
+    const REACH: RouteServerScope = RouteServerScope::Links;
 }
 
 #[cfg(test)]

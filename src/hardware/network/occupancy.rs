@@ -1,13 +1,13 @@
 //! Busy times of memory ports, and of links between cores.
 
-use super::servers::{IN, ServerTable};
+use super::servers::{IN, QueueingServerTable};
 use crate::topology::Topology;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
 /// A link between two neighbouring cores. The link has one direction, or both if it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkOccupancy {
+pub struct CoreLinkOccupancy {
     /// The core at the start of the link.
     pub from: Npu,
     /// The core at the end of the link.
@@ -18,16 +18,16 @@ pub struct LinkOccupancy {
 
 /// The links and memory ports of a machine of tiles that were busy at least once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NetworkOccupancy {
+pub struct TileNetworkOccupancy {
     /// The links, by dimension, direction and core.
-    pub links: Vec<LinkOccupancy>,
+    pub links: Vec<CoreLinkOccupancy>,
     /// Busy time of each memory port, in ascending order of port numbers.
     pub ports: Vec<Span>,
 }
 
-impl NetworkOccupancy {
+impl TileNetworkOccupancy {
     /// Returns the busy times of servers on tiles, or `None` on other machines.
-    pub(super) fn of_tiles(topology: &Topology, servers: &ServerTable) -> Option<Self> {
+    pub(super) fn of_tiles(topology: &Topology, servers: &QueueingServerTable) -> Option<Self> {
         topology.tile_grid()?;
         let dimensions = topology.dimensions().len();
         let mut ports = Vec::new();
@@ -52,7 +52,7 @@ impl NetworkOccupancy {
             } else {
                 (x + 1) % size
             };
-            LinkOccupancy {
+            CoreLinkOccupancy {
                 from: place.npu,
                 to: topology.move_along_dimension(place.npu, d, beside),
                 busy,

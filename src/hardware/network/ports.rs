@@ -7,10 +7,10 @@
 //! dimension. In between, messages do not contend. Each direction of a port is as fast as a link
 //! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
-use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
+use super::contended::{ContendedNetwork, ContentionModel, RouteServerScope};
 
 /// The network in which ports are the servers.
-pub type PortNetwork<'a> = ContendedNetwork<'a, PortContention>;
+pub type PortContentionNetwork<'a> = ContendedNetwork<'a, PortContention>;
 
 /// Messages contend at the ports of NPUs.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub enum PortContention {}
 
 impl ContentionModel for PortContention {
     const NAME: &'static str = "ports";
-    const REACH: ContentionScope = ContentionScope::Ports;
+    const REACH: RouteServerScope = RouteServerScope::Ports;
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! Use of links by a collective that was simulated alone in advance (rehearsed), and claims on these links while a
 //! later collective reuses the result.
 
-use super::servers::{ServerId, ServerTable};
+use super::servers::{QueueingServerId, QueueingServerTable};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
 /// Use of one link by a rehearsed collective. Times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RehearsedLink {
+pub struct RehearsedLinkUse {
     /// The link that the collective uses.
-    pub place: ServerId,
+    pub place: QueueingServerId,
     /// Time at which the last transfer over the link was submitted.
     pub last: Span,
     /// Time at which the last transfer over the link ends.
@@ -27,32 +27,32 @@ pub trait RehearsableLinks {
 
     /// Ends the rehearsal and restores the other traffic. Returns the use of links by the rehearsal's transfers, with
     /// times since `start`, or `None` if a transfer took no time.
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLinkUse>>;
 
     /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
     /// from `now` on. Returns true if all links were idle.
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLinkUse], claim: u32) -> bool;
 
     /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers
     /// on links that the operation had already released; [`Self::restore_traffic`] puts these transfers back.
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLinkUse], claim: u32);
 
     /// Puts back transfers that [`Self::retract_uses`] removed.
     fn restore_traffic(&mut self);
 
     /// If all links of a rehearsed operation are idle, reserves them for the owner `claim` from `now` until
     /// [`Self::release_uses`]. Returns true if all links were idle.
-    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
+    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLinkUse], claim: u32) -> bool;
 
     /// Ends reservations made by [`Self::reserve_uses`].
-    fn release_uses(&mut self, uses: &[RehearsedLink], claim: u32);
+    fn release_uses(&mut self, uses: &[RehearsedLinkUse], claim: u32);
 }
 
 /// A rehearsal in progress.
 #[derive(Debug)]
 pub(super) struct LinkRehearsal {
     /// The state of the links with all other traffic, which the rehearsal must not see.
-    aside: ServerTable,
+    aside: QueueingServerTable,
     /// Time of the last submission on each link, by its dimension, side and core.
     last: BTreeMap<(usize, usize, u32), Time>,
     /// True if a transfer took no time.
@@ -61,7 +61,7 @@ pub(super) struct LinkRehearsal {
 
 impl LinkRehearsal {
     /// Begins a rehearsal; `aside` is the state of the links with all other traffic.
-    pub fn new(aside: ServerTable) -> Self {
+    pub fn new(aside: QueueingServerTable) -> Self {
         Self {
             aside,
             last: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl LinkRehearsal {
     }
 
     /// Records a transfer, submitted at `now`, over the links of `way`.
-    pub fn record_transfer(&mut self, now: Time, way: &[ServerId], span: Span) {
+    pub fn record_transfer(&mut self, now: Time, way: &[QueueingServerId], span: Span) {
         self.instantaneous |= span == Span::ZERO;
         for place in way {
             let key = (place.dimension, place.side, place.npu.0);
@@ -83,16 +83,16 @@ impl LinkRehearsal {
     pub fn end_rehearsal(
         self,
         start: Time,
-        links: &ServerTable,
-    ) -> (ServerTable, Option<Vec<RehearsedLink>>) {
+        links: &QueueingServerTable,
+    ) -> (QueueingServerTable, Option<Vec<RehearsedLinkUse>>) {
         let used = |((dimension, side, npu), last): (_, Time)| {
             let npu = Npu(npu);
-            let place = ServerId {
+            let place = QueueingServerId {
                 dimension,
                 side,
                 npu,
             };
-            RehearsedLink {
+            RehearsedLinkUse {
                 place,
                 last: last.since(start),
                 free: links.busy_until(place).since(start),
@@ -117,14 +117,14 @@ const SIDES: usize = 2;
 impl LinkClaims {
     /// Returns the owner of a link if the owner will still submit a transfer at `now` or later, otherwise `None`.
     #[inline]
-    pub fn owner_of_server(&self, now: Time, place: ServerId) -> Option<u32> {
+    pub fn owner_of_server(&self, now: Time, place: QueueingServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;
         let (owner, last) = row.get(place.npu.index())?;
         (*last >= now && *owner > 0).then(|| owner - 1)
     }
 
     /// Ends the claim of `owner` on a link, unless another owner has claimed the link since.
-    pub fn clear(&mut self, place: ServerId, owner: u32) {
+    pub fn clear(&mut self, place: QueueingServerId, owner: u32) {
         let row = self.rows.get_mut(SIDES * place.dimension + place.side);
         let claim = row.and_then(|row| row.get_mut(place.npu.index()));
         if let Some(claim) = claim.filter(|claim| claim.0 == owner + 1) {
@@ -133,7 +133,7 @@ impl LinkClaims {
     }
 
     /// Claims a link for `owner`, until the owner's last submission at `last`.
-    pub fn set_owner(&mut self, place: ServerId, owner: u32, last: Time) {
+    pub fn set_owner(&mut self, place: QueueingServerId, owner: u32, last: Time) {
         let row = SIDES * place.dimension + place.side;
         if row >= self.rows.len() {
             self.rows.resize_with(row + 1, Vec::new);

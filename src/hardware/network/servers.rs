@@ -18,7 +18,7 @@ const SIDES: usize = 4;
 
 /// Identifies a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerId {
+pub struct QueueingServerId {
     /// Index of the server's dimension; for a memory's link, the number of dimensions.
     pub dimension: usize,
     /// Index among the NPU's servers along `dimension`.
@@ -29,7 +29,7 @@ pub struct ServerId {
 
 /// State of one server of the network.
 #[derive(Clone, Copy, Debug)]
-struct ServerState {
+struct QueueingServerState {
     /// Time until which the server is busy with the messages that have arrived.
     free: Time,
     /// Total time for which the server has been busy.
@@ -39,14 +39,14 @@ struct ServerState {
     claim: u32,
 }
 
-const IDLE: ServerState = ServerState {
+const IDLE: QueueingServerState = QueueingServerState {
     free: Time::ZERO,
     busy: Span::ZERO,
     coming: 0,
     claim: NONE,
 };
 
-impl ServerId {
+impl QueueingServerId {
     /// If `from` or `to` is a memory, returns the server that connects this memory to the network: the memory's own
     /// link, or the port of the NPU at the other end. Returns `None` if both ends are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
@@ -73,14 +73,14 @@ impl ServerId {
 
 /// All servers of a machine's network. Along each dimension, state exists only up to the highest NPU used so far.
 #[derive(Debug)]
-pub struct ServerTable {
+pub struct QueueingServerTable {
     /// Servers by dimension and side, then by NPU; the last rows are links of memories.
-    rows: Vec<Vec<ServerState>>,
+    rows: Vec<Vec<QueueingServerState>>,
     /// Number of claimed servers.
     claimed: u32,
 }
 
-impl ServerTable {
+impl QueueingServerTable {
     /// Creates a table of idle servers.
     pub(super) fn new(dimensions: usize) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl ServerTable {
     }
 
     #[inline]
-    fn server_mut(&mut self, place: ServerId) -> &mut ServerState {
+    fn server_mut(&mut self, place: QueueingServerId) -> &mut QueueingServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
         // State grows only to the highest NPU used, so small jobs on large machines need little memory.
@@ -101,21 +101,21 @@ impl ServerTable {
     }
 
     #[inline]
-    fn get(&self, place: ServerId) -> ServerState {
+    fn get(&self, place: QueueingServerId) -> QueueingServerState {
         let row = &self.rows[SIDES * place.dimension + place.side];
         row.get(place.npu.index()).copied().unwrap_or(IDLE)
     }
 
     /// Announces a message that will arrive later.
     #[inline]
-    pub fn expect_message(&mut self, place: ServerId) {
+    pub fn expect_message(&mut self, place: QueueingServerId) {
         self.server_mut(place).coming += 1;
     }
 
     /// Serves a message that was announced with [`Self::expect_message`] and arrives `now` (see
     /// [`Self::serve_message`]).
     #[inline]
-    pub fn serve_expected(&mut self, now: Time, place: ServerId, span: Span) -> Time {
+    pub fn serve_expected(&mut self, now: Time, place: QueueingServerId, span: Span) -> Time {
         self.server_mut(place).coming -= 1;
         self.serve_message(now, place, span)
     }
@@ -123,7 +123,7 @@ impl ServerTable {
     /// Serves a message that arrives `now` and occupies the server for `span`. Returns the time at which the service
     /// begins.
     #[inline]
-    pub fn serve_message(&mut self, now: Time, place: ServerId, span: Span) -> Time {
+    pub fn serve_message(&mut self, now: Time, place: QueueingServerId, span: Span) -> Time {
         let server = self.server_mut(place);
         let begin = now.max(server.free);
         server.free = begin + span;
@@ -133,45 +133,45 @@ impl ServerTable {
 
     /// Returns the time until which a server is busy with messages that have arrived.
     #[inline]
-    pub(super) fn busy_until(&self, place: ServerId) -> Time {
+    pub(super) fn busy_until(&self, place: QueueingServerId) -> Time {
         self.get(place).free
     }
 
     /// Occupies a server for `span` from `begin` on.
     #[inline]
-    pub(super) fn occupy_from(&mut self, place: ServerId, begin: Time, span: Span) {
+    pub(super) fn occupy_from(&mut self, place: QueueingServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
         server.free = begin + span;
         server.busy += span;
     }
 
     /// Returns the total time for which a server has been busy.
-    pub(super) fn busy_time_of(&self, place: ServerId) -> Span {
+    pub(super) fn busy_time_of(&self, place: QueueingServerId) -> Span {
         self.get(place).busy
     }
 
     /// Records that a server is busy for `span` with work that ends at `end`.
-    pub(super) fn commit_work(&mut self, place: ServerId, end: Time, span: Span) {
+    pub(super) fn commit_work(&mut self, place: QueueingServerId, end: Time, span: Span) {
         let server = self.server_mut(place);
         server.free = end;
         server.busy += span;
     }
 
     /// Undoes [`Self::commit_work`]: the server is idle from `begin` on.
-    pub(super) fn revert_work(&mut self, place: ServerId, begin: Time, span: Span) {
+    pub(super) fn revert_work(&mut self, place: QueueingServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
         server.free = begin;
         server.busy = server.busy - span;
     }
 
     /// Returns the servers that were ever busy, with their busy times.
-    pub(super) fn iter_busy_servers(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
+    pub(super) fn iter_busy_servers(&self) -> impl Iterator<Item = (QueueingServerId, Span)> + '_ {
         let rows = self.rows.iter().enumerate();
         rows.flat_map(|(row, servers)| {
             let (dimension, side) = (row / SIDES, row % SIDES);
             let servers = (0..).map(Npu).zip(servers);
             servers.filter_map(move |(npu, server)| {
-                let place = ServerId {
+                let place = QueueingServerId {
                     dimension,
                     side,
                     npu,
@@ -182,13 +182,13 @@ impl ServerTable {
     }
 
     /// Returns true if a server is free at `now`, is not reserved, and will not be passed by any message in flight.
-    pub(super) fn is_idle(&self, now: Time, place: ServerId) -> bool {
+    pub(super) fn is_idle(&self, now: Time, place: QueueingServerId) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
     /// Reserves a server for the owner `claim`, or clears the reservation (`None`).
-    pub(super) fn set_server_reservation(&mut self, place: ServerId, claim: Option<u32>) {
+    pub(super) fn set_server_reservation(&mut self, place: QueueingServerId, claim: Option<u32>) {
         let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
         // Thanks to the count, messages skip the reservation check if nothing is reserved.
@@ -202,7 +202,7 @@ impl ServerTable {
     }
 
     /// Returns the owner of a server's reservation, or `None`.
-    pub fn reservation_owner_of_server(&self, place: ServerId) -> Option<u32> {
+    pub fn reservation_owner_of_server(&self, place: QueueingServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }
 }

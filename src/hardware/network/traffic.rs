@@ -1,8 +1,8 @@
 //! Counts the bytes that messages and memory accesses send over each link, under any network model.
 
-use super::MovedBytes;
+use super::ReroutedMessageBytes;
 use crate::topology::Topology;
-use crate::topology::link_graph::{DirectedLink, LinkFraction, LinkGraph};
+use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkMessageFraction};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ pub struct LinkTraffic<'a> {
     /// Links of the graph, followed by the links of memories.
     links: Vec<DirectedLink>,
     bytes: Vec<f64>,
-    ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkFraction>>,
+    ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkMessageFraction>>,
 }
 
 /// Identifies the dimension or the memory of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkPlace {
+pub enum LinkDimensionOrMemory {
     /// A link of the dimension with this index.
     Dimension(u32),
     /// The link between an NPU and its memory, which loads and stores share.
@@ -32,7 +32,7 @@ pub enum LinkPlace {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkLoad {
     /// Dimension or memory to which the link belongs.
-    pub place: LinkPlace,
+    pub place: LinkDimensionOrMemory,
     /// True if the link starts at an NPU, false if it starts at a switch.
     pub from_npu: bool,
     /// Name of the vertex at the link's start.
@@ -80,7 +80,7 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
-    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[MovedBytes]) {
+    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[ReroutedMessageBytes]) {
         for bytes in moved {
             self.add_bytes(bytes.ends, -bytes.unsent);
         }
@@ -103,7 +103,10 @@ impl<'a> LinkTraffic<'a> {
             }
             let from = self.graph.vertex_name(link.from);
             Some(LinkLoad {
-                place: memory.map_or(LinkPlace::Dimension(link.dimension), LinkPlace::Memory),
+                place: memory.map_or(
+                    LinkDimensionOrMemory::Dimension(link.dimension),
+                    LinkDimensionOrMemory::Memory,
+                ),
                 from_npu: memory.is_none() && self.graph.is_npu(link.from),
                 to: self.graph.vertex_name(link.to),
                 from: memory.map_or(from, |_| "memory".to_owned()),

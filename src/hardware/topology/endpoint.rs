@@ -5,7 +5,7 @@
 //! no link of its own. An access uses the port of the NPU that accesses the memory.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
-use super::{NetworkPath, SwitchingMode, Topology};
+use super::{PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, InverseRate, Span};
 
@@ -68,7 +68,7 @@ impl Topology {
 
     /// At least one of the two endpoints must be an NPU. Returns the path of a message between the endpoints' NPUs,
     /// plus the memory's link. Returns `None` if both endpoints are the same NPU.
-    pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
+    pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<PathLatencyAndRates> {
         let (a, b) = self.npus_of_endpoints(ends);
         let memories = [ends.0, ends.1].into_iter();
         let memories = memories.filter_map(|endpoint| self.memory_at(endpoint));
@@ -143,9 +143,13 @@ impl Topology {
 
 impl MemoryEndpoint {
     /// Appends the memory's link to the path `way`.
-    fn extend_path(&self, way: Option<NetworkPath>, switching: SwitchingMode) -> NetworkPath {
+    fn extend_path(
+        &self,
+        way: Option<PathLatencyAndRates>,
+        switching: SwitchingMode,
+    ) -> PathLatencyAndRates {
         let Some(way) = way else {
-            return NetworkPath {
+            return PathLatencyAndRates {
                 latency: self.latency,
                 bandwidth: self.bandwidth,
                 switching,
@@ -157,7 +161,7 @@ impl MemoryEndpoint {
         } else {
             (way.bandwidth, self.bandwidth)
         };
-        NetworkPath {
+        PathLatencyAndRates {
             latency: self.latency + way.latency,
             bandwidth: slowest,
             others: match switching {

@@ -2,7 +2,7 @@
 
 /// Partners of a line's members, and the times at which the members send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinePattern {
+pub enum LineSendPattern {
     /// Each member sends to the next member of the line, and the last member sends to the first.
     Neighbours,
     /// All members send the same amount over the same distance at the same instants, and send again only when all

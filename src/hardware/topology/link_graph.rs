@@ -6,7 +6,7 @@
 //! dimension's [`RoutePolicy`] selects among them. Links are directed; a link of a machine file becomes two links, one
 //! in each direction.
 
-use super::{DimensionShape, NetworkPath, SwitchingMode, Topology};
+use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, InverseRate, Span};
 use distances::LinkDistances;
@@ -23,8 +23,8 @@ mod legs;
 mod route;
 
 pub use build::{DimensionLinks, LinkGraphFault};
-pub use bundles::BundledRoutes;
-pub use change::{LinkChange, LinkChangeFault};
+pub use bundles::BundledRouteFinder;
+pub use change::{LinkChange, UnmatchedLinkChange};
 pub use clos::{ClosLevels, ClosNpuGrouping};
 
 /// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all
@@ -78,13 +78,13 @@ impl DirectedLink {
 }
 
 /// A link and the fraction of a message that passes it, between 0 and 1.
-pub type LinkFraction = (u32, f64);
+pub type LinkMessageFraction = (u32, f64);
 
 /// A route between two NPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkRoute {
     /// Links, starting at the sender, with the fraction of a message that passes each link.
-    pub links: Vec<LinkFraction>,
+    pub links: Vec<LinkMessageFraction>,
     /// Sum of the latencies along the slowest path.
     pub latency: Span,
 }

@@ -11,7 +11,7 @@
 //! along y first. If both routes have a faulty link, there is no route. A faulty core runs nothing, but it forwards
 //! messages.
 
-use super::{DimensionShape, NetworkPath, SwitchingMode, TopologyDimension};
+use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, TopologyDimension};
 use chakram_base::units::{Bandwidth, InverseRate, Span};
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ pub struct TileGrid {
 
 /// Number of links on a route, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DieLinkCounts {
+pub struct RouteDieLinkCounts {
     /// Number of links inside dies.
     pub inside: u32,
     /// Number of links between dies.
@@ -89,11 +89,11 @@ impl TileGrid {
         shape: DimensionShape,
         from: u32,
         to: u32,
-    ) -> DieLinkCounts {
+    ) -> RouteDieLinkCounts {
         let size = self.core_count(dimension);
         let hops = shape.hop_count(size, from, to);
         if self.dies[dimension] == 1 {
-            return DieLinkCounts {
+            return RouteDieLinkCounts {
                 inside: hops,
                 borders: 0,
             };
@@ -106,7 +106,7 @@ impl TileGrid {
         };
         let cores = self.cores[dimension];
         let borders = (lower + hops) / cores - lower / cores;
-        DieLinkCounts {
+        RouteDieLinkCounts {
             inside: hops - borders,
             borders,
         }
@@ -121,9 +121,9 @@ impl TileGrid {
         inside: Bandwidth,
         switching: SwitchingMode,
         ends: [[u32; 2]; 2],
-    ) -> Option<NetworkPath> {
+    ) -> Option<PathLatencyAndRates> {
         let [from, to] = ends;
-        let mut all = DieLinkCounts::default();
+        let mut all = RouteDieLinkCounts::default();
         for (d, dimension) in dimensions.iter().enumerate() {
             let count = self.count_crossed_links(d, dimension.shape, from[d], to[d]);
             all.inside += count.inside;
@@ -146,13 +146,13 @@ impl TileGrid {
             let in_slowest = bandwidth == inside && all.inside > 0;
             self.inverse_rate_of(
                 inside,
-                DieLinkCounts {
+                RouteDieLinkCounts {
                     inside: all.inside - u32::from(in_slowest),
                     borders: all.borders - u32::from(!in_slowest),
                 },
             )
         };
-        Some(NetworkPath {
+        Some(PathLatencyAndRates {
             latency,
             bandwidth,
             switching,
@@ -162,7 +162,7 @@ impl TileGrid {
 
     /// Returns the sum of the inverse rates of `count` links.
     #[inline]
-    pub fn inverse_rate_of(&self, inside: Bandwidth, count: DieLinkCounts) -> InverseRate {
+    pub fn inverse_rate_of(&self, inside: Bandwidth, count: RouteDieLinkCounts) -> InverseRate {
         InverseRate::ZERO
             .add_links(count.inside, inside)
             .add_links(count.borders, self.borders.bandwidth)

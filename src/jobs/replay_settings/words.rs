@@ -5,9 +5,9 @@ use crate::CustomAlgorithmFiles;
 use chakram_analysis::edit::JobEdit;
 use chakram_base::config::{self, ConfigDocument, ConfigLiteral};
 use chakram_base::ids::{MAX_NPUS, Npu, Rank};
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Span;
-use chakram_hardware::compute::ComputeModel;
+use chakram_hardware::compute::KernelDurationSource;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::CollectiveKind;
 use std::path::Path;
@@ -32,11 +32,11 @@ pub(super) fn parse_all<T>(
 }
 
 /// Parses the word of a choice. Hyphens and underscores are equivalent.
-pub(super) fn parse_choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
+pub(super) fn parse_choice<T: EnumeratedSetting>(words: &[String]) -> Result<T, String> {
     parse_only_word(words, |word| T::parse(&word.replace('-', "_")))
 }
 
-pub(super) fn choice_words<T: SettingChoice>() -> Vec<(&'static str, &'static str)> {
+pub(super) fn choice_words<T: EnumeratedSetting>() -> Vec<(&'static str, &'static str)> {
     let all = T::CHOICES.iter();
     all.map(|(_, word, summary)| (*word, *summary)).collect()
 }
@@ -52,9 +52,9 @@ pub(super) fn parse_flag(word: &str) -> Result<bool, String> {
     (word.parse()).map_err(|_| "expected true or false".to_owned())
 }
 
-pub(super) fn parse_recording_machine(text: &str) -> Result<ComputeModel, String> {
+pub(super) fn parse_recording_machine(text: &str) -> Result<KernelDurationSource, String> {
     if text == "capture" {
-        return Ok(ComputeModel::RecordedOnDevices);
+        return Ok(KernelDurationSource::RecordedOnDevices);
     }
     let machine = Machine::load_by_name(text).map_err(|error| error.to_string())?;
     let [class] = machine.classes() else {
@@ -68,7 +68,7 @@ pub(super) fn parse_recording_machine(text: &str) -> Result<ComputeModel, String
             "the machine describes no NPU; expected a machine with the class on which kernels were recorded, such as h100:{text}"
         )
     })?;
-    Ok(ComputeModel::RecordedOn(recording))
+    Ok(KernelDurationSource::RecordedOn(recording))
 }
 
 /// Parses the NPUs of ranks 0, 1, …, as numbers and ranges: `0-3,8-11`.

@@ -5,7 +5,7 @@ use super::{CollectiveRow, LatestRank};
 use crate::Report;
 use crate::csv::{CsvColumn, decimal_cell};
 use crate::section::{
-    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote, SectionRow,
 };
 use crate::summary::{groups_of, mean_span};
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -38,10 +38,10 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
 
 /// Key for merging rows: the group's role. A group without a role is never merged, so its key is the index of its
 /// report row.
-type RowRole<'r> = Result<&'r str, usize>;
+type RowMergeKey<'r> = Result<&'r str, usize>;
 
 /// Key of a table row: role (or index of the report row), kind, number of members, and algorithm.
-type CollectiveRowKey<'r> = (RowRole<'r>, CollectiveKind, u32, &'r str);
+type CollectiveRowKey<'r> = (RowMergeKey<'r>, CollectiveKind, u32, &'r str);
 
 /// Groups report rows that are shown as one table row. Returns the indices of each group's rows, in order of first
 /// occurrence.
@@ -64,12 +64,15 @@ pub(crate) fn group_collective_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
 /// Returns the table of collectives, if there are any.
-pub fn build_collective_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_collective_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportTableWithNotes> {
     if report.collectives.is_empty() {
         return Vec::new();
     }
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::Collectives,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::Collectives,
         [
             left_aligned_column("COLLECTIVES", 34),
             right_aligned_column("calls", 8),
@@ -165,11 +168,11 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
 }
 
 /// Returns the table of exposed communication, if there is any.
-pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
     if report.exposed.is_empty() {
         return Vec::new();
     }
-    let mut sums: BTreeMap<(RowRole<'_>, u32), (usize, Span)> = BTreeMap::new();
+    let mut sums: BTreeMap<(RowMergeKey<'_>, u32), (usize, Span)> = BTreeMap::new();
     for (i, row) in report.exposed.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
         let (groups, sum) = sums.entry((whose, row.members)).or_default();
@@ -186,8 +189,8 @@ pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<Repo
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
     let npus = report.rows.len().max(1) as u64;
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::Exposed,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::Exposed,
         [
             left_aligned_column("EXPOSED COMMUNICATION", 60),
             right_aligned_column("mean of NPUs", 16),

@@ -1,8 +1,8 @@
 //! Renders the comparison as CSV: one row per machine.
 
-use super::{MachineColumn, MachineComparison};
+use super::{ComparedMachineResult, MachineComparison};
+use crate::NpuTimeCategory;
 use crate::Report;
-use crate::TimeCategory;
 use crate::cost;
 use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal_cell};
 use crate::memory::find_fullest_rank;
@@ -32,7 +32,7 @@ pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<ReportCsvTab
 }
 
 /// Returns the status of a replay as a machine-readable word.
-pub(super) fn status_word(column: &MachineColumn<'_>) -> &'static str {
+pub(super) fn status_word(column: &ComparedMachineResult<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",
         Err(ReplayError::Refused(_)) => "refused",
@@ -42,7 +42,7 @@ pub(super) fn status_word(column: &MachineColumn<'_>) -> &'static str {
     }
 }
 
-type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, MachineColumn<'a>>;
+type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, ComparedMachineResult<'a>>;
 
 /// Returns the columns for a machine; `remembers` adds memory columns, and `is_priced` adds cost columns.
 fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
@@ -82,19 +82,19 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
             })
         }),
         ("compute_ps", |_, column| {
-            category_cell(column, TimeCategory::Compute)
+            category_cell(column, NpuTimeCategory::Compute)
         }),
         ("communication_ps", |_, column| {
-            category_cell(column, TimeCategory::Communication)
+            category_cell(column, NpuTimeCategory::Communication)
         }),
         ("memory_ps", |_, column| {
-            category_cell(column, TimeCategory::Memory)
+            category_cell(column, NpuTimeCategory::Memory)
         }),
         ("host_ps", |_, column| {
-            category_cell(column, TimeCategory::Host)
+            category_cell(column, NpuTimeCategory::Host)
         }),
         ("idle_ps", |_, column| {
-            category_cell(column, TimeCategory::Idle)
+            category_cell(column, NpuTimeCategory::Idle)
         }),
         ("communicating_ps", |_, column| {
             report_field(column, |report| report.mean_communicating.into())
@@ -103,7 +103,7 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
             report_field(column, |report| report.exposed_waiting().into())
         }),
         ("bubble_ps", |_, column| {
-            category_cell(column, TimeCategory::Bubble)
+            category_cell(column, NpuTimeCategory::Bubble)
         }),
     ];
     let memory: [ComparisonColumn<'a>; 2] = [
@@ -163,12 +163,12 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
 
 /// Returns the value of a report's field; empty if there is no report.
 fn report_field<'r>(
-    column: &'r MachineColumn<'_>,
+    column: &'r ComparedMachineResult<'_>,
     field: impl FnOnce(&'r Report) -> CsvCell<'r>,
 ) -> CsvCell<'r> {
     column.result.as_ref().map_or(CsvCell::Empty, field)
 }
 
-fn category_cell<'r>(column: &'r MachineColumn<'_>, part: TimeCategory) -> CsvCell<'r> {
+fn category_cell<'r>(column: &'r ComparedMachineResult<'_>, part: NpuTimeCategory) -> CsvCell<'r> {
     report_field(column, |report| report.mean_parts[part as usize].into())
 }

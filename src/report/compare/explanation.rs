@@ -1,8 +1,10 @@
 //! Explains in words how two machines differ.
 
-use super::{CommunicationChange, MachineCommunication, MakespanExplanation, SpanChange};
+use super::{
+    CommunicationOnTwoMachines, DurationOnTwoMachines, MachineCommunication, MakespanExplanation,
+};
 use crate::text::format_share;
-use crate::{ChargedTime, TimeCategory};
+use crate::{ChargedTime, NpuTimeCategory};
 use chakram_base::units::{self, Span, format_percent_change};
 
 /// Maximum number of communications that are named, and maximum number of operators. The others are summarized.
@@ -40,10 +42,11 @@ pub(super) fn explain_makespan_change(
         return lines;
     }
     let longer = why.makespan.before.max(why.makespan.after);
-    let matters = |change: &SpanChange| change.absolute_ps() as f64 >= MATTERS * longer.0 as f64;
+    let matters =
+        |change: &DurationOnTwoMachines| change.absolute_ps() as f64 >= MATTERS * longer.0 as f64;
     let mut rest = Vec::new();
     for (part, change) in &why.parts {
-        let (_, name) = TimeCategory::ALL[*part as usize];
+        let (_, name) = NpuTimeCategory::ALL[*part as usize];
         if change.increase_ps() == 0 {
             continue;
         }
@@ -64,11 +67,11 @@ pub(super) fn explain_makespan_change(
             ),
         ));
         let details = match part {
-            TimeCategory::Compute | TimeCategory::Memory => explain_operators(why, *part),
-            TimeCategory::Communication => explain_communication(why),
-            TimeCategory::Bubble => vec![explain_bubble(why)],
-            TimeCategory::Host => vec![explain_host(why)],
-            TimeCategory::Idle => vec![explain_idle(why)],
+            NpuTimeCategory::Compute | NpuTimeCategory::Memory => explain_operators(why, *part),
+            NpuTimeCategory::Communication => explain_communication(why),
+            NpuTimeCategory::Bubble => vec![explain_bubble(why)],
+            NpuTimeCategory::Host => vec![explain_host(why)],
+            NpuTimeCategory::Idle => vec![explain_idle(why)],
         };
         lines.extend(details.into_iter().map(|detail| (2, detail)));
     }
@@ -83,7 +86,7 @@ pub(super) fn explain_makespan_change(
 }
 
 /// Formats the change of a makespan, as in `96.578 ms shorter (-73.63 %), 3.79x as fast`.
-pub(super) fn format_makespan_change(change: &SpanChange) -> String {
+pub(super) fn format_makespan_change(change: &DurationOnTwoMachines) -> String {
     let longer = match change.increase_ps() {
         0 => return format!("the same makespan, {}", change.after),
         1.. => "longer",
@@ -99,7 +102,7 @@ pub(super) fn format_makespan_change(change: &SpanChange) -> String {
 }
 
 /// Formats a change as a percentage, as in `-73.63 %`.
-pub(super) fn format_percent(change: &SpanChange) -> Option<String> {
+pub(super) fn format_percent(change: &DurationOnTwoMachines) -> Option<String> {
     change.percent_increase().map(format_percent_change)
 }
 
@@ -107,12 +110,12 @@ fn format_speedup(speed: f64) -> String {
     format!("speedup {speed:.2}x")
 }
 
-fn absolute_change(change: &SpanChange) -> Span {
+fn absolute_change(change: &DurationOnTwoMachines) -> Span {
     Span(u64::try_from(change.absolute_ps()).unwrap_or(u64::MAX))
 }
 
 /// Formats a change as a signed difference, as in `+1.205 ms`; `0` if nothing changed.
-pub(super) fn format_signed(change: &SpanChange) -> String {
+pub(super) fn format_signed(change: &DurationOnTwoMachines) -> String {
     match change.increase_ps() {
         0 => "0".to_owned(),
         1.. => format!("+{}", absolute_change(change)),
@@ -121,14 +124,14 @@ pub(super) fn format_signed(change: &SpanChange) -> String {
 }
 
 /// Formats a duration before and after, as in `129.966 ms → 33.785 ms`.
-fn format_from_to(change: &SpanChange) -> String {
+fn format_from_to(change: &DurationOnTwoMachines) -> String {
     format!("{} → {}", change.before, change.after)
 }
 
-fn explain_operators(why: &MakespanExplanation, part: TimeCategory) -> Vec<String> {
+fn explain_operators(why: &MakespanExplanation, part: NpuTimeCategory) -> Vec<String> {
     let changes: Vec<_> = why.operators.iter().filter(|(p, ..)| *p == part).collect();
     let what = match part {
-        TimeCategory::Compute => "kernels",
+        NpuTimeCategory::Compute => "kernels",
         _ => "loads and stores",
     };
     if changes.is_empty() {
@@ -163,10 +166,12 @@ fn explain_operators(why: &MakespanExplanation, part: TimeCategory) -> Vec<Strin
     )]
 }
 
-fn sum(changes: impl Iterator<Item = SpanChange>) -> SpanChange {
-    changes.fold(SpanChange::default(), |sum, change| SpanChange {
-        before: sum.before + change.before,
-        after: sum.after + change.after,
+fn sum(changes: impl Iterator<Item = DurationOnTwoMachines>) -> DurationOnTwoMachines {
+    changes.fold(DurationOnTwoMachines::default(), |sum, change| {
+        DurationOnTwoMachines {
+            before: sum.before + change.before,
+            after: sum.after + change.after,
+        }
     })
 }
 
@@ -190,7 +195,7 @@ fn explain_communication(why: &MakespanExplanation) -> Vec<String> {
 
 /// Formats the change of a communication, as in `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0
 /// ms (…), …`.
-pub(super) fn describe_group(moved: &CommunicationChange) -> String {
+pub(super) fn describe_group(moved: &CommunicationOnTwoMachines) -> String {
     let head = format!(
         "{} {}",
         moved.what,
@@ -231,7 +236,7 @@ pub(super) fn describe_group(moved: &CommunicationChange) -> String {
         texts.push(text);
     }
     let waiting = moved.time_change(|side| side.mean.exposed_waiting - side.mean.bubble);
-    if waiting != SpanChange::default() {
+    if waiting != DurationOnTwoMachines::default() {
         let latest = after.latest.map(|(rank, share)| {
             let share = units::format_percent(share);
             format!(", {share} of all waiting for rank {rank}")
@@ -288,7 +293,7 @@ fn explain_bubble(why: &MakespanExplanation) -> String {
 fn explain_host(why: &MakespanExplanation) -> String {
     match (
         why.host.increase_ps(),
-        why.category_change(TimeCategory::Host).increase_ps(),
+        why.category_change(NpuTimeCategory::Host).increase_ps(),
     ) {
         (0, 1..) => "its work lasts as long; less of it is behind compute and communication",
         (0, _) => "its work lasts as long; more of it is behind compute and communication",
@@ -299,8 +304,8 @@ fn explain_host(why: &MakespanExplanation) -> String {
 
 fn explain_idle(why: &MakespanExplanation) -> String {
     let end = why.after_last;
-    let all = why.category_change(TimeCategory::Idle);
-    let within = SpanChange {
+    let all = why.category_change(NpuTimeCategory::Idle);
+    let within = DurationOnTwoMachines {
         before: Span(all.before.0.saturating_sub(end.before.0)),
         after: Span(all.after.0.saturating_sub(end.after.0)),
     };
@@ -319,7 +324,7 @@ fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
         sum(changes.map(|moved| moved.time_change(|side| of(&side.mean))))
     };
     let candidates = [
-        ("compute", why.category_change(TimeCategory::Compute)),
+        ("compute", why.category_change(NpuTimeCategory::Compute)),
         (
             "exposed waiting",
             exposed(true, |mean| mean.exposed_waiting - mean.bubble),
@@ -336,16 +341,20 @@ fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
             "exposed messages",
             exposed(false, |mean| mean.exposed_transferring),
         ),
-        ("pipeline bubble", why.category_change(TimeCategory::Bubble)),
-        ("memory", why.category_change(TimeCategory::Memory)),
-        ("host", why.category_change(TimeCategory::Host)),
-        ("idle", why.category_change(TimeCategory::Idle)),
+        (
+            "pipeline bubble",
+            why.category_change(NpuTimeCategory::Bubble),
+        ),
+        ("memory", why.category_change(NpuTimeCategory::Memory)),
+        ("host", why.category_change(NpuTimeCategory::Host)),
+        ("idle", why.category_change(NpuTimeCategory::Idle)),
     ];
     let makespan = why.makespan.after;
-    let large = |change: &SpanChange| change.after.0 as f64 >= LARGE * makespan.0 as f64;
-    let still = |change: &SpanChange| change.percent_increase().is_some_and(|p| p.abs() < STAYS);
+    let large = |change: &DurationOnTwoMachines| change.after.0 as f64 >= LARGE * makespan.0 as f64;
+    let still =
+        |change: &DurationOnTwoMachines| change.percent_increase().is_some_and(|p| p.abs() < STAYS);
     let stays = candidates.iter().filter(|(_, c)| large(c) && still(c));
-    let text = |(name, change): &(&str, SpanChange)| {
+    let text = |(name, change): &(&str, DurationOnTwoMachines)| {
         let share = format_share(change.after, makespan);
         format!("{name} {} ({share} of the makespan)", change.after)
     };
@@ -358,8 +367,8 @@ mod tests {
     use chakram_base::ids::Rank;
     use chakram_trace::format::CollectiveKind;
 
-    const fn us(from: u64, to: u64) -> SpanChange {
-        SpanChange {
+    const fn us(from: u64, to: u64) -> DurationOnTwoMachines {
+        DurationOnTwoMachines {
             before: Span::from_us(from),
             after: Span::from_us(to),
         }
@@ -367,7 +376,7 @@ mod tests {
 
     /// Returns an all-reduce. Before, it takes 3.0 ms with 0.24 ms exposed; after, 9.9 ms with 3.861 ms exposed.
     /// Exposed waiting is 0.1 ms before and 0.2 ms after.
-    fn all_reduce() -> CommunicationChange {
+    fn all_reduce() -> CommunicationOnTwoMachines {
         let side = |transfer, exposed, waiting, bus, algorithm: &str| MachineCommunication {
             mean: ChargedTime {
                 waiting: Span::from_us(waiting),
@@ -382,7 +391,7 @@ mod tests {
             waited: Span::from_us(waiting),
             latest: Some((Rank(5), 0.625)),
         };
-        CommunicationChange {
+        CommunicationOnTwoMachines {
             what: "all-reduce, all 8 ranks".to_owned(),
             kind: Some(CollectiveKind::AllReduce),
             groups: 1,
@@ -402,7 +411,7 @@ mod tests {
              of it instead of 92.0 %; exposed waiting 200.000 us instead of 100.000 us, 62.5 % of all \
              waiting for rank 5"
         );
-        let same = CommunicationChange {
+        let same = CommunicationOnTwoMachines {
             before: all_reduce().after,
             ..all_reduce()
         };
@@ -423,19 +432,19 @@ mod tests {
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![
-                (TimeCategory::Compute, us(9_000, 4_000)),
-                (TimeCategory::Communication, us(340, 4_061)),
-                (TimeCategory::Idle, us(660, 670)),
-                (TimeCategory::Host, us(10_000, 10_000)),
-                (TimeCategory::Memory, us(0, 0)),
+                (NpuTimeCategory::Compute, us(9_000, 4_000)),
+                (NpuTimeCategory::Communication, us(340, 4_061)),
+                (NpuTimeCategory::Idle, us(660, 670)),
+                (NpuTimeCategory::Host, us(10_000, 10_000)),
+                (NpuTimeCategory::Memory, us(0, 0)),
             ],
             communication: vec![all_reduce()],
             operators: vec![
-                (TimeCategory::Compute, "mm".to_owned(), us(8_000, 2_000)),
-                (TimeCategory::Compute, "add".to_owned(), us(400, 1_200)),
-                (TimeCategory::Compute, "mul".to_owned(), us(300, 500)),
-                (TimeCategory::Compute, "sub".to_owned(), us(200, 300)),
-                (TimeCategory::Compute, "div".to_owned(), us(100, 0)),
+                (NpuTimeCategory::Compute, "mm".to_owned(), us(8_000, 2_000)),
+                (NpuTimeCategory::Compute, "add".to_owned(), us(400, 1_200)),
+                (NpuTimeCategory::Compute, "mul".to_owned(), us(300, 500)),
+                (NpuTimeCategory::Compute, "sub".to_owned(), us(200, 300)),
+                (NpuTimeCategory::Compute, "div".to_owned(), us(100, 0)),
             ],
             host: us(12_000, 12_000),
             after_last: us(0, 0),
@@ -464,7 +473,7 @@ mod tests {
     fn where_nothing_moved_that_is_said() {
         let why = MakespanExplanation {
             makespan: us(5, 5),
-            parts: vec![(TimeCategory::Compute, us(5, 5))],
+            parts: vec![(NpuTimeCategory::Compute, us(5, 5))],
             communication: Vec::new(),
             operators: Vec::new(),
             host: us(0, 0),

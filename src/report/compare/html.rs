@@ -5,7 +5,7 @@ use super::text::{
     WHY, build_table_rows, describe_captured_end, explain_time_categories, failure_lines,
     format_scope, machine_lines, reason_lines, warning_lines,
 };
-use super::{MachineColumn, MachineComparison};
+use super::{ComparedMachineResult, MachineComparison};
 use crate::Report;
 use crate::html::page::{
     escape_html, render_list, render_page_with_tables, render_report_number, render_section,
@@ -100,7 +100,7 @@ fn render_table_notes(sentences: &[&str]) -> String {
 fn render_machine_tile(
     comparison: &MachineComparison<'_>,
     at: usize,
-    column: &MachineColumn<'_>,
+    column: &ComparedMachineResult<'_>,
 ) -> String {
     let span = |field: &str, span: Span| {
         render_report_number(

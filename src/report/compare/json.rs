@@ -6,11 +6,11 @@
 use super::csv::status_word;
 use super::explanation::explain_makespan_change;
 use super::{
-    ChargedTime, CommunicationChange, MachineColumn, MachineCommunication, MachineComparison,
-    MakespanExplanation, SpanChange,
+    ChargedTime, CommunicationOnTwoMachines, ComparedMachineResult, DurationOnTwoMachines,
+    MachineCommunication, MachineComparison, MakespanExplanation,
 };
+use crate::NpuTimeCategory;
 use crate::Report;
-use crate::TimeCategory;
 use crate::keyed::by_part;
 use crate::summary::{MachineName, Provenance, ReportSchema};
 use chakram_base::units::Span;
@@ -105,7 +105,7 @@ pub struct AgainstRow {
         any(test, feature = "schema"),
         schemars(with = "by_part::Parts<ChangeRow>")
     )]
-    mean: [ChangeRow; TimeCategory::COUNT],
+    mean: [ChangeRow; NpuTimeCategory::COUNT],
     after_last_node: ChangeRow,
     communication: Vec<CommunicationRow>,
     explanation: Vec<String>,
@@ -173,7 +173,7 @@ pub fn build_comparison_document<'c>(
     }
 }
 
-fn build_machine_result<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> {
+fn build_machine_result<'c>(column: &'c ComparedMachineResult<'_>) -> MachineResult<'c> {
     match &column.result {
         Ok(report) => MachineResult::Completed(Cow::Borrowed(report)),
         Err(error) => MachineResult::Failed {
@@ -189,8 +189,8 @@ fn build_machine_result<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> 
 
 fn build_comparison_row(
     comparison: &MachineComparison<'_>,
-    (column, first): (&MachineColumn<'_>, &Report),
-    (other, report): (&MachineColumn<'_>, &Report),
+    (column, first): (&ComparedMachineResult<'_>, &Report),
+    (other, report): (&ComparedMachineResult<'_>, &Report),
 ) -> AgainstRow {
     let why = MakespanExplanation::new(first, report);
     let lines = if std::ptr::eq(first, report) {
@@ -209,7 +209,7 @@ fn build_comparison_row(
         speedup: why.makespan.speedup(),
         change_percent: why.makespan.percent_increase(),
         difference_from_capture_percent: report.captured_difference_percent(),
-        mean: TimeCategory::ALL.map(|(part, _)| build_change_row(why.category_change(part))),
+        mean: NpuTimeCategory::ALL.map(|(part, _)| build_change_row(why.category_change(part))),
         after_last_node: build_change_row(why.after_last),
         communication: why
             .communication
@@ -220,7 +220,7 @@ fn build_comparison_row(
     }
 }
 
-fn build_change_row(change: SpanChange) -> ChangeRow {
+fn build_change_row(change: DurationOnTwoMachines) -> ChangeRow {
     ChangeRow {
         before_ps: change.before,
         after_ps: change.after,
@@ -228,7 +228,7 @@ fn build_change_row(change: SpanChange) -> ChangeRow {
     }
 }
 
-fn build_communication_row(moved: &CommunicationChange) -> CommunicationRow {
+fn build_communication_row(moved: &CommunicationOnTwoMachines) -> CommunicationRow {
     CommunicationRow {
         name: moved.what.clone(),
         kind: moved.kind,

@@ -2,9 +2,9 @@
 
 use super::csv::status_word;
 use super::explanation::{IndentedLine, explain_makespan_change, format_percent};
-use super::{MachineColumn, MachineComparison, MakespanExplanation};
+use super::{ComparedMachineResult, MachineComparison, MakespanExplanation};
+use crate::NpuTimeCategory;
 use crate::Report;
-use crate::TimeCategory;
 use crate::cost;
 use crate::memory::find_fullest_rank;
 use crate::summary::format_thousands;
@@ -196,10 +196,10 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
 /// machine has the time that it explains.
 pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
-        (TimeCategory::Communication, TimeCategory::EXPOSED),
-        (TimeCategory::Bubble, TimeCategory::BUBBLE),
+        (NpuTimeCategory::Communication, NpuTimeCategory::EXPOSED),
+        (NpuTimeCategory::Bubble, NpuTimeCategory::BUBBLE),
     ];
-    let has = |part: TimeCategory| {
+    let has = |part: NpuTimeCategory| {
         let mut reports = comparison.replayed_columns();
         reports.any(|(_, report)| report.mean_parts[part as usize] > Span::ZERO)
     };
@@ -216,7 +216,7 @@ pub(super) fn build_table_rows(
     if comparison.reference_machine().is_none() {
         return rows;
     }
-    let mut put = |name: &'static str, cell: &dyn Fn(&MachineColumn<'_>) -> String| {
+    let mut put = |name: &'static str, cell: &dyn Fn(&ComparedMachineResult<'_>) -> String| {
         rows.push((name, comparison.columns.iter().map(cell).collect()));
     };
     put("makespan", &|column| match &column.result {
@@ -224,7 +224,7 @@ pub(super) fn build_table_rows(
         Err(_) => status_word(column).to_owned(),
     });
     let mut row = |name: &'static str, cell: &dyn Fn(&Report) -> Option<String>| {
-        let of = |column: &MachineColumn<'_>| cell(column.result.as_ref().ok()?);
+        let of = |column: &ComparedMachineResult<'_>| cell(column.result.as_ref().ok()?);
         put(name, &|column| of(column).unwrap_or_else(|| "-".to_owned()))
     };
     let some = |report: &dyn Fn(&Report) -> Span| {
@@ -255,13 +255,13 @@ pub(super) fn build_table_rows(
         let share = format_share(time, report.outcome.makespan);
         Some(format!("{time} {share:>7}"))
     };
-    for (part, name) in &TimeCategory::ALL {
+    for (part, name) in &NpuTimeCategory::ALL {
         let time = |report: &Report| report.mean_parts[*part as usize];
         if !some(&time) {
             continue;
         }
         row(name, &|report| with_share(report, time(report)));
-        if *part == TimeCategory::Communication && some(&Report::mean_exposed_waiting) {
+        if *part == NpuTimeCategory::Communication && some(&Report::mean_exposed_waiting) {
             row("  waiting for ranks", &|report| {
                 with_share(report, report.mean_exposed_waiting())
             });

@@ -3,7 +3,7 @@
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::known_index;
 use crate::lane_names::lane_name;
-use crate::node_table::{NodeTable, NodeTableRow, RowNode, StartCause, TextNumbers};
+use crate::node_table::{DistinctTextIndices, NodeRankAndId, NodeTable, NodeTableRow, StartCause};
 use crate::summary::kind_label;
 use chakram_trace::graph::NodeKind;
 
@@ -12,7 +12,10 @@ impl RunRecorder<'_> {
     pub fn node_table(&self) -> NodeTable {
         let workload = self.relations.prepared.workload();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
-        let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
+        let (mut names, mut lanes) = (
+            DistinctTextIndices::default(),
+            DistinctTextIndices::default(),
+        );
         // For each graph, the indices of its nodes' names in the table of strings. The indices are computed once per
         // graph, because many ranks share a graph.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
@@ -51,7 +54,7 @@ impl RunRecorder<'_> {
         table
     }
 
-    fn rank_and_id_of_node(&self, number: usize) -> RowNode {
+    fn rank_and_id_of_node(&self, number: usize) -> NodeRankAndId {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();
         let rank = instances[of.instance.index()].rank.0;
@@ -60,7 +63,7 @@ impl RunRecorder<'_> {
 
     /// Returns the reason for a node's start time, and the node that released it, by the rules of the critical
     /// path.
-    fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
+    fn start_cause(&self, number: usize) -> (StartCause, Option<NodeRankAndId>) {
         let start = self.times[number].start;
         if self.ready_time_of(number) == start {
             return match known_index(self.freed_by[number].cause) {

@@ -53,7 +53,7 @@ impl TimeWithSlope {
 
 /// Rule that determines a node's end.
 #[derive(Clone, Copy, Debug)]
-enum EndRule {
+enum NodeEndRule {
     /// The end depends only on the start of the node itself.
     Alone,
     /// The node is a collective: its end depends on the latest start among the members.
@@ -75,11 +75,11 @@ pub struct RunEndWithSlope {
 
 /// A recorded run, which can be timed again with other durations.
 #[derive(Debug)]
-pub struct ScaledRun<'r> {
+pub struct RetimableRun<'r> {
     run: &'r RunRecorder<'r>,
     /// Node numbers in topological order.
     order: Vec<u32>,
-    rules: Vec<EndRule>,
+    rules: Vec<NodeEndRule>,
     /// For each node: the recorded time between its earliest possible start and its actual start.
     gaps: Vec<i64>,
     /// For each node, the host time before the node. The list is empty if no node has such time.
@@ -91,7 +91,7 @@ fn signed_picoseconds(at: Time) -> i64 {
     at.0 as i64
 }
 
-impl<'r> ScaledRun<'r> {
+impl<'r> RetimableRun<'r> {
     pub fn new(run: &'r RunRecorder<'r>) -> Self {
         let relations = &run.relations;
         let host = relations.prepared.host_timing();
@@ -131,17 +131,17 @@ impl<'r> ScaledRun<'r> {
         this
     }
 
-    fn end_rule_of(&self, number: usize) -> EndRule {
+    fn end_rule_of(&self, number: usize) -> NodeEndRule {
         let run = self.run;
         let of = run.relations.node_at_number(number);
         let kind = run.relations.kind_of(of);
         let NodeTimes { start, end } = run.times[number];
         let other = known_index(run.relations.peer[number]);
         match kind {
-            NodeKind::Collective if run.is_joined(of) => EndRule::Joined,
+            NodeKind::Collective if run.is_joined(of) => NodeEndRule::Joined,
             NodeKind::Receive | NodeKind::Send => {
                 let Some(other) = other else {
-                    return EndRule::Alone;
+                    return NodeEndRule::Alone;
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
@@ -152,19 +152,19 @@ impl<'r> ScaledRun<'r> {
                         } else {
                             run.times[other].end.min(end)
                         };
-                        EndRule::Arrival {
+                        NodeEndRule::Arrival {
                             sender: other as u32,
                             lasts: signed_picoseconds(there)
                                 - signed_picoseconds(run.times[other].start),
                         }
                     }
                     (CommTiming::Recorded, _) if run.waited_for(of).is_some() => {
-                        EndRule::Both(other as u32)
+                        NodeEndRule::Both(other as u32)
                     }
-                    _ => EndRule::Alone,
+                    _ => NodeEndRule::Alone,
                 }
             }
-            _ => EndRule::Alone,
+            _ => NodeEndRule::Alone,
         }
     }
 
@@ -186,7 +186,7 @@ impl<'r> ScaledRun<'r> {
         // If all members take their lanes at once, they start when the last member is ready. The wait for the last
         // member is recomputed, so the wait is not a gap.
         let together = gap != 0
-            && matches!(self.rules[number], EndRule::Joined)
+            && matches!(self.rules[number], NodeEndRule::Joined)
             && (self.run.relations.call_members(number))
                 .any(|member| self.earliest_own_start(member) == start);
         if together { 0 } else { gap }
@@ -240,7 +240,7 @@ impl<'r> ScaledRun<'r> {
 
 /// Propagates times forward over a recorded run once.
 struct ForwardTimingSweep<'s> {
-    scaled: &'s ScaledRun<'s>,
+    scaled: &'s RetimableRun<'s>,
     factor: f64,
     of_host: bool,
     ready: Vec<TimeWithSlope>,
@@ -268,11 +268,11 @@ impl ForwardTimingSweep<'_> {
         let is_scaled = of_class[number];
         let lasts = |from: Time| signed_picoseconds(end) - signed_picoseconds(from);
         match self.scaled.rules[number] {
-            EndRule::Alone => {
+            NodeEndRule::Alone => {
                 self.start_of_node(number)
                     .advance_by(lasts(start), is_scaled, self.factor)
             }
-            EndRule::Joined => {
+            NodeEndRule::Joined => {
                 let call = run.relations.peer[number] as usize;
                 if self.begins[call] == TimeWithSlope::NEVER {
                     let members = run.relations.call_members(number);
@@ -283,13 +283,13 @@ impl ForwardTimingSweep<'_> {
                 let began = run.transfer_begin_of(run.relations.node_at_number(number));
                 self.begins[call].advance_by(lasts(began), is_scaled, self.factor)
             }
-            EndRule::Arrival { sender, lasts } => {
+            NodeEndRule::Arrival { sender, lasts } => {
                 let there =
                     self.start_of_node(sender as usize)
                         .advance_by(lasts, is_scaled, self.factor);
                 self.start_of_node(number).later_of_two_times(there)
             }
-            EndRule::Both(other) => {
+            NodeEndRule::Both(other) => {
                 let from = start.max(run.times[other as usize].start);
                 let both = self
                     .start_of_node(number)

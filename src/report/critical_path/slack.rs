@@ -4,7 +4,7 @@ use super::SlackRow;
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, RunInstance, RunNode, known_index};
 use crate::CriticalPathSegment;
-use crate::TimeCategory;
+use crate::NpuTimeCategory;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
@@ -122,7 +122,7 @@ pub fn compute_slack_rows(
         on_path[relations.number_of_node(RunNode { instance, node })] = true;
     }
     let near = Span(makespan.0 / 100);
-    let mut sums = [const { SlackSums::new() }; TimeCategory::COUNT - 1];
+    let mut sums = [const { SlackSums::new() }; NpuTimeCategory::COUNT - 1];
     let mut limits = LatestTimesOfRun {
         run,
         latest: huge_pages::allocate_filled(
@@ -157,7 +157,7 @@ pub fn compute_slack_rows(
         }
         let (kind, number) = (graph.kind(node), instance.node_number(node));
         limits.set_latest_end(of, kind, number, late);
-        let category = TimeCategory::from_node_kind(kind).filter(|_| !on_path[number]);
+        let category = NpuTimeCategory::from_node_kind(kind).filter(|_| !on_path[number]);
         if let Some(category) = category {
             let (slack, time) = slack_and_duration(run.times[number], late);
             sums[category as usize].add_node(slack, time, near);
@@ -165,7 +165,7 @@ pub fn compute_slack_rows(
     }
     let medians = sums.each_ref().map(SlackSums::range_of_median);
     let medians = median_slack_by_category(medians, &limits, &on_path);
-    let rows = TimeCategory::KEYS.iter().zip(sums).zip(medians);
+    let rows = NpuTimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
         Some(SlackRow {
             category: (*category).to_owned(),
@@ -190,16 +190,16 @@ fn slack_and_duration(times: NodeTimes, late: Time) -> (Span, Span) {
 /// contains the median, and the time that is needed within this range to reach the median. Only the nodes in this range
 /// are stored and sorted, and neighbours with equal slack are merged. The function therefore needs little memory.
 fn median_slack_by_category(
-    ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
+    ranges: [Option<(usize, Span)>; NpuTimeCategory::COUNT - 1],
     limits: &LatestTimesOfRun<'_>,
     on_path: &[bool],
-) -> [Option<Span>; TimeCategory::COUNT - 1] {
+) -> [Option<Span>; NpuTimeCategory::COUNT - 1] {
     let run = limits.run;
-    let mut about = [const { Vec::new() }; TimeCategory::COUNT - 1];
+    let mut about = [const { Vec::new() }; NpuTimeCategory::COUNT - 1];
     for instance in &run.relations.instances {
         for node in instance.graph.nodes() {
             let number = instance.node_number(node);
-            let category = TimeCategory::from_node_kind(instance.graph.kind(node));
+            let category = NpuTimeCategory::from_node_kind(instance.graph.kind(node));
             let Some(category) = category.filter(|_| !on_path[number]) else {
                 continue;
             };
@@ -215,7 +215,7 @@ fn median_slack_by_category(
             }
         }
     }
-    let mut medians = [None; TimeCategory::COUNT - 1];
+    let mut medians = [None; NpuTimeCategory::COUNT - 1];
     for ((median, range), nodes) in medians.iter_mut().zip(ranges).zip(&mut about) {
         *median = range.map(|(_, left)| weighted_median(nodes, left));
     }

@@ -1,9 +1,11 @@
 //! Tables about the critical path.
 
 use super::CriticalPathSummary;
+use crate::NpuTimeCategory;
 use crate::Report;
-use crate::TimeCategory;
-use crate::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
+use crate::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+};
 use crate::summary::{format_thousands, kind_label};
 use crate::table::{left_aligned_column, right_aligned_column};
 use crate::text::format_share;
@@ -13,13 +15,13 @@ use chakram_base::units::{Span, Time};
 const NAMED: usize = 3;
 
 /// Returns a table of the path's time and the slack, by category.
-pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
         return Vec::new();
     };
-    let mut section = ReportSection::new(
-        SectionId::CriticalPath,
+    let mut section = ReportTableWithNotes::new(
+        ReportTableSubject::CriticalPath,
         [
             left_aligned_column("CRITICAL PATH", 24),
             right_aligned_column("time", 14),
@@ -30,11 +32,11 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportS
         ],
     );
     let makespan = report.outcome.makespan;
-    for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
+    for ((part, name), key) in NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS) {
         let time = path.parts[*part as usize];
         let name = match part {
-            TimeCategory::Communication => "communication",
-            TimeCategory::Idle => "launch order, late start",
+            NpuTimeCategory::Communication => "communication",
+            NpuTimeCategory::Idle => "launch order, late start",
             _ => name,
         };
         let slack = path.slack.iter().position(|row| row.category == key);
@@ -73,10 +75,10 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportS
 
 /// Returns the table of the path's longest segments. The segments come from the pictures, so without pictures the table
 /// is empty.
-fn build_longest_parts_section(report: &Report) -> ReportSection {
+fn build_longest_parts_section(report: &Report) -> ReportTableWithNotes {
     let makespan = report.outcome.makespan;
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::CriticalPath,
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::CriticalPath,
         [
             left_aligned_column("LONGEST PIECES", 46),
             left_aligned_column("category", 14),
@@ -90,7 +92,7 @@ fn build_longest_parts_section(report: &Report) -> ReportSection {
     let pieces = pictures.flat_map(|pictures| &pictures.longest_on_path);
     for (i, one) in pieces.enumerate() {
         let at = |field: &str| format!("/pictures/longest_on_path/{i}/{field}");
-        let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+        let named = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
         let mut named = named.filter(|(_, key)| *key == one.category);
         let category = named.next().map_or("", |((_, name), _)| *name);
         let name = match one.name.as_str() {
@@ -112,9 +114,9 @@ fn build_longest_parts_section(report: &Report) -> ReportSection {
 }
 
 /// Returns the table of the operators that take most time on the path.
-fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
-    let mut section = ReportSection::with_aligned_columns(
-        SectionId::CriticalPath,
+fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportTableWithNotes {
+    let mut section = ReportTableWithNotes::with_aligned_columns(
+        ReportTableSubject::CriticalPath,
         [
             left_aligned_column("LONGEST ON THE PATH", 46),
             left_aligned_column("kind", 14),

@@ -2,7 +2,7 @@
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known_index};
-use crate::{CriticalPathSegment, TimeCategory};
+use crate::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::units::Time;
 use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
@@ -83,7 +83,7 @@ impl RunRecorder<'_> {
         let Some(&last) = self.completed.last() else {
             return path;
         };
-        let mut push = |number: usize, from: Time, to: Time, category: TimeCategory| {
+        let mut push = |number: usize, from: Time, to: Time, category: NpuTimeCategory| {
             let RunNode { instance, node } = self.relations.node_at_number(number);
             if from < to {
                 path.push(CriticalPathSegment {
@@ -103,7 +103,7 @@ impl RunRecorder<'_> {
             let kind = self
                 .relations
                 .kind_of(self.relations.node_at_number(number));
-            let category = TimeCategory::from_node_kind(kind).unwrap_or(TimeCategory::Idle);
+            let category = NpuTimeCategory::from_node_kind(kind).unwrap_or(NpuTimeCategory::Idle);
             push(number, start, end, category);
             let mut lane = self
                 .previous_on_lane(origin)
@@ -117,24 +117,24 @@ impl RunRecorder<'_> {
                     lane = self.previous_on_lane(origin);
                     let lane_free = lane.map_or(Time::ZERO, |lane| self.times[lane].end);
                     let free = self.ready_time_of(origin).max(lane_free).min(start);
-                    push(origin, free, start, TimeCategory::Idle);
+                    push(origin, free, start, NpuTimeCategory::Idle);
                     (start, lane) = (free, lane.filter(|_| lane_free == free));
                 }
             }
             if self.ready_time_of(origin) == start {
                 let free = self.end_of_dependencies(origin);
-                push(origin, free, start, TimeCategory::Host);
+                push(origin, free, start, NpuTimeCategory::Host);
                 match known_index(self.freed_by[origin].cause) {
                     Some(cause) => number = cause,
                     None => {
-                        push(origin, Time::ZERO, free, TimeCategory::Idle);
+                        push(origin, Time::ZERO, free, NpuTimeCategory::Idle);
                         break;
                     }
                 }
             } else if let Some(lane) = lane {
                 number = lane;
             } else {
-                push(origin, Time::ZERO, start, TimeCategory::Idle);
+                push(origin, Time::ZERO, start, NpuTimeCategory::Idle);
                 break;
             }
         }

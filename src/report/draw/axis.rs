@@ -1,6 +1,6 @@
 //! Maps values to positions along an axis, and chooses the values to label.
 
-use super::ValueFormat;
+use super::AxisValueFormatFn;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
 /// Maps a value range to a range of positions in drawing units.
@@ -103,7 +103,7 @@ impl AxisScale {
         &self,
         svg: &mut SvgDrawing,
         area: DrawingRect,
-        format: ValueFormat<'_>,
+        format: AxisValueFormatFn<'_>,
     ) {
         let foot = area.y + area.height;
         for tick in self.tick_values() {
@@ -118,7 +118,7 @@ impl AxisScale {
         &self,
         svg: &mut SvgDrawing,
         area: DrawingRect,
-        format: ValueFormat<'_>,
+        format: AxisValueFormatFn<'_>,
     ) {
         for tick in self.tick_values() {
             let y = self.position_of_value(tick);

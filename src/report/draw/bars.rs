@@ -1,6 +1,6 @@
 //! Charts of stacked bars, one bar per row.
 
-use super::ValueFormat;
+use super::AxisValueFormatFn;
 use super::rows::RowChart;
 
 /// A part of a bar.
@@ -26,7 +26,7 @@ pub struct BarRow {
 }
 
 /// Draws one bar per row over an axis from 0 to `most`. The drawing's accessible name is `name`.
-pub fn draw_bars(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>) -> String {
+pub fn draw_bars(name: &str, rows: &[BarRow], most: u64, format: AxisValueFormatFn<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), most, format);
     for (i, row) in rows.iter().enumerate() {
         chart.draw_label(i, &row.label);

@@ -1,6 +1,6 @@
 //! Gantt charts: rows of intervals.
 
-use super::ValueFormat;
+use super::AxisValueFormatFn;
 use super::rows::RowChart;
 use super::svg::{DrawingRect, SvgDrawing};
 use std::collections::BTreeMap;
@@ -29,7 +29,12 @@ pub struct GanttRow {
 }
 
 /// Draws `rows` over an axis from 0 to `end`. The drawing's accessible name is `name`.
-pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -> String {
+pub fn draw_gantt(
+    name: &str,
+    rows: &[GanttRow],
+    end: u64,
+    format: AxisValueFormatFn<'_>,
+) -> String {
     let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
         chart.draw_label(i, &row.label);

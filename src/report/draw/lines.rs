@@ -2,14 +2,14 @@
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing};
-use super::{FOOT, ValueFormat, WIDTH};
+use super::{AxisValueFormatFn, FOOT, WIDTH};
 
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 80.0;
 
 /// A line of a step chart.
 #[derive(Clone, Debug)]
-pub struct LineSeries {
+pub struct StepChartLine {
     /// Name of the line.
     pub label: String,
     /// Times in ascending order, each with the value that applies from then on.
@@ -27,9 +27,9 @@ pub fn colour_of_line(line: usize) -> usize {
 /// Draws lines up to time `end`. If a value exceeds a third of `limit`, also draws a dashed line at `limit`.
 pub fn draw_lines(
     name: &str,
-    series: &[LineSeries],
+    series: &[StepChartLine],
     (end, limit): (u64, Option<u64>),
-    formats: (ValueFormat<'_>, ValueFormat<'_>),
+    formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>),
 ) -> String {
     let values = series.iter().flat_map(|one| one.points.iter());
     let most = values.map(|(_, value)| *value).max().unwrap_or(0);

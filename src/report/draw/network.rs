@@ -42,7 +42,7 @@ pub struct NetworkLink {
 
 /// Nodes and their links, drawn as one picture.
 #[derive(Clone, Debug, Default)]
-pub struct NetworkGroup {
+pub struct NetworkPicture {
     /// Title above the group.
     pub title: String,
     /// Nodes of the group; nodes other than hubs are placed around the circle in this order.
@@ -51,7 +51,7 @@ pub struct NetworkGroup {
     pub links: Vec<NetworkLink>,
 }
 
-impl NetworkGroup {
+impl NetworkPicture {
     /// Returns true if the group is drawn as a line: it has no hub and few nodes, and links connect only adjacent
     /// nodes.
     fn is_line(&self) -> bool {
@@ -62,9 +62,9 @@ impl NetworkGroup {
 }
 
 /// Draws each group as a circle with its hubs in the middle, or as a line if links connect only adjacent nodes.
-pub fn draw_network_circles(name: &str, groups: &[NetworkGroup]) -> String {
+pub fn draw_network_circles(name: &str, groups: &[NetworkPicture]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
-    let side = match groups.iter().all(NetworkGroup::is_line) {
+    let side = match groups.iter().all(NetworkPicture::is_line) {
         true => LINE,
         false => SIDE,
     };
@@ -124,7 +124,7 @@ pub fn draw_network_circles(name: &str, groups: &[NetworkGroup]) -> String {
 /// ends of a row or column is drawn as a short stub at each end.
 pub fn draw_network_grid(
     name: &str,
-    group: &NetworkGroup,
+    group: &NetworkPicture,
     places: &[[u32; 2]],
     size: [u32; 2],
 ) -> String {

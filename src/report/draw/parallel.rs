@@ -9,7 +9,7 @@ const SIDE: f64 = 70.0;
 
 /// The axis of a property.
 #[derive(Clone, Debug)]
-pub struct CoordinateAxis {
+pub struct ParallelCoordinateAxis {
     /// Name of the property.
     pub name: String,
     /// Labelled values from bottom to top: each has a position from 0 to 1, and a label.
@@ -18,7 +18,7 @@ pub struct CoordinateAxis {
 
 /// The line of an item.
 #[derive(Clone, Debug)]
-pub struct CoordinateLine {
+pub struct ParallelCoordinateLine {
     /// Position of the item's value on each axis, from 0 (bottom) to 1 (top).
     pub places: Vec<f64>,
     /// Index of the line's series.
@@ -30,8 +30,8 @@ pub struct CoordinateLine {
 /// Draws the lines over the axes. Later lines cover earlier ones.
 pub fn draw_parallel_coordinates(
     name: &str,
-    axes: &[CoordinateAxis],
-    lines: &[CoordinateLine],
+    axes: &[ParallelCoordinateAxis],
+    lines: &[ParallelCoordinateLine],
 ) -> String {
     let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
     let gap = (WIDTH - 2.0 * SIDE) / (axes.len().max(2) - 1) as f64;
@@ -71,11 +71,11 @@ mod tests {
 
     #[test]
     fn lines_go_from_axis_to_axis() {
-        let axis = |name: &str| CoordinateAxis {
+        let axis = |name: &str| ParallelCoordinateAxis {
             name: name.to_owned(),
             values: vec![(0.0, "1".to_owned()), (1.0, "2".to_owned())],
         };
-        let line = CoordinateLine {
+        let line = ParallelCoordinateLine {
             places: vec![0.0, 1.0],
             series: 3,
             title: "row <1>".to_owned(),

@@ -2,7 +2,7 @@
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
-use super::{FOOT, ValueFormat, WIDTH, gantt};
+use super::{AxisValueFormatFn, FOOT, WIDTH, gantt};
 
 /// Height of the place-name row, in drawing units.
 const NAMES: f64 = 18.0;
@@ -24,7 +24,7 @@ pub fn draw_ribbon(
     name: &str,
     stretches: &[RibbonStretch],
     end: u64,
-    format: ValueFormat<'_>,
+    format: AxisValueFormatFn<'_>,
 ) -> String {
     let mut svg = SvgDrawing::new(WIDTH, NAMES + HEIGHT + FOOT);
     let area = DrawingRect {

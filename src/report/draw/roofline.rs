@@ -1,7 +1,7 @@
 //! Roofline charts: Roofline charts: FLOPs per second of kernels against FLOPs per byte, on logarithmic axes, below the
 //! peak rates of the kernels' NPUs.
 
-use super::ValueFormat;
+use super::AxisValueFormatFn;
 use super::axis::AxisScale;
 use super::scatter::{ScatterPoint, chart_area, start_chart_with_axes, value_range};
 use super::svg::TextAnchor;
@@ -25,7 +25,7 @@ pub fn draw_roofline(
     name: &str,
     points: &[ScatterPoint],
     roofs: &[RooflineBound],
-    formats: (ValueFormat<'_>, ValueFormat<'_>),
+    formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>),
 ) -> String {
     let ridges = roofs.iter().map(|roof| roof.flops_per_s / roof.bytes_per_s);
     let across = points.iter().map(|point| point.x).chain(ridges);

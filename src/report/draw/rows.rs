@@ -2,7 +2,7 @@
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
-use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
+use super::{AxisValueFormatFn, FOOT, LABELS, ROW, WIDTH};
 use crate::text::cut_middle;
 
 /// A chart of rows, while it is being drawn.
@@ -13,7 +13,7 @@ pub(super) struct RowChart {
 
 impl RowChart {
     /// Starts a chart with `rows` rows, and draws the axis from 0 to `most`.
-    pub fn new(rows: usize, most: u64, format: ValueFormat<'_>) -> Self {
+    pub fn new(rows: usize, most: u64, format: AxisValueFormatFn<'_>) -> Self {
         let height = ROW * rows as f64;
         let mut svg = SvgDrawing::new(WIDTH, height + FOOT);
         let area = DrawingRect {

@@ -2,7 +2,7 @@
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
-use super::{FOOT, ValueFormat, WIDTH};
+use super::{AxisValueFormatFn, FOOT, WIDTH};
 
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 80.0;
@@ -66,7 +66,7 @@ pub struct ScatterChart<'a> {
 
 impl ScatterChart<'_> {
     /// Draws the chart; `formats` format the values of the horizontal and the vertical axis.
-    pub fn draw_chart(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
+    pub fn draw_chart(&self, formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>)) -> String {
         let points = self.points.iter().map(|point| (point.x, point.y));
         let ways = self.lines.iter().flat_map(|line| line.way.iter().copied());
         let values: Vec<(f64, f64)> = points.chain(ways).collect();
@@ -136,7 +136,7 @@ pub(super) fn start_chart_with_axes(
     area: DrawingRect,
     (right, up): (AxisScale, AxisScale),
     names: (&str, &str),
-    formats: (ValueFormat<'_>, ValueFormat<'_>),
+    formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>),
 ) -> SvgDrawing {
     let foot = area.y + area.height;
     let mut svg = SvgDrawing::new(WIDTH, foot + FOOT + 16.0);
@@ -162,7 +162,7 @@ pub fn draw_scatter(
     name: &str,
     points: &[ScatterPoint],
     names: (&str, &str),
-    formats: (ValueFormat<'_>, ValueFormat<'_>),
+    formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>),
 ) -> String {
     let chart = ScatterChart {
         name,

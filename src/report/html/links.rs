@@ -2,7 +2,7 @@
 
 use super::page::{escape_html, render_figure_with_scale};
 use crate::Report;
-use crate::draw::network::{self, NetworkGroup, NetworkLink, NetworkNode};
+use crate::draw::network::{self, NetworkLink, NetworkNode, NetworkPicture};
 use crate::links::{LinkReport, LinkRow};
 use crate::tiles::TileUse;
 use chakram_base::units::{Bytes, Span, format_percent};
@@ -140,7 +140,7 @@ fn group_of(
     rows: &[&LinkRow],
     left_out: usize,
     load: impl Fn(&LinkRow) -> (f64, u32),
-) -> NetworkGroup {
+) -> NetworkPicture {
     let mut names: Vec<&str> = rows.iter().flat_map(|row| [&*row.from, &*row.to]).collect();
     names.sort_by_key(|name| (parse_npu_name(name).is_none(), parse_npu_name(name), *name));
     names.dedup();
@@ -181,7 +181,7 @@ fn group_of(
         0 => String::new(),
         more => format!("; {more} links less busy are left out"),
     };
-    NetworkGroup {
+    NetworkPicture {
         title: title + &cut,
         nodes: nodes.collect(),
         links: links.collect(),
@@ -238,7 +238,7 @@ fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
             format_load_percent(part(link.busy))
         ),
     });
-    let group = NetworkGroup {
+    let group = NetworkPicture {
         title: String::new(),
         nodes: nodes.collect(),
         links: links.collect(),

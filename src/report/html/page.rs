@@ -1,7 +1,7 @@
 //! HTML building blocks of a page.
 
 use crate::draw::escape_markup;
-use crate::section::{ReportSection, SectionCell};
+use crate::section::{ReportTableWithNotes, SectionCell};
 use crate::text::clip_middle;
 use std::fmt::{Display, Write};
 
@@ -104,7 +104,7 @@ pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Renders a table of a report, with its notes.
-pub(super) fn render_report_table(section: &ReportSection) -> String {
+pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {

@@ -5,7 +5,7 @@ use super::page::{escape_html, render_figure, render_figure_with_scale, shorten_
 use crate::Report;
 use crate::collectives::CollectiveTally;
 use crate::collectives::table::group_collective_rows;
-use crate::draw::lines::{self, LineSeries};
+use crate::draw::lines::{self, StepChartLine};
 use crate::draw::map;
 use crate::draw::roofline::{self, RooflineBound};
 use crate::draw::scatter::{self, ScatterPoint};
@@ -29,7 +29,7 @@ pub fn render_memory_section(report: &Report) -> String {
         .filter(|all| !all.memory.is_empty())
     {
         let runs = group_equal_memory_rows(&report.memory);
-        let series = pictures.memory.iter().map(|curve| LineSeries {
+        let series = pictures.memory.iter().map(|curve| StepChartLine {
             label: {
                 let mut runs = runs.iter();
                 let own = runs.find(|(_, run)| run.iter().any(|row| row.rank == curve.rank));

@@ -2,8 +2,8 @@
 
 use super::format_axis_time;
 use super::page::render_figure;
+use crate::NpuTimeCategory;
 use crate::Report;
-use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
 use crate::draw::ribbon::{self, RibbonStretch};
@@ -20,28 +20,31 @@ const ROWS: usize = 64;
 const BACKWARD: usize = 5;
 
 /// Returns the colour series of a category; idle time is grey.
-fn colour_series_of_category(part: TimeCategory) -> usize {
+fn colour_series_of_category(part: NpuTimeCategory) -> usize {
     match part {
-        TimeCategory::Compute => 0,
-        TimeCategory::Communication => 1,
-        TimeCategory::Memory => 2,
-        TimeCategory::Host => 3,
-        TimeCategory::Idle => 4,
-        TimeCategory::Bubble => 6,
+        NpuTimeCategory::Compute => 0,
+        NpuTimeCategory::Communication => 1,
+        NpuTimeCategory::Memory => 2,
+        NpuTimeCategory::Host => 3,
+        NpuTimeCategory::Idle => 4,
+        NpuTimeCategory::Bubble => 6,
     }
 }
 
 /// Returns the colour series and name of each category, for legends.
 fn list_category_colours() -> Vec<(usize, &'static str)> {
-    TimeCategory::ALL
+    NpuTimeCategory::ALL
         .iter()
         .map(|(part, name)| (colour_series_of_category(*part), *name))
         .collect()
 }
 
 /// Returns the parts of a bar, one per category. Each tooltip shows the category's share of `whole`.
-fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
-    let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
+fn bar_parts(times: &[Span; NpuTimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
+    let named = NpuTimeCategory::ALL
+        .iter()
+        .zip(NpuTimeCategory::KEYS)
+        .zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {
         series: colour_series_of_category(*part),
         key,
@@ -52,8 +55,8 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
 }
 
 /// Renders bars of time by category on one axis. The length of a bar is the sum of its times.
-pub fn render_time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
-    let whole = |times: &[Span; TimeCategory::COUNT]| {
+pub fn render_time_bars(name: &str, rows: &[(&str, [Span; NpuTimeCategory::COUNT])]) -> String {
+    let whole = |times: &[Span; NpuTimeCategory::COUNT]| {
         let sum = times
             .iter()
             .fold(0, |sum: u64, time| sum.saturating_add(time.0));
@@ -73,7 +76,7 @@ pub fn render_time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]
 /// times.
 pub fn render_breakdown_section(report: &Report) -> String {
     let makespan = report.outcome.makespan;
-    let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);
+    let parts = |times: &[Span; NpuTimeCategory::COUNT]| bar_parts(times, makespan);
     let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && a.time.parts == b.time.parts;
     let runs: Vec<_> = report.rows.chunk_by(alike).collect();
     let mut rows = vec![BarRow {
@@ -103,10 +106,10 @@ pub fn render_breakdown_section(report: &Report) -> String {
 /// series of its category.
 fn colour_series_of_span(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
-    let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+    let mut keyed = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
     let category = keyed.find(|(_, key)| *key == span.category);
-    match category.map_or(TimeCategory::Idle, |((part, _), _)| *part) {
-        TimeCategory::Compute if backward => BACKWARD,
+    match category.map_or(NpuTimeCategory::Idle, |((part, _), _)| *part) {
+        NpuTimeCategory::Compute if backward => BACKWARD,
         other => colour_series_of_category(other),
     }
 }

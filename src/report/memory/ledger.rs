@@ -3,7 +3,7 @@
 //! Sums cannot overflow, because 2^32 nodes times 5 classes times 2^64 bytes is below 2^127. Results are capped at 2^64 -
 //! 1 bytes.
 
-use super::{BytesByClass, MemoryPeak, NpuMemoryTotals};
+use super::{BytesByTensorClass, MemoryPeak, NpuMemoryTotals};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::TensorClass;
@@ -94,7 +94,7 @@ struct RareLedgerFields<S> {
     first_short: Option<NodeIndex>,
 }
 
-fn cap_class_sums<S: ByteSum>(sums: &ClassSums<S>) -> BytesByClass {
+fn cap_class_sums<S: ByteSum>(sums: &ClassSums<S>) -> BytesByTensorClass {
     sums.map(ByteSum::to_capped_bytes)
 }
 
@@ -117,7 +117,7 @@ impl<S: ByteSum> MemoryLedger<S> {
 
     /// Records the allocations of `node` when it is issued.
     #[inline]
-    pub fn allocate_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass) {
+    pub fn allocate_bytes(&mut self, node: NodeIndex, bytes: &BytesByTensorClass) {
         let mut all = 0;
         for (sum, bytes) in self.fresh.iter_mut().zip(bytes) {
             *sum += S::from_bytes(*bytes);
@@ -133,7 +133,7 @@ impl<S: ByteSum> MemoryLedger<S> {
     /// Records the frees of `node` when it completes; `fresh` is true if the node was also issued at this
     /// instant.
     #[inline]
-    pub fn free_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
+    pub fn free_bytes(&mut self, node: NodeIndex, bytes: &BytesByTensorClass, fresh: bool) {
         let mut short = false;
         for (i, bytes) in bytes.iter().enumerate() {
             if *bytes == 0 {
@@ -168,7 +168,7 @@ impl<S: ByteSum> MemoryLedger<S> {
     /// Ends the current instant and begins the instant `now`. If memory changed during the old instant, returns the old
     /// instant and the bytes allocated at its end.
     #[inline]
-    pub fn begin_instant(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
+    pub fn begin_instant(&mut self, now: Time) -> Option<(Time, BytesByTensorClass)> {
         let over = std::mem::replace(&mut self.now, now);
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -190,7 +190,7 @@ impl<S: ByteSum> MemoryLedger<S> {
     }
 
     /// Ends the last instant; returns the same result as [`Self::begin_instant`].
-    pub fn end_instant(&mut self) -> Option<(Time, BytesByClass)> {
+    pub fn end_instant(&mut self) -> Option<(Time, BytesByTensorClass)> {
         self.begin_instant(Time::END)
     }
 
@@ -219,7 +219,7 @@ mod tests {
     const NODES: [NodeIndex; 4] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
 
     /// Returns `count` bytes of activations.
-    fn bytes(count: u64) -> BytesByClass {
+    fn bytes(count: u64) -> BytesByTensorClass {
         [0, 0, 0, count, 0]
     }
 

@@ -5,7 +5,7 @@ use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
 use crate::section::{
-    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote, SectionRow,
     group_adjacent_rows,
 };
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -52,7 +52,7 @@ fn sum(classes: &[u64]) -> u64 {
 }
 
 /// Returns the memory table, fullest memory first. If no trace records allocations, the result is empty.
-pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
     if report.memory.is_empty() {
         return Vec::new();
     }
@@ -66,7 +66,7 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
     columns.extend(
         classes.map(|(class, name)| right_aligned_column(name, column_width_of_class(*class))),
     );
-    let mut section = ReportSection::new(SectionId::Memory, columns);
+    let mut section = ReportTableWithNotes::new(ReportTableSubject::Memory, columns);
     let runs = group_equal_memory_rows(&report.memory);
     let shown = medium.max_rows_shown(ROWS);
     for (i, run) in runs.iter().take(shown) {

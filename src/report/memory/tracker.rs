@@ -2,7 +2,7 @@
 //! current instant from earlier nodes.
 
 use super::ledger::{ByteSum, MemoryLedger};
-use super::{BytesByClass, NpuMemoryTotals};
+use super::{BytesByTensorClass, NpuMemoryTotals};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
@@ -11,7 +11,7 @@ use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
 /// An instant with no further events, and the bytes allocated at its end, by class.
-pub type EndedInstant = (Time, BytesByClass);
+pub type BytesAtInstantEnd = (Time, BytesByTensorClass);
 
 /// Tracks the memory that each instance allocates and frees.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl<'a> MemoryTracker<'a> {
         now: Time,
         instance: InstanceId,
         node: NodeIndex,
-    ) -> Option<EndedInstant> {
+    ) -> Option<BytesAtInstantEnd> {
         match self.narrow.get_mut(instance.index()) {
             Some(of) => of.issue_node(now, node),
             None => self.wide.get_mut(instance.index())?.issue_node(now, node),
@@ -92,7 +92,7 @@ impl<'a> MemoryTracker<'a> {
         now: Time,
         instance: InstanceId,
         node: NodeIndex,
-    ) -> Option<EndedInstant> {
+    ) -> Option<BytesAtInstantEnd> {
         match self.narrow.get_mut(instance.index()) {
             Some(of) => of.complete_node(now, node),
             None => self
@@ -126,7 +126,7 @@ impl<'a> MemoryTracker<'a> {
 
     /// Ends the last instant of every instance. For each instance whose memory changed at its last instant, returns
     /// that instant and the allocated bytes.
-    pub fn end_all_instances(&mut self) -> Vec<(InstanceId, EndedInstant)> {
+    pub fn end_all_instances(&mut self) -> Vec<(InstanceId, BytesAtInstantEnd)> {
         let narrow = self.narrow.iter_mut().map(|of| of.ledger.end_instant());
         let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end_instant())));
         ends.filter_map(|(i, over)| Some((InstanceId(i), over?)))
@@ -182,7 +182,7 @@ impl<S: ByteSum> TrackedInstance<'_, S> {
     }
 
     #[inline]
-    fn begin_instant(&mut self, now: Time) -> Option<EndedInstant> {
+    fn begin_instant(&mut self, now: Time) -> Option<BytesAtInstantEnd> {
         if now == self.ledger.current_instant() {
             return None;
         }
@@ -193,7 +193,7 @@ impl<S: ByteSum> TrackedInstance<'_, S> {
     }
 
     #[inline]
-    fn issue_node(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
+    fn issue_node(&mut self, now: Time, node: NodeIndex) -> Option<BytesAtInstantEnd> {
         let MemoryChanges { allocates, .. } = self.graph.memory_changes_of(node)?;
         let (word, bit) = (node.index() / 64, node.index() % 64);
         if self
@@ -211,7 +211,7 @@ impl<S: ByteSum> TrackedInstance<'_, S> {
     }
 
     #[inline]
-    fn complete_node(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
+    fn complete_node(&mut self, now: Time, node: NodeIndex) -> Option<BytesAtInstantEnd> {
         let MemoryChanges { frees, .. } = self.graph.memory_changes_of(node)?;
         if let Some(done) = &mut self.complete {
             let (word, bit) = (&mut done[node.index() / 64], 1 << (node.index() % 64));

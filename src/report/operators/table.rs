@@ -3,12 +3,12 @@
 use super::OperatorTime;
 use crate::Report;
 use crate::csv::CsvColumn;
-use crate::section::{ReportMedium, ReportSection, SectionCell, SectionId};
+use crate::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
 use crate::summary::kind_label;
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Span;
 use chakram_trace::format::append_name_family;
-use chakram_trace::graph::{Interner, NameTable, NodeKind};
+use chakram_trace::graph::{Interner, NodeKind, StringArenaInterner};
 
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
@@ -28,7 +28,7 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 ];
 
 /// Returns the tables of the operators that take the longest time. Host operators have their own table.
-pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
     let families = combine_operator_families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
@@ -60,7 +60,7 @@ fn build_slowest_section(
     (families, rows): (&[OperatorTime], usize),
     whole: Span,
     medium: ReportMedium,
-) -> ReportSection {
+) -> ReportTableWithNotes {
     let mut columns = vec![
         left_aligned_column(title, 46),
         left_aligned_column("kind", 14),
@@ -88,7 +88,8 @@ fn build_slowest_section(
             right_aligned_column("bandwidth", 0),
         ]);
     }
-    let mut section = ReportSection::with_aligned_columns(SectionId::Operators, columns);
+    let mut section =
+        ReportTableWithNotes::with_aligned_columns(ReportTableSubject::Operators, columns);
     let shown = medium.max_rows_shown(rows);
     for operator in families.iter().take(shown) {
         let name = match operator.name.as_str() {
@@ -123,7 +124,7 @@ pub(crate) fn format_rate(rate: f64) -> String {
 /// Combines operators whose names differ only in step or layer numbers, as in `step*/layer*/norm`. The result is sorted
 /// by time, longest first, then by name and kind.
 pub fn combine_operator_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
-    let mut names = NameTable::default();
+    let mut names = StringArenaInterner::default();
     // Assigns a number to each pair of family and kind.
     let mut places = Interner::default();
     let mut families: Vec<OperatorTime> = Vec::new();

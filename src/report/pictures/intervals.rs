@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 /// An interval with its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PictureInterval<K> {
+pub struct KeyedInterval<K> {
     pub from: Time,
     pub to: Time,
     pub key: K,
@@ -14,13 +14,13 @@ pub struct PictureInterval<K> {
 
 /// Contiguous intervals in order of time.
 #[derive(Clone, Debug)]
-pub struct PictureIntervals<K> {
-    kept: Vec<PictureInterval<K>>,
+pub struct ContiguousIntervals<K> {
+    kept: Vec<KeyedInterval<K>>,
     /// Maximum number of intervals stored during a replay.
     limit: usize,
 }
 
-impl<K: Copy + Ord> PictureIntervals<K> {
+impl<K: Copy + Ord> ContiguousIntervals<K> {
     /// Creates an empty sequence that stores at most `limit` intervals.
     pub const fn new(limit: usize) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl<K: Copy + Ord> PictureIntervals<K> {
         }
         match self.kept.last_mut() {
             Some(last) if last.key == key => last.to = to,
-            _ => self.kept.push(PictureInterval { from, to, key }),
+            _ => self.kept.push(KeyedInterval { from, to, key }),
         }
         if self.kept.len() > self.limit {
             self.kept = merge_short_intervals(&self.kept, Span(to.0 / (self.limit as u64 / 4)));
@@ -45,7 +45,7 @@ impl<K: Copy + Ord> PictureIntervals<K> {
     }
 
     /// Returns the `count` longest of the stored intervals.
-    pub fn longest_intervals(&self, count: usize) -> Vec<PictureInterval<K>> {
+    pub fn longest_intervals(&self, count: usize) -> Vec<KeyedInterval<K>> {
         let mut all = self.kept.clone();
         all.sort_by_key(|one| (Reverse(one.to.since(one.from)), one.from));
         all.truncate(count);
@@ -53,7 +53,7 @@ impl<K: Copy + Ord> PictureIntervals<K> {
     }
 
     /// Returns the intervals. Adjacent intervals are merged if their total length is at most `resolution`.
-    pub fn to_intervals(&self, resolution: Span) -> Vec<PictureInterval<K>> {
+    pub fn to_intervals(&self, resolution: Span) -> Vec<KeyedInterval<K>> {
         merge_short_intervals(&self.kept, resolution)
     }
 }
@@ -61,15 +61,15 @@ impl<K: Copy + Ord> PictureIntervals<K> {
 /// Merges adjacent intervals if their total length is at most `resolution`. A merged interval gets the key that takes
 /// most of its time.
 fn merge_short_intervals<K: Copy + Ord>(
-    all: &[PictureInterval<K>],
+    all: &[KeyedInterval<K>],
     resolution: Span,
-) -> Vec<PictureInterval<K>> {
-    let mut out: Vec<PictureInterval<K>> = Vec::new();
-    let mut push = |interval: PictureInterval<K>| match out.last_mut() {
+) -> Vec<KeyedInterval<K>> {
+    let mut out: Vec<KeyedInterval<K>> = Vec::new();
+    let mut push = |interval: KeyedInterval<K>| match out.last_mut() {
         Some(last) if last.key == interval.key => last.to = interval.to,
         _ => out.push(interval),
     };
-    let length = |interval: &PictureInterval<K>| interval.to.since(interval.from);
+    let length = |interval: &KeyedInterval<K>| interval.to.since(interval.from);
     let mut rest = all;
     while let Some(first) = rest.first() {
         let until = first.from + resolution;
@@ -86,7 +86,7 @@ fn merge_short_intervals<K: Copy + Ord>(
             }
         }
         let longest = sums.into_iter().max_by_key(|(_, time)| *time);
-        push(PictureInterval {
+        push(KeyedInterval {
             from: first.from,
             to: group[group.len() - 1].to,
             key: longest.map_or(first.key, |(key, _)| key),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn short_intervals_are_drawn_as_the_longest_among_them() {
-        let mut all = PictureIntervals::new(1 << 15);
+        let mut all = ContiguousIntervals::new(1 << 15);
         for (to, key) in [
             (100, 'a'),
             (103, 'b'),
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn endless_runs_keep_a_bounded_number() {
-        let mut all = PictureIntervals::new(1 << 15);
+        let mut all = ContiguousIntervals::new(1 << 15);
         for to in 1..1_000_000_u64 {
             all.extend(Time(to * 10), to % 3);
         }

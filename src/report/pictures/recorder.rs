@@ -1,13 +1,13 @@
 //! An observer that records data for a page's pictures.
 
-use super::intervals::{PictureInterval, PictureIntervals};
+use super::intervals::{ContiguousIntervals, KeyedInterval};
 use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
-use crate::memory::{self, EndedInstant, MemoryTracker};
-use crate::open_comms::{CommProgress, OpenComms};
+use crate::memory::{self, BytesAtInstantEnd, MemoryTracker};
+use crate::open_comms::{CommProgress, CommunicationsInProgress};
 use crate::section::group_adjacent_rows;
-use crate::stages::PipelineStages;
-use crate::{CollectiveRecord, CriticalPathSegment, NpuRow, Observer, Report, TimeCategory};
+use crate::stages::StageCrossingDetector;
+use crate::{CollectiveRecord, CriticalPathSegment, NpuRow, NpuTimeCategory, Observer, Report};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
@@ -39,18 +39,18 @@ const LONGEST: usize = 24;
 const UNNAMED: u32 = u32::MAX;
 
 /// Key of an interval: the category, and the index of the interval's name.
-type SpanKey = (u8, u32);
+type PictureIntervalKey = (u8, u32);
 
 /// State of a recorded rank.
 #[derive(Debug)]
 struct RecordedRankActivity {
     /// Number of nodes in progress, by category.
-    active: [u32; TimeCategory::COUNT - 1],
+    active: [u32; NpuTimeCategory::COUNT - 1],
     /// Communications in progress.
-    open: OpenComms,
+    open: CommunicationsInProgress,
     /// Name index of the kernel that started last.
     kernel: u32,
-    intervals: PictureIntervals<SpanKey>,
+    intervals: ContiguousIntervals<PictureIntervalKey>,
     /// Allocated bytes, from each of these times on.
     memory: Vec<(Time, u64)>,
 }
@@ -69,8 +69,8 @@ pub struct PictureRecorder<'a> {
     limit: usize,
     memory: MemoryTracker<'a>,
     traffic: TrafficCounter,
-    stages: PipelineStages<'a>,
-    path: PictureIntervals<(u32, SpanKey)>,
+    stages: StageCrossingDetector<'a>,
+    path: ContiguousIntervals<(u32, PictureIntervalKey)>,
 }
 
 impl<'a> PictureRecorder<'a> {
@@ -84,9 +84,9 @@ impl<'a> PictureRecorder<'a> {
         for at in watched {
             drawn[at] = Some(RecordedRankActivity {
                 active: Default::default(),
-                open: OpenComms::new(workload.graph_of(&workload.instances()[at])),
+                open: CommunicationsInProgress::new(workload.graph_of(&workload.instances()[at])),
                 kernel: 0,
-                intervals: PictureIntervals::new(limit),
+                intervals: ContiguousIntervals::new(limit),
                 memory: Vec::new(),
             });
         }
@@ -102,8 +102,8 @@ impl<'a> PictureRecorder<'a> {
             limit,
             memory: MemoryTracker::new(prepared),
             traffic: TrafficCounter::new(workload.rank_count()),
-            stages: PipelineStages::new(prepared),
-            path: PictureIntervals::new(1 << 15),
+            stages: StageCrossingDetector::new(prepared),
+            path: ContiguousIntervals::new(1 << 15),
         };
         // Index 0 must be the empty name, which means no kernel.
         this.intern_name(String::new());
@@ -127,16 +127,16 @@ impl<'a> PictureRecorder<'a> {
     ) -> Option<&mut RecordedRankActivity> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
-        let category = match category.unwrap_or(TimeCategory::Idle as usize) {
-            found if found == TimeCategory::Communication as usize => {
+        let category = match category.unwrap_or(NpuTimeCategory::Idle as usize) {
+            found if found == NpuTimeCategory::Communication as usize => {
                 match of.open.charged_comm() {
-                    Some((_, CommProgress::WaitsForStage)) => TimeCategory::Bubble as usize,
+                    Some((_, CommProgress::WaitsForStage)) => NpuTimeCategory::Bubble as usize,
                     _ => found,
                 }
             }
             found => found,
         };
-        let name = if category == TimeCategory::Compute as usize {
+        let name = if category == NpuTimeCategory::Compute as usize {
             of.kernel
         } else {
             0
@@ -149,7 +149,7 @@ impl<'a> PictureRecorder<'a> {
         &mut self,
         now: Time,
         instance: InstanceId,
-        category: TimeCategory,
+        category: NpuTimeCategory,
         begins: bool,
     ) {
         if let Some(of) = self.extend_current_interval(now, instance) {
@@ -163,7 +163,7 @@ impl<'a> PictureRecorder<'a> {
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
-        change: fn(&mut OpenComms, usize),
+        change: fn(&mut CommunicationsInProgress, usize),
     ) {
         if let Some(of) = &mut self.drawn[instance.index()] {
             let workload = self.prepared.workload();
@@ -172,7 +172,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    fn record_memory(&mut self, instance: InstanceId, over: Option<EndedInstant>) {
+    fn record_memory(&mut self, instance: InstanceId, over: Option<BytesAtInstantEnd>) {
         if let (Some((at, held)), Some(of)) = (over, &mut self.drawn[instance.index()]) {
             of.memory.push((
                 at,
@@ -200,7 +200,7 @@ impl<'a> PictureRecorder<'a> {
             .path
             .to_intervals(super::choose_resolution(makespan, 1));
         let longest = self.path.longest_intervals(LONGEST);
-        let on_path = |path: Vec<PictureInterval<(u32, SpanKey)>>| {
+        let on_path = |path: Vec<KeyedInterval<(u32, PictureIntervalKey)>>| {
             let spans = path.into_iter().map(|one| {
                 self.build_picture_span(one.from, one.to, one.key.1, Some(Rank(one.key.0)))
             });
@@ -223,14 +223,14 @@ impl<'a> PictureRecorder<'a> {
         &self,
         from: Time,
         to: Time,
-        (category, name): SpanKey,
+        (category, name): PictureIntervalKey,
         rank: Option<Rank>,
     ) -> PictureSpan {
         PictureSpan {
             from,
             to,
             rank,
-            category: TimeCategory::KEYS[category as usize].to_owned(),
+            category: NpuTimeCategory::KEYS[category as usize].to_owned(),
             name: self.names[name as usize].clone(),
         }
     }
@@ -249,8 +249,8 @@ impl<'a> PictureRecorder<'a> {
         for at in watched {
             stand_ins.entry(sort_of(at)).or_insert(at);
         }
-        let mut places: BTreeMap<Vec<(Time, SpanKey)>, usize> = BTreeMap::new();
-        let mut chosen: Vec<(Rank, u32, Vec<PictureInterval<SpanKey>>)> = Vec::new();
+        let mut places: BTreeMap<Vec<(Time, PictureIntervalKey)>, usize> = BTreeMap::new();
+        let mut chosen: Vec<(Rank, u32, Vec<KeyedInterval<PictureIntervalKey>>)> = Vec::new();
         let mut place_of: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         for at in order_ranks_by_interest(report) {
             let stand_in = match &self.drawn[at] {
@@ -286,7 +286,7 @@ impl<'a> PictureRecorder<'a> {
         chosen.sort_by_key(|(rank, ..)| *rank);
         let pictures = chosen.into_iter().map(|(rank, alike, intervals)| {
             let busy = intervals.into_iter();
-            let busy = busy.filter(|one| one.key.0 != TimeCategory::Idle as u8);
+            let busy = busy.filter(|one| one.key.0 != NpuTimeCategory::Idle as u8);
             RankPicture {
                 rank,
                 alike,
@@ -365,7 +365,7 @@ fn order_ranks_by_interest(report: &Report) -> Vec<usize> {
     let runs = memory::group_equal_memory_rows(&report.memory);
     let full = runs.iter().filter(|(_, run)| run[0].fits == Some(false));
     order.extend(full.filter_map(|(_, run)| place(run[0].rank)));
-    for (part, _) in TimeCategory::ALL {
+    for (part, _) in NpuTimeCategory::ALL {
         let ends = report.rows_with_extreme_time(part).into_iter();
         let ends = ends.flat_map(|(least, most)| [most.rank, least.rank]);
         order.extend(ends.filter_map(place));
@@ -445,14 +445,14 @@ impl Observer for PictureRecorder<'_> {
             let over = self.memory.on_issued(now, instance, node);
             self.record_memory(instance, over);
         }
-        let Some(category) = TimeCategory::from_node_kind(kind) else {
+        let Some(category) = NpuTimeCategory::from_node_kind(kind) else {
             return;
         };
         self.change_activity(now, instance, category, true);
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph_of(of);
-        if category == TimeCategory::Communication
+        if category == NpuTimeCategory::Communication
             && let Some(drawn) = &mut self.drawn[instance.index()]
         {
             let for_stage = self
@@ -489,25 +489,25 @@ impl Observer for PictureRecorder<'_> {
         }
         let over = self.memory.on_completed(now, instance, node);
         self.record_memory(instance, over);
-        if let Some(category) = TimeCategory::from_node_kind(kind) {
+        if let Some(category) = NpuTimeCategory::from_node_kind(kind) {
             self.change_activity(now, instance, category, false);
-            if category == TimeCategory::Communication {
-                self.update_open_comms(instance, node, OpenComms::end_comm);
+            if category == NpuTimeCategory::Communication {
+                self.update_open_comms(instance, node, CommunicationsInProgress::end_comm);
             }
         }
     }
 
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.extend_current_interval(now, instance);
-        self.update_open_comms(instance, node, OpenComms::begin_transfer);
+        self.update_open_comms(instance, node, CommunicationsInProgress::begin_transfer);
     }
 
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
-        self.change_activity(now, instance, TimeCategory::Host, true);
+        self.change_activity(now, instance, NpuTimeCategory::Host, true);
     }
 
     fn on_ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
-        self.change_activity(now, instance, TimeCategory::Host, false);
+        self.change_activity(now, instance, NpuTimeCategory::Host, false);
     }
 
     fn on_collective_ended(&mut self, record: &CollectiveRecord) {

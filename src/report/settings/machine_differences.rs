@@ -342,13 +342,15 @@ fn explain_dimensions(
     run: &ReplayedRun<'_>,
     of: &[usize],
     kind: &str,
-    messages: fn(&super::run_facts::DimensionUse) -> u64,
+    messages: fn(&super::run_facts::MachineDimensionTraffic) -> u64,
     as_long: impl Fn(&str) -> String,
 ) -> String {
     let uses: Vec<_> = of.iter().map(|&d| run.dimension_use(d)).collect();
     let names: Vec<String> = of.iter().map(|&d| run.dimension_name(d)).collect();
     let names = names.join(", ");
-    let any = |count: fn(&super::run_facts::DimensionUse) -> u64| uses.iter().any(|d| count(d) > 0);
+    let any = |count: fn(&super::run_facts::MachineDimensionTraffic) -> u64| {
+        uses.iter().any(|d| count(d) > 0)
+    };
     if any(|d| d.by_algorithms) || any(messages) {
         return as_long(&format!("transfers across {names}"));
     }

@@ -18,7 +18,7 @@ pub struct ReplayedRun<'a> {
 
 /// Amount of communication that crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct DimensionUse {
+pub(super) struct MachineDimensionTraffic {
     /// Number of (group, kind) pairs with collectives that are timed by algorithms.
     pub by_algorithms: u64,
     /// Number of (group, kind) pairs with collectives that are timed by measured curves.
@@ -82,9 +82,9 @@ impl ReplayedRun<'_> {
     }
 
     /// Returns how much communication crosses the dimension with this index.
-    pub(super) fn dimension_use(&self, index: usize) -> DimensionUse {
+    pub(super) fn dimension_use(&self, index: usize) -> MachineDimensionTraffic {
         let topology = self.prepared.machine().topology();
-        let mut found = DimensionUse::default();
+        let mut found = MachineDimensionTraffic::default();
         let groups: Vec<_> = self.prepared.group_views().collect();
         for row in &self.report.collectives {
             let npus = &groups[row.group_index as usize].extent.npus;

@@ -10,7 +10,8 @@
 //! instant, because viewers would sort such a slice after other slices.
 
 use super::events::{
-    ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
+    ArrowEnd, RankTrackId, TimelineCounterQuantity, TimelineEncoder, TimelineNodeDetails,
+    TimelineSlice,
 };
 use chakram_base::units::Time;
 use serde::Serialize;
@@ -19,9 +20,9 @@ use std::io::{self, Write};
 
 /// A time in units of 1/1024 us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ChromeTicks(u64);
+struct TimeIn1024thMicros(u64);
 
-impl ChromeTicks {
+impl TimeIn1024thMicros {
     const PER_US: u64 = 1024;
 
     fn nearest_tick(at: Time) -> Self {
@@ -40,7 +41,7 @@ const ARRIVAL: &str = "arrival";
 
 /// An event of the Chrome trace format.
 #[derive(Debug, Default, Serialize)]
-struct TraceEvent<'e> {
+struct ChromeTraceEvent<'e> {
     ph: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     bp: Option<&'static str>,
@@ -86,7 +87,7 @@ struct NodeEventArgs<'e> {
 }
 
 impl<'e> NodeEventArgs<'e> {
-    fn from_facts(facts: &'e NodeFacts<'_>) -> Self {
+    fn from_facts(facts: &'e TimelineNodeDetails<'_>) -> Self {
         Self {
             node: facts.node,
             name: facts.name,
@@ -130,7 +131,7 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    fn write_event(&mut self, event: &TraceEvent<'_>) {
+    fn write_event(&mut self, event: &ChromeTraceEvent<'_>) {
         let separator: &[u8] = if self.first { b"\n" } else { b",\n" };
         self.first = false;
         self.write_raw(separator);
@@ -140,13 +141,13 @@ impl<W: Write> ChromeEncoder<W> {
 
     /// Writes the values of a process's counter at one time.
     fn write_counter(&mut self, pid: u32, name: &str, at: Time, values: Map<String, Value>) {
-        self.write_event(&TraceEvent {
+        self.write_event(&ChromeTraceEvent {
             ph: "C",
             name,
             pid,
-            ts: Some(ChromeTicks::nearest_tick(at).to_micros()),
+            ts: Some(TimeIn1024thMicros::nearest_tick(at).to_micros()),
             args: Some(ChromeEventArgs::Held(values)),
-            ..TraceEvent::default()
+            ..ChromeTraceEvent::default()
         });
     }
 
@@ -161,13 +162,13 @@ impl<W: Write> ChromeEncoder<W> {
             ChromeEventArgs::Order { sort_index: order },
         ];
         for (name, args) in names.into_iter().zip(args) {
-            self.write_event(&TraceEvent {
+            self.write_event(&ChromeTraceEvent {
                 ph: "M",
                 name,
                 pid,
                 tid,
                 args: Some(args),
-                ..TraceEvent::default()
+                ..ChromeTraceEvent::default()
             });
         }
     }
@@ -177,20 +178,24 @@ impl<W: Write> ChromeEncoder<W> {
     /// beginning of a slice, but the receive's own slice may begin before the send.
     fn draw_arrow(
         &mut self,
-        track: TrackId,
+        track: RankTrackId,
         arrow: ArrowEnd,
-        start: ChromeTicks,
-        end: ChromeTicks,
+        start: TimeIn1024thMicros,
+        end: TimeIn1024thMicros,
     ) {
         let (phase, id, at) = match arrow {
             ArrowEnd::From(id) => ("s", id, start),
-            ArrowEnd::To(id) => ("f", id, ChromeTicks(end.0.saturating_sub(1)).max(start)),
+            ArrowEnd::To(id) => (
+                "f",
+                id,
+                TimeIn1024thMicros(end.0.saturating_sub(1)).max(start),
+            ),
         };
         let arrives = phase == "f" && start < at;
         if arrives {
             self.write_range_boundary("B", track, ARRIVAL, at);
         }
-        self.write_event(&TraceEvent {
+        self.write_event(&ChromeTraceEvent {
             ph: phase,
             bp: Some("e"),
             name: "message",
@@ -199,7 +204,7 @@ impl<W: Write> ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.to_micros()),
-            ..TraceEvent::default()
+            ..ChromeTraceEvent::default()
         });
         if arrives {
             self.write_range_boundary("E", track, ARRIVAL, end);
@@ -207,8 +212,14 @@ impl<W: Write> ChromeEncoder<W> {
     }
 
     /// Draws one end of a launch arrow (from a call to a node that it launched), at the beginning of the slice.
-    fn draw_launch_arrow(&mut self, track: TrackId, phase: &'static str, id: u64, at: ChromeTicks) {
-        self.write_event(&TraceEvent {
+    fn draw_launch_arrow(
+        &mut self,
+        track: RankTrackId,
+        phase: &'static str,
+        id: u64,
+        at: TimeIn1024thMicros,
+    ) {
+        self.write_event(&ChromeTraceEvent {
             ph: phase,
             bp: (phase == "f").then_some("e"),
             name: "launch",
@@ -217,24 +228,24 @@ impl<W: Write> ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.to_micros()),
-            ..TraceEvent::default()
+            ..ChromeTraceEvent::default()
         });
     }
 
     fn write_range_boundary(
         &mut self,
         phase: &'static str,
-        track: TrackId,
+        track: RankTrackId,
         name: &str,
-        at: ChromeTicks,
+        at: TimeIn1024thMicros,
     ) {
-        self.write_event(&TraceEvent {
+        self.write_event(&ChromeTraceEvent {
             ph: phase,
             name,
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.to_micros()),
-            ..TraceEvent::default()
+            ..ChromeTraceEvent::default()
         });
     }
 }
@@ -244,20 +255,20 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
         self.write_label(rank, None, name, rank);
     }
 
-    fn name_track(&mut self, track: TrackId, name: &str, order: u32) {
+    fn name_track(&mut self, track: RankTrackId, name: &str, order: u32) {
         self.write_label(track.rank, Some(track.lane), name, order);
     }
 
     fn is_visible(&self, start: Time, end: Time) -> bool {
-        ChromeTicks::nearest_tick(start) < ChromeTicks::nearest_tick(end)
+        TimeIn1024thMicros::nearest_tick(start) < TimeIn1024thMicros::nearest_tick(end)
     }
 
-    fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
+    fn draw_slice(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>) {
         let (start, end) = (
-            ChromeTicks::nearest_tick(slice.start),
-            ChromeTicks::nearest_tick(slice.end),
+            TimeIn1024thMicros::nearest_tick(slice.start),
+            TimeIn1024thMicros::nearest_tick(slice.end),
         );
-        let event = |ph, s, at: ChromeTicks| TraceEvent {
+        let event = |ph, s, at: TimeIn1024thMicros| ChromeTraceEvent {
             ph,
             s,
             name: slice.name,
@@ -269,7 +280,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             args: Some(ChromeEventArgs::Node(NodeEventArgs::from_facts(
                 &slice.facts,
             ))),
-            ..TraceEvent::default()
+            ..ChromeTraceEvent::default()
         };
         let lasts = start < end;
         self.write_event(&match lasts {
@@ -291,23 +302,23 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
         }
     }
 
-    fn begin_slice(&mut self, track: TrackId, name: &str, at: Time) {
-        self.write_range_boundary("B", track, name, ChromeTicks::nearest_tick(at));
+    fn begin_slice(&mut self, track: RankTrackId, name: &str, at: Time) {
+        self.write_range_boundary("B", track, name, TimeIn1024thMicros::nearest_tick(at));
     }
 
-    fn end_slice(&mut self, track: TrackId, name: &str, at: Time) {
-        self.write_range_boundary("E", track, name, ChromeTicks::nearest_tick(at));
+    fn end_slice(&mut self, track: RankTrackId, name: &str, at: Time) {
+        self.write_range_boundary("E", track, name, TimeIn1024thMicros::nearest_tick(at));
     }
 
     fn draw_marker(&mut self, rank: u32, name: &str, at: Time) {
-        self.write_event(&TraceEvent {
+        self.write_event(&ChromeTraceEvent {
             ph: "i",
             s: Some("p"),
             name,
             pid: rank,
             tid: Some(0),
-            ts: Some(ChromeTicks::nearest_tick(at).to_micros()),
-            ..TraceEvent::default()
+            ts: Some(TimeIn1024thMicros::nearest_tick(at).to_micros()),
+            ..ChromeTraceEvent::default()
         });
     }
 
@@ -318,7 +329,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
         self.write_counter(rank, "memory", at, held.collect());
     }
 
-    fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
+    fn draw_counter(&mut self, rank: u32, counter: TimelineCounterQuantity, at: Time, value: u64) {
         let values = [("value".to_owned(), value.into())];
         self.write_counter(
             rank,
@@ -336,20 +347,20 @@ mod tests {
     #[test]
     fn sums_of_rounded_instants_are_exact() {
         // 0.1 us + 0.2 us is 0.3 us, but the sum of the nearest doubles is larger.
-        let micros = |ps| ChromeTicks::nearest_tick(Time(ps)).to_micros();
-        let between = ChromeTicks(307 - 102).to_micros();
+        let micros = |ps| TimeIn1024thMicros::nearest_tick(Time(ps)).to_micros();
+        let between = TimeIn1024thMicros(307 - 102).to_micros();
         assert_eq!(micros(100_000) + between, micros(300_000));
         // 0.1 and 0.3 us are 102.4 and 307.2 ticks; 15 us are 15,360 ticks.
         assert_eq!(
             (
-                ChromeTicks::nearest_tick(Time(100_000)).0,
-                ChromeTicks::nearest_tick(Time(300_000)).0
+                TimeIn1024thMicros::nearest_tick(Time(100_000)).0,
+                TimeIn1024thMicros::nearest_tick(Time(300_000)).0
             ),
             (102, 307)
         );
         assert_eq!(
-            ChromeTicks::nearest_tick(Time(15_000_000)),
-            ChromeTicks(15_360)
+            TimeIn1024thMicros::nearest_tick(Time(15_000_000)),
+            TimeIn1024thMicros(15_360)
         );
         assert_eq!(micros(15_000_000), 15.0);
     }

@@ -5,18 +5,18 @@
 //! member. As for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is
 //! occupied.
 
-use super::events::{TimelineCounter, TimelineEncoder};
+use super::events::{TimelineCounterQuantity, TimelineEncoder};
 use super::selection::TimelineSelection;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use std::collections::BTreeSet;
 
 /// Encoder that draws counters, and the time range to draw.
-type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
+type CounterEncoderAndRange<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 
 /// A rank's nodes that wait for a lane.
 #[derive(Clone, Debug, Default)]
-struct WaitingNodes {
+struct NodesWaitingForLane {
     nodes: BTreeSet<NodeIndex>,
     /// Time when the number of waiting nodes last changed.
     at: Time,
@@ -28,7 +28,7 @@ struct WaitingNodes {
 /// All counters of a timeline, with the state of each instance.
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
-    waiting: Vec<WaitingNodes>,
+    waiting: Vec<NodesWaitingForLane>,
     /// For each rank instance, the times at which its sending rate changes, and the changes in
     /// bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
@@ -37,7 +37,7 @@ pub(super) struct TimelineCounters {
 impl TimelineCounters {
     pub fn new(instances: usize) -> Self {
         Self {
-            waiting: vec![WaitingNodes::default(); instances],
+            waiting: vec![NodesWaitingForLane::default(); instances],
             sending: vec![Vec::new(); instances],
         }
     }
@@ -58,7 +58,7 @@ impl TimelineCounters {
         (instance, rank): (usize, u32),
         now: Time,
         node: NodeIndex,
-        to: CounterTarget<'_>,
+        to: CounterEncoderAndRange<'_>,
     ) {
         let waiting = &mut self.waiting[instance];
         waiting.advance_to_time(now, rank, to);
@@ -71,7 +71,7 @@ impl TimelineCounters {
         (instance, rank): (usize, u32),
         now: Time,
         node: NodeIndex,
-        to: CounterTarget<'_>,
+        to: CounterEncoderAndRange<'_>,
     ) {
         let waiting = &mut self.waiting[instance];
         if waiting.nodes.contains(&node) {
@@ -104,16 +104,16 @@ impl TimelineCounters {
                 if at <= selection.to && rate != drawn {
                     drawn = rate;
                     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-                    encoder.draw_counter(*rank, TimelineCounter::Sending, at, rate);
+                    encoder.draw_counter(*rank, TimelineCounterQuantity::Sending, at, rate);
                 }
             }
         }
     }
 }
 
-impl WaitingNodes {
+impl NodesWaitingForLane {
     /// If `now` is later than the last change, draws the number of waiting nodes after that change.
-    fn advance_to_time(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
+    fn advance_to_time(&mut self, now: Time, rank: u32, to: CounterEncoderAndRange<'_>) {
         if now > self.at {
             self.draw_waiting_count(rank, to);
             self.at = now;
@@ -121,18 +121,23 @@ impl WaitingNodes {
     }
 
     /// Draws the number of waiting nodes at the end of the last instant, if it differs from the number drawn last.
-    fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
+    fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterEncoderAndRange<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));
         if !selection.has_rank(Rank(rank)) || at < selection.from || at > selection.to {
             return;
         }
         if self.drawn != before && at > selection.from {
-            encoder.draw_counter(rank, TimelineCounter::Waiting, selection.from, before);
+            encoder.draw_counter(
+                rank,
+                TimelineCounterQuantity::Waiting,
+                selection.from,
+                before,
+            );
             self.drawn = before;
         }
         if self.drawn != now {
-            encoder.draw_counter(rank, TimelineCounter::Waiting, at, now);
+            encoder.draw_counter(rank, TimelineCounterQuantity::Waiting, at, now);
             self.drawn = now;
         }
     }

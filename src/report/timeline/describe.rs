@@ -1,31 +1,31 @@
 //! Displayed names of nodes, and facts about the nodes.
 
-use super::events::NodeFacts;
+use super::events::TimelineNodeDetails;
 use crate::replay::algorithm_label;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Bytes;
 use chakram_engine::InstanceId;
-use chakram_engine::{CompiledReplay, GroupView};
+use chakram_engine::{CompiledReplay, PlacedWorkloadGroup};
 use chakram_trace::graph::NodeKind;
 use std::borrow::Cow;
 
 /// Returns a node's name and its facts; `groups` contains each group of the replay with its name.
 pub(super) fn describe_node<'g, 'a: 'g>(
     prepared: &'a CompiledReplay<'a>,
-    groups: &'g [(String, GroupView<'a>)],
+    groups: &'g [(String, PlacedWorkloadGroup<'a>)],
     instance: InstanceId,
     node: NodeIndex,
     kind: NodeKind,
-) -> (Cow<'g, str>, NodeFacts<'g>) {
+) -> (Cow<'g, str>, TimelineNodeDetails<'g>) {
     let workload = prepared.workload();
     let of = &workload.instances()[instance.index()];
     let graph = workload.graph_of(of);
     let (name, bytes) = (graph.name(node), graph.bytes(node));
-    let facts = NodeFacts {
+    let facts = TimelineNodeDetails {
         node: graph.id(node),
-        ..NodeFacts::default()
+        ..TimelineNodeDetails::default()
     };
-    let communication = NodeFacts {
+    let communication = TimelineNodeDetails {
         name: Some(name),
         bytes: Some(bytes),
         ..facts.clone()
@@ -38,7 +38,7 @@ pub(super) fn describe_node<'g, 'a: 'g>(
             let buffer = call.buffer_bytes(bytes, view.members.len() as u32);
             let algorithm = algorithm_label(prepared, call, view, buffer.unwrap_or(u64::MAX));
             let label = format!("{call} of {}, {group}, {algorithm}", Bytes(bytes));
-            let facts = NodeFacts {
+            let facts = TimelineNodeDetails {
                 group: Some(group),
                 algorithm: Some(algorithm),
                 ..communication
@@ -55,7 +55,7 @@ pub(super) fn describe_node<'g, 'a: 'g>(
         }
         _ => {
             let known = |amount: u64| (amount > 0).then_some(amount);
-            let facts = NodeFacts {
+            let facts = TimelineNodeDetails {
                 flops: known(graph.flops(node)),
                 bytes: known(bytes),
                 ..facts

@@ -4,7 +4,7 @@ use chakram_base::units::Time;
 
 /// A track: its rank, and its number within the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct TrackId {
+pub(super) struct RankTrackId {
     pub rank: u32,
     pub lane: u32,
 }
@@ -18,7 +18,7 @@ pub(super) enum ArrowEnd {
 
 /// Facts about a node in addition to its name and times.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NodeFacts<'f> {
+pub(super) struct TimelineNodeDetails<'f> {
     /// Node's id in the trace.
     pub node: u64,
     /// Node's name in the trace, if it differs from the slice's name.
@@ -38,7 +38,7 @@ pub(super) struct TimelineSlice<'s> {
     pub category: &'static str,
     pub start: Time,
     pub end: Time,
-    pub facts: NodeFacts<'s>,
+    pub facts: TimelineNodeDetails<'s>,
     pub arrow: Option<ArrowEnd>,
     /// Id of the arrow that ends at the node; the arrow begins at the call that launched the node; `None`
     /// if no arrow is drawn.
@@ -49,14 +49,14 @@ pub(super) struct TimelineSlice<'s> {
 
 /// A quantity that a counter shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum TimelineCounter {
+pub(super) enum TimelineCounterQuantity {
     /// Bytes that a rank sends per second.
     Sending,
     /// Number of nodes that are ready while their lane is occupied.
     Waiting,
 }
 
-impl TimelineCounter {
+impl TimelineCounterQuantity {
     /// Returns the name of the counter, with its unit.
     pub fn display_name(self) -> &'static str {
         match self {
@@ -72,19 +72,19 @@ pub(super) trait TimelineEncoder {
     /// Sets the name of a rank's process.
     fn name_rank(&mut self, rank: u32, name: &str);
     /// Sets the name of a track, and its position among the tracks of its rank.
-    fn name_track(&mut self, track: TrackId, name: &str, order: u32);
+    fn name_track(&mut self, track: RankTrackId, name: &str, order: u32);
     /// Returns true if an interval is long enough to be a slice at the format's resolution.
     fn is_visible(&self, start: Time, end: Time) -> bool;
     /// Draws a node as a slice. A node that is too short is drawn as an instant.
-    fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
+    fn draw_slice(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>);
     /// Begins a slice that will enclose other slices.
-    fn begin_slice(&mut self, track: TrackId, name: &str, at: Time);
+    fn begin_slice(&mut self, track: RankTrackId, name: &str, at: Time);
     /// Ends the innermost open slice.
-    fn end_slice(&mut self, track: TrackId, name: &str, at: Time);
+    fn end_slice(&mut self, track: RankTrackId, name: &str, at: Time);
     /// Marks a time on a rank.
     fn draw_marker(&mut self, rank: u32, name: &str, at: Time);
     /// Draws the bytes that a rank has allocated from `at` on, by class.
     fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
     /// Draws the value of a rank's counter from `at` on.
-    fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);
+    fn draw_counter(&mut self, rank: u32, counter: TimelineCounterQuantity, at: Time, value: u64);
 }

@@ -1,6 +1,6 @@
 //! Draws a path in a node's name as enclosing slices, one per part.
 
-use super::events::{TimelineEncoder, TrackId};
+use super::events::{RankTrackId, TimelineEncoder};
 use chakram_base::units::Time;
 use chakram_trace::format::origin::parse_profiled_step;
 
@@ -14,12 +14,12 @@ pub(super) struct NestingRange<'n> {
     pub name: &'n str,
     /// Node or call that the range belongs to. The value distinguishes ranges with equal names. `None` for a
     /// part of a node's name.
-    pub of: Option<RangeOwner>,
+    pub of: Option<NestingRangeCause>,
 }
 
 /// Node or call that causes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RangeOwner {
+pub(super) enum NestingRangeCause {
     /// A node that called other nodes.
     Node(u32),
     /// A Python call.
@@ -29,7 +29,7 @@ pub(super) enum RangeOwner {
 /// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenLaneRanges {
-    open: Vec<(String, Option<RangeOwner>)>,
+    open: Vec<(String, Option<NestingRangeCause>)>,
     /// End of the last node in the open ranges.
     end: Time,
 }
@@ -40,7 +40,7 @@ impl OpenLaneRanges {
     pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
-        track: TrackId,
+        track: RankTrackId,
         path: &[NestingRange<'_>],
         name: &'n str,
         (start, end): (Time, Time),
@@ -48,9 +48,10 @@ impl OpenLaneRanges {
         let (parts, leaf) = split_range_path(name);
         let mut path = path.to_vec();
         path.extend(parts.iter().map(|name| NestingRange { name, of: None }));
-        let same = |((open, of), part): &(&(String, Option<RangeOwner>), &NestingRange<'_>)| {
-            *of == part.of && open == part.name
-        };
+        let same =
+            |((open, of), part): &(&(String, Option<NestingRangeCause>), &NestingRange<'_>)| {
+                *of == part.of && open == part.name
+            };
         let common = self.open.iter().zip(&path).take_while(same).count();
         self.end_ranges(to, track, common);
         for part in &path[common..] {
@@ -62,7 +63,7 @@ impl OpenLaneRanges {
     }
 
     /// Closes all but the outermost `levels` ranges.
-    pub fn end_ranges(&mut self, to: &mut dyn TimelineEncoder, track: TrackId, levels: usize) {
+    pub fn end_ranges(&mut self, to: &mut dyn TimelineEncoder, track: RankTrackId, levels: usize) {
         for (part, _) in self.open.drain(levels..).rev() {
             to.end_slice(track, &part, self.end);
         }

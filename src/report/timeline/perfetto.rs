@@ -4,7 +4,9 @@
 //! message, so a file can be written packet by packet. Strings are interned: the first packet that uses a string also
 //! defines the string's id. Batches of packets are compressed (`compressed_packets`).
 
-use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
+use super::events::{
+    ArrowEnd, RankTrackId, TimelineCounterQuantity, TimelineEncoder, TimelineSlice,
+};
 use chakram_base::units::Time;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -14,7 +16,7 @@ use schema::{
 };
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use texts::TextNumbers;
+use texts::InternedStringIds;
 
 mod schema;
 mod texts;
@@ -30,10 +32,10 @@ const DEFLATED: usize = 1 << 18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TrackKey {
     Rank(u32),
-    Lane(TrackId),
+    Lane(RankTrackId),
     /// Bytes allocated by a rank, of one tensor class or (for `None`) in total.
     Memory(u32, Option<&'static str>),
-    Counter(u32, TimelineCounter),
+    Counter(u32, TimelineCounterQuantity),
 }
 
 /// Smallest id of a launch arrow; message arrows have smaller ids.
@@ -49,10 +51,10 @@ pub(super) struct PerfettoEncoder<W> {
     /// First write error; after an error, nothing more is written.
     failed: Option<io::Error>,
     tracks: BTreeMap<TrackKey, u64>,
-    categories: TextNumbers,
-    names: TextNumbers,
-    facts: TextNumbers,
-    texts: TextNumbers,
+    categories: InternedStringIds,
+    names: InternedStringIds,
+    facts: InternedStringIds,
+    texts: InternedStringIds,
     /// Last value of each counter.
     held: BTreeMap<u64, u64>,
     /// Encoded packets that are not yet written.
@@ -78,10 +80,10 @@ impl<W: Write> PerfettoEncoder<W> {
             out,
             failed: None,
             tracks: BTreeMap::new(),
-            categories: TextNumbers::default(),
-            names: TextNumbers::default(),
-            facts: TextNumbers::default(),
-            texts: TextNumbers::default(),
+            categories: InternedStringIds::default(),
+            names: InternedStringIds::default(),
+            facts: InternedStringIds::default(),
+            texts: InternedStringIds::default(),
             held: BTreeMap::new(),
             buffer: Vec::new(),
         };
@@ -181,7 +183,7 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    fn lane_track(&mut self, track: TrackId) -> u64 {
+    fn lane_track(&mut self, track: RankTrackId) -> u64 {
         let parent = self.rank_track(track.rank);
         self.track_number(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
@@ -251,7 +253,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         });
     }
 
-    fn name_track(&mut self, track: TrackId, name: &str, order: u32) {
+    fn name_track(&mut self, track: RankTrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
         // Sort tracks by `order`, and then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
@@ -270,7 +272,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         true
     }
 
-    fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
+    fn draw_slice(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>) {
         let (kind, facts) = (Some(TrackEvent::SLICE_BEGIN), &slice.facts);
         let track = Some(self.lane_track(track));
         let number = |name: &str| {
@@ -348,7 +350,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         self.write_event(slice.end, end);
     }
 
-    fn begin_slice(&mut self, track: TrackId, name: &str, at: Time) {
+    fn begin_slice(&mut self, track: RankTrackId, name: &str, at: Time) {
         let event = TrackEvent {
             kind: Some(TrackEvent::SLICE_BEGIN),
             track: Some(self.lane_track(track)),
@@ -358,7 +360,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         self.write_event(at, event);
     }
 
-    fn end_slice(&mut self, track: TrackId, _: &str, at: Time) {
+    fn end_slice(&mut self, track: RankTrackId, _: &str, at: Time) {
         let event = TrackEvent {
             kind: Some(TrackEvent::SLICE_END),
             track: Some(self.lane_track(track)),
@@ -387,10 +389,10 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         }
     }
 
-    fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
+    fn draw_counter(&mut self, rank: u32, counter: TimelineCounterQuantity, at: Time, value: u64) {
         let describe = || {
             let (name, unit) = match counter {
-                TimelineCounter::Sending => {
+                TimelineCounterQuantity::Sending => {
                     let unit_name = Some("bytes/s".to_owned());
                     let unit = CounterDescriptor {
                         unit: None,
@@ -398,7 +400,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
                     };
                     ("sending", unit)
                 }
-                TimelineCounter::Waiting => {
+                TimelineCounterQuantity::Waiting => {
                     let unit = CounterDescriptor {
                         unit: Some(CounterDescriptor::COUNT),
                         unit_name: None,

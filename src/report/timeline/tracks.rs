@@ -1,7 +1,7 @@
 //! Tracks of a rank: one track per lane, and additional tracks for receives, because receives may overlap.
 
 use super::TimelineWriter;
-use super::events::TrackId;
+use super::events::RankTrackId;
 use crate::lane_names::lane_name;
 use chakram_base::ids::NodeIndex;
 use chakram_engine::InstanceId;
@@ -74,7 +74,7 @@ impl<W: Write> TimelineWriter<'_, W> {
     }
 
     /// Writes the name of a receive track when a receive is drawn on it for the first time.
-    pub(super) fn name_receive_track(&mut self, instance: InstanceId, track: TrackId) {
+    pub(super) fn name_receive_track(&mut self, instance: InstanceId, track: RankTrackId) {
         let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
             return;
         };

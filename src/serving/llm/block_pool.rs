@@ -5,7 +5,7 @@
 //! which requests released them, so the least recently used block is allocated first. Blocks that
 //! were never used are allocated before all others.
 
-use super::token_content::BlockHash;
+use super::token_content::KvBlockPrefixHash;
 use hashbrown::HashTable;
 
 /// Maximum number of blocks of an engine.
@@ -31,7 +31,7 @@ struct KvCacheBlock {
     /// list.
     equal_last: u32,
     /// Hash of the content, if the block is full and its content is registered.
-    hash: Option<BlockHash>,
+    hash: Option<KvBlockPrefixHash>,
 }
 
 const _: () = assert!(size_of::<KvCacheBlock>() == 32);
@@ -76,7 +76,7 @@ impl KvBlockPool {
 
     /// Returns the block whose content has the hash `hash`, or `None`. If several blocks have this
     /// content, returns the block that registered it first.
-    pub fn find_block(&self, hash: BlockHash) -> Option<u32> {
+    pub fn find_block(&self, hash: KvBlockPrefixHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.to_bits(), is).copied()
     }
@@ -121,7 +121,7 @@ impl KvBlockPool {
     }
 
     /// Registers the content of a full block that a request uses.
-    pub fn register_content(&mut self, block: u32, hash: BlockHash) {
+    pub fn register_content(&mut self, block: u32, hash: KvBlockPrefixHash) {
         if self.blocks[block as usize].hash.is_some() {
             return;
         }
@@ -137,8 +137,11 @@ impl KvBlockPool {
             }
             None => {
                 blocks[block as usize].equal_last = block;
-                let rehash =
-                    |other: &u32| blocks[*other as usize].hash.map_or(0, BlockHash::to_bits);
+                let rehash = |other: &u32| {
+                    blocks[*other as usize]
+                        .hash
+                        .map_or(0, KvBlockPrefixHash::to_bits)
+                };
                 self.known.insert_unique(hash.to_bits(), block, rehash);
             }
         }
@@ -246,7 +249,7 @@ mod tests {
     /// shares three blocks and allocates five.
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
-        let hash = BlockHash::from_bits;
+        let hash = KvBlockPrefixHash::from_bits;
         let mut pool = KvBlockPool::new(10);
         let mut first = take(&mut pool, 4);
         (0..3).for_each(|i| pool.register_content(i, hash(u64::from(i) + 100)));
@@ -285,18 +288,18 @@ mod tests {
         let mut pool = KvBlockPool::new(3);
         let mut held = take(&mut pool, 3);
         held.iter()
-            .for_each(|block| pool.register_content(*block, BlockHash::from_bits(7)));
-        assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
+            .for_each(|block| pool.register_content(*block, KvBlockPrefixHash::from_bits(7)));
+        assert_eq!(pool.find_block(KvBlockPrefixHash::from_bits(7)), Some(0));
         pool.release_blocks(&mut held);
         // The blocks became free in the order 2, 1, 0, but block 0 registered the content first.
         assert_eq!(pool.allocate_block(), Some(2));
-        assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
+        assert_eq!(pool.find_block(KvBlockPrefixHash::from_bits(7)), Some(0));
         pool.share_block(0);
         assert_eq!(pool.allocate_block(), Some(1));
         assert_eq!(pool.allocate_block(), None);
-        assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
+        assert_eq!(pool.find_block(KvBlockPrefixHash::from_bits(7)), Some(0));
         pool.release_blocks(&mut vec![0]);
         assert_eq!(pool.allocate_block(), Some(0));
-        assert_eq!(pool.find_block(BlockHash::from_bits(7)), None);
+        assert_eq!(pool.find_block(KvBlockPrefixHash::from_bits(7)), None);
     }
 }

@@ -4,11 +4,11 @@
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
 use super::model_sizes::LlmModelSizes;
-use super::rules::{EngineHardware, EngineRules};
+use super::rules::{EngineRules, HardwareForEngineRules};
 use super::scenario::{LlmScenario, ServedLlm};
-use super::step_cost::{EngineShape, StepCost, StepFormats, name_of};
+use super::step_cost::{EngineParallelism, ServedModelNumberFormats, StepTimeCalculator, name_of};
 use super::step_price::StepTimeSource;
-use super::step_profile::MeasuredStepProfile;
+use super::step_profile::ProfiledStepTimeModel;
 use chakram_base::ids::Npu;
 use chakram_base::units::format_thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
@@ -58,16 +58,16 @@ pub struct EngineMachineAndMemory {
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
     /// Memory of each NPU of the engine.
-    pub memory: NpuMemoryPlan,
+    pub memory: NpuMemoryBreakdown,
     /// All possible numbers of NPUs per engine, each with the number of tokens that fit in memory.
-    pub choices: Vec<TensorDegreeChoice>,
+    pub choices: Vec<TensorDegreeCandidate>,
     /// Price of an NPU in dollars per hour, if known.
     pub price_per_npu_hour: Option<f64>,
 }
 
 /// Bytes of an NPU's memory, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NpuMemoryPlan {
+pub struct NpuMemoryBreakdown {
     /// Total memory.
     pub memory: u64,
     /// Memory that the engine may use.
@@ -93,7 +93,7 @@ pub struct NpuMemoryPlan {
 
 /// A possible number of NPUs per engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TensorDegreeChoice {
+pub struct TensorDegreeCandidate {
     /// Number of NPUs.
     pub npus: u32,
     /// Number of tokens whose keys and values fit in an engine's memory.
@@ -113,7 +113,7 @@ fn default_rank_count() -> u32 {
 /// and logits, as computed below, take 0.53 GB of this difference; the rest is this constant.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
-impl NpuMemoryPlan {
+impl NpuMemoryBreakdown {
     /// Plans the memory of one NPU of an engine with `npus` NPUs.
     fn new(
         sizes: &LlmModelSizes,
@@ -189,7 +189,7 @@ impl<'a> ModelOnMachine<'a> {
                 machine.name()
             )));
         };
-        let hardware = EngineHardware {
+        let hardware = HardwareForEngineRules {
             npu: &class.name,
             memory: Some(memory),
         };
@@ -216,15 +216,15 @@ impl<'a> ModelOnMachine<'a> {
         })
     }
 
-    fn plan_npu_memory(&self, npus: u32) -> NpuMemoryPlan {
+    fn plan_npu_memory(&self, npus: u32) -> NpuMemoryBreakdown {
         let of = (&self.rules, self.scenario.blocks);
         let place = (npus, self.scenario.ranks, self.memory);
-        NpuMemoryPlan::new(&self.sizes, self.served, of, place)
+        NpuMemoryBreakdown::new(&self.sizes, self.served, of, place)
     }
 
     /// Returns the possible numbers of NPUs per engine: powers of two up to the size of the
     /// machine's first dimension.
-    fn list_tensor_degrees(&self) -> Vec<TensorDegreeChoice> {
+    fn list_tensor_degrees(&self) -> Vec<TensorDegreeCandidate> {
         let most = self
             .machine
             .topology()
@@ -251,7 +251,7 @@ impl<'a> ModelOnMachine<'a> {
                 let blocks = plan.blocks.saturating_sub(self.state_blocks(&plan));
                 let kv_tokens = u64::from(blocks) * u64::from(self.rules.block_size);
                 let holds = plan.left > 0 || self.scenario.blocks.is_some();
-                TensorDegreeChoice {
+                TensorDegreeCandidate {
                     npus,
                     kv_tokens,
                     fits: holds && kv_tokens >= longest,
@@ -262,7 +262,7 @@ impl<'a> ModelOnMachine<'a> {
 
     /// Returns the number of blocks that a request needs for its states: the scenario's number, or
     /// enough blocks for the states' bytes.
-    fn state_blocks(&self, plan: &NpuMemoryPlan) -> u32 {
+    fn state_blocks(&self, plan: &NpuMemoryBreakdown) -> u32 {
         if self.scenario.states_rule("state_blocks") {
             return self.rules.state_blocks;
         }
@@ -358,7 +358,7 @@ impl<'a> ModelOnMachine<'a> {
                 needed.div_ceil(u64::from(self.machine.topology().npu_count()))
             )));
         }
-        let formats = StepFormats {
+        let formats = ServedModelNumberFormats {
             weights: self.served.weights,
             experts: self.served.expert_weights,
             kv: self.served.kv,
@@ -389,10 +389,10 @@ impl<'a> ModelOnMachine<'a> {
         }
         let cost = match stated {
             Some(given) => given,
-            None => StepTimeSource::Model(Box::new(StepCost::new(
+            None => StepTimeSource::Model(Box::new(StepTimeCalculator::new(
                 self.sizes.clone(),
                 self.machine,
-                EngineShape {
+                EngineParallelism {
                     npus,
                     ranks,
                     has_whole_experts: whole || ranks > 1,
@@ -435,13 +435,13 @@ impl<'a> ModelOnMachine<'a> {
 fn parse_stated_step_times(scenario: &LlmScenario) -> Result<Option<StepTimeSource>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
-        let profile = MeasuredStepProfile::load_chosen_table(choice, besides, scenario.ranks)?;
+        let profile = ProfiledStepTimeModel::load_chosen_table(choice, besides, scenario.ranks)?;
         return Ok(Some(StepTimeSource::Profile(Box::new(profile))));
     }
     Ok(scenario.step.map(StepTimeSource::Linear))
 }
 
-fn format_tensor_choices(choices: &[TensorDegreeChoice]) -> String {
+fn format_tensor_choices(choices: &[TensorDegreeCandidate]) -> String {
     let fitting = choices.iter().filter(|choice| choice.fits);
     let numbers: Vec<String> = fitting.map(|choice| choice.npus.to_string()).collect();
     match numbers.is_empty() {
@@ -520,11 +520,12 @@ mod tests {
         let served = ServedLlm::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);
         let memory = (1, 1, 25_250_627_584);
-        let plan = NpuMemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
+        let plan = NpuMemoryBreakdown::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
         assert_eq!((plan.usable - plan.weights) / (16 * 131_072), 3178);
         let off = f64::from(plan.blocks) / 2588.0 - 1.0;
         assert!(off.abs() < 0.01, "{} blocks", plan.blocks);
-        let given = NpuMemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, Some(77)), memory);
+        let given =
+            NpuMemoryBreakdown::new(&sizes("llama3-8b"), &served, (&rules, Some(77)), memory);
         assert_eq!((given.blocks, given.is_stated), (77, true));
     }
 }

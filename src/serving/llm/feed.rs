@@ -7,49 +7,54 @@ use super::deployment::LlmDeployment;
 use super::metrics::LlmRunRecorder;
 use super::observe::LlmObserver;
 use super::scenario::LlmScenario;
-use super::server::LlmServer;
+use super::server::LlmRunState;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, FeedRequests, JobTimes, Launch, LaunchFeed, LaunchRecord, ProcessorJob,
-    ProcessorModel, run_launches,
+    CompiledReplay, FeedRequestBuffer, LanelessProcessorModel, LaunchFeed, LaunchRecord,
+    LaunchRequest, ProcessorJobTimes, ProcessorKernelJob, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use std::cell::RefCell;
 
 /// Implements a feed that launches the server's steps.
-struct StepFeed<'f, 's>(&'f RefCell<LlmServer<'s>>);
+struct ServerStepFeed<'f, 's>(&'f RefCell<LlmRunState<'s>>);
 
-impl LaunchFeed for StepFeed<'_, '_> {
+impl LaunchFeed for ServerStepFeed<'_, '_> {
     fn wake_at(&self) -> Option<Time> {
         self.0.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
         self.0.borrow_mut().handle_due(now, |engine| {
-            queue.begin_launch(Launch {
+            queue.begin_launch(LaunchRequest {
                 tag: engine.into(),
-                ..Launch::default()
+                ..LaunchRequest::default()
             });
         });
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequests) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequestBuffer) {
         self.0.borrow_mut().end_step(now, ended.tag as u32);
     }
 }
 
 /// Implements a processor model that takes step times from the server.
-struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
+struct StepTimeProcessorModel<'f, 's>(&'f RefCell<LlmRunState<'s>>);
 
-impl ProcessorModel for StepTimes<'_, '_> {
+impl LanelessProcessorModel for StepTimeProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
 
-    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn submit_job(
+        &mut self,
+        now: Time,
+        job: &ProcessorKernelJob,
+        started: &mut Vec<ProcessorJobTimes>,
+    ) {
         let end = self.0.borrow().step_end_time(job.tag as u32);
-        started.push(JobTimes {
+        started.push(ProcessorJobTimes {
             token: job.token,
             start: now,
             end,
@@ -68,9 +73,9 @@ pub(super) fn run<'s>(
     let options = program::untimed_replay_options();
     let compiled = CompiledReplay::new(&step, &machine, &options)
         .map_err(|refusal| ServeError::Replay(refusal.into()))?;
-    let server = RefCell::new(LlmServer::new(scenario, deployment, observer)?);
-    let mut feed = StepFeed(&server);
-    let mut times = StepTimes(&server);
+    let server = RefCell::new(LlmRunState::new(scenario, deployment, observer)?);
+    let mut feed = ServerStepFeed(&server);
+    let mut times = StepTimeProcessorModel(&server);
     run_launches(&[compiled], &mut [&mut feed], Some(&mut times), &mut ())?;
     server.into_inner().close_records()
 }

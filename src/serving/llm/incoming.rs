@@ -1,6 +1,6 @@
 //! Describes requests that have not reached an engine yet.
 
-use super::token_content::{TokenContent, TokenPiece, TokenStream};
+use super::token_content::{RequestTokenContent, SharedTokenSequence, TokenSequencePiece};
 use chakram_base::units::Time;
 
 /// A request before it reaches an engine.
@@ -28,20 +28,20 @@ pub struct IncomingRequest {
 pub enum RequestSharedContent {
     /// The prompt begins with this number of tokens from a shared stream; with `None`, it shares no
     /// tokens. All other tokens belong only to the request.
-    Behind(Option<(TokenStream, u32)>),
+    Behind(Option<(SharedTokenSequence, u32)>),
     /// The prompt consists of these pieces of token streams.
-    Pieces(Vec<TokenPiece>),
+    Pieces(Vec<TokenSequencePiece>),
     /// The prompt consists of these pieces; the last piece and the answer belong only to the request.
-    OwnEnd(Vec<TokenPiece>),
+    OwnEnd(Vec<TokenSequencePiece>),
 }
 
 impl RequestSharedContent {
     /// Returns the content of request `number` with a prompt of `tokens` tokens.
-    pub fn of_request(self, number: u64, tokens: u32) -> TokenContent {
+    pub fn of_request(self, number: u64, tokens: u32) -> RequestTokenContent {
         match self {
-            Self::Behind(shared) => TokenContent::from_prompt_tokens(shared, number, tokens),
-            Self::Pieces(pieces) => TokenContent::from_pieces(pieces),
-            Self::OwnEnd(pieces) => TokenContent::from_pieces_with_own_end(pieces),
+            Self::Behind(shared) => RequestTokenContent::from_prompt_tokens(shared, number, tokens),
+            Self::Pieces(pieces) => RequestTokenContent::from_pieces(pieces),
+            Self::OwnEnd(pieces) => RequestTokenContent::from_pieces_with_own_end(pieces),
         }
     }
 }
@@ -55,5 +55,5 @@ pub struct ConversationTurn {
     pub turn: u32,
     /// Shared beginning of the conversation: a token stream, and the number of tokens that come
     /// from it. Other conversations may have the same beginning.
-    pub shared: Option<(TokenStream, u32)>,
+    pub shared: Option<(SharedTokenSequence, u32)>,
 }

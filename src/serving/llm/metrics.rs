@@ -1,13 +1,13 @@
 //! Records statistics of requests and engines during a run. The memory use does not grow with the
 //! number of completed requests.
 
-use super::super::statistics::{DurationSamples, DurationSketch, LevelOverTime};
+use super::super::statistics::{DurationHistogram, DurationSamples, LevelOverTime};
 use super::limits::LlmTimeLimits;
 use super::observe::CompletedLlmRequest;
 use super::scenario::LlmScenario;
 use super::scheduler::RequestRefusalReason;
-use super::step_cost::{PartTimes, StepCostPart};
-use super::step_load::StepLoad;
+use super::step_cost::{StepTimePart, StepTimesByPart};
+use super::step_load::StepTimeInputs;
 use chakram_base::units::{Span, Time};
 
 /// Statistics of the requests in a class, or of all requests.
@@ -33,7 +33,7 @@ pub(super) struct RequestClassRecorder {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TokenGapSamples {
     runs: Vec<(Span, u32)>,
-    sketch: DurationSketch,
+    sketch: DurationHistogram,
     pub count: u64,
     pub sum_ps: u128,
     pub most: Span,
@@ -186,7 +186,7 @@ pub(super) struct LlmRunRecorder {
     pub step_requests: u64,
     pub step_ps: u128,
     /// Total time of each part of the steps, in picoseconds, if steps have parts.
-    pub parts_ps: [u128; StepCostPart::COUNT],
+    pub parts_ps: [u128; StepTimePart::COUNT],
     pub longest_step: Span,
     /// The requests with the longest time to first token and with the longest time to the last
     /// token.
@@ -240,7 +240,7 @@ impl LlmRunRecorder {
             step_tokens: 0,
             step_requests: 0,
             step_ps: 0,
-            parts_ps: [0; StepCostPart::COUNT],
+            parts_ps: [0; StepTimePart::COUNT],
             longest_step: Span::ZERO,
             slowest: [None; 2],
             put_back: 0,
@@ -306,7 +306,7 @@ impl LlmRunRecorder {
         self.hits[usize::from(!is_first)] += u64::from(hit);
     }
 
-    pub fn on_step(&mut self, load: &StepLoad, time: Span, parts: Option<&PartTimes>) {
+    pub fn on_step(&mut self, load: &StepTimeInputs, time: Span, parts: Option<&StepTimesByPart>) {
         for (sum, part) in self.parts_ps.iter_mut().zip(parts.into_iter().flatten()) {
             *sum += u128::from(part.0);
         }

@@ -20,7 +20,7 @@ pub enum MatrixProductSplit {
 
 /// A matrix product of a block, before it is divided among NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockMatrixProduct {
+pub struct ModelBlockMatrixProduct {
     /// Number of input columns.
     pub inputs: u64,
     /// Number of output columns.
@@ -36,7 +36,7 @@ pub struct BlockMatrixProduct {
 
 /// Shape of a block's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockAttentionSizes {
+pub struct ModelBlockAttentionSizes {
     /// Number of query heads.
     pub heads: u64,
     /// Number of key heads, which equals the number of value heads.
@@ -58,12 +58,12 @@ pub struct BlockAttentionSizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenMixing {
     /// Attention over the keys and values of all tokens, or of a window.
-    Attention(BlockAttentionSizes),
+    Attention(ModelBlockAttentionSizes),
     /// Linear attention.
     Delta(DeltaAttention),
 }
 
-impl BlockAttentionSizes {
+impl ModelBlockAttentionSizes {
     /// Returns the attention that an operator describes; `None` if the operator is not attention,
     /// or an error if the attention cannot be served.
     fn from_operator(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
@@ -166,14 +166,14 @@ impl TokenMixing {
             if let OperatorKind::LinearAttention { sizes, .. } = operator.work {
                 set(Self::Delta(sizes))?;
             }
-            if let Some(attention) = BlockAttentionSizes::from_operator(&operator.work)? {
+            if let Some(attention) = ModelBlockAttentionSizes::from_operator(&operator.work)? {
                 let behind = operators.get(at + 1).map(|behind| &behind.work);
                 let columns = attention.heads * attention.width;
                 let is_gated = matches!(
                     behind,
                     Some(OperatorKind::Activation { gated: true, width, .. }) if *width == columns
                 );
-                set(Self::Attention(BlockAttentionSizes {
+                set(Self::Attention(ModelBlockAttentionSizes {
                     is_gated,
                     ..attention
                 }))?;
@@ -191,7 +191,7 @@ pub struct EqualModelBlocks {
     /// The operator of each block that combines information across tokens.
     pub mixing: TokenMixing,
     /// Matrix products of each block, in order.
-    pub products: Vec<BlockMatrixProduct>,
+    pub products: Vec<ModelBlockMatrixProduct>,
     /// Number of experts, and number of experts per token.
     pub experts: Option<[u64; 2]>,
     /// Width of the MLP's intermediate activation, including the gate, in columns.
@@ -217,7 +217,7 @@ impl EqualModelBlocks {
                 TensorSplit::Replicated | TensorSplit::InsideRegion => MatrixProductSplit::Repeated,
             };
             let by_outputs = split == MatrixProductSplit::ByOutputs;
-            let product = |inputs, outputs| BlockMatrixProduct {
+            let product = |inputs, outputs| ModelBlockMatrixProduct {
                 inputs,
                 outputs,
                 split,
@@ -238,7 +238,7 @@ impl EqualModelBlocks {
                     if by_outputs && !is_qkv && !(is_first && attention.is_none()) {
                         widest = widest.max(outputs);
                     }
-                    products.push(BlockMatrixProduct {
+                    products.push(ModelBlockMatrixProduct {
                         is_qkv,
                         ..product(inputs, outputs)
                     });
@@ -274,7 +274,7 @@ impl EqualModelBlocks {
                         // Each expert of a token has its own activations.
                         widest = widest.max(outputs * chosen);
                     }
-                    products.push(BlockMatrixProduct {
+                    products.push(ModelBlockMatrixProduct {
                         experts: Some([count, chosen]),
                         ..product(inputs, outputs)
                     });
@@ -311,7 +311,7 @@ impl EqualModelBlocks {
     }
 
     /// Returns the block's attention, or `None` if it has linear attention.
-    pub fn attention_sizes(&self) -> Option<&BlockAttentionSizes> {
+    pub fn attention_sizes(&self) -> Option<&ModelBlockAttentionSizes> {
         match &self.mixing {
             TokenMixing::Attention(attention) => Some(attention),
             TokenMixing::Delta(_) => None,
@@ -334,7 +334,7 @@ impl EqualModelBlocks {
 
     /// Returns the number of input columns and the number of output columns of a product on each of
     /// `npus` NPUs.
-    pub fn product_sizes_per_npu(&self, product: &BlockMatrixProduct, npus: u32) -> [u64; 2] {
+    pub fn product_sizes_per_npu(&self, product: &ModelBlockMatrixProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
         if let (true, Some(of)) = (product.is_qkv, self.attention_sizes()) {
             let columns = of.query_columns(npus) + 2 * of.kv_heads_per_npu(npus);
@@ -525,7 +525,7 @@ impl LlmModelSizes {
             .iter()
             .filter_map(|kind| kind.attention_sizes().copied());
         let largest =
-            |of: fn(BlockAttentionSizes) -> u64| attentions.clone().map(of).max().unwrap_or(1);
+            |of: fn(ModelBlockAttentionSizes) -> u64| attentions.clone().map(of).max().unwrap_or(1);
         [
             largest(|attention| attention.heads),
             largest(|attention| attention.kv_heads),

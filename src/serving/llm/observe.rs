@@ -1,12 +1,12 @@
 //! Notifies callers of steps and completed requests.
 
-use super::scheduler::EngineStep;
+use super::scheduler::ComposedEngineStep;
 use chakram_base::units::{Span, Time};
 use std::io;
 
 /// Description of one step, created when the step begins.
 #[derive(Clone, Copy, Debug)]
-pub struct StepRecord<'s> {
+pub struct BegunEngineStep<'s> {
     /// Index of the engine.
     pub engine: u32,
     /// Index of the step within its engine.
@@ -16,7 +16,7 @@ pub struct StepRecord<'s> {
     /// End of the step.
     pub end: Time,
     /// Requests in the step, with their tokens.
-    pub step: &'s EngineStep,
+    pub step: &'s ComposedEngineStep,
     /// Number of running requests.
     pub running: u64,
     /// Number of waiting requests.
@@ -92,7 +92,7 @@ pub trait LlmObserver {
     }
 
     /// Called when a step begins.
-    fn on_step(&mut self, _step: &StepRecord<'_>) {}
+    fn on_step(&mut self, _step: &BegunEngineStep<'_>) {}
 
     /// Called when a request is complete.
     ///

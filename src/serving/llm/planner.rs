@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// of the fraction of requests that met their limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LimitVerdict {
+pub enum LimitAttainmentVerdict {
     /// The whole interval is above the required fraction, so the limits are met.
     Met,
     /// The whole interval is below the required fraction, so the limits are missed.
@@ -24,7 +24,7 @@ pub enum LimitVerdict {
     Open,
 }
 
-impl LimitVerdict {
+impl LimitAttainmentVerdict {
     /// Returns the verdict's name.
     pub fn name_of_verdict(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ pub struct TriedEngineConfiguration {
     /// Fraction of the requests that met all limits.
     pub attained: f64,
     /// Verdict on the fraction in `attained`.
-    pub verdict: LimitVerdict,
+    pub verdict: LimitAttainmentVerdict,
     /// Arrival rate divided by the rate at saturation, or `None` if unknown.
     pub rho: Option<f64>,
     /// 99th percentile of the time to first token.
@@ -145,7 +145,7 @@ impl CapacityPlanner<'_> {
             let row = self.row_of(&scenario, deployment, &report);
             let count = scenario.workload.count;
             match (row.verdict, count) {
-                (LimitVerdict::Open, Some(count)) if doubled < LONGER => {
+                (LimitAttainmentVerdict::Open, Some(count)) if doubled < LONGER => {
                     doubled += 1;
                     scenario.workload.count = Some(count * 2);
                 }
@@ -168,10 +168,10 @@ impl CapacityPlanner<'_> {
             times.percentiles.last().map(|one| one.value)
         };
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
-        let mut verdict = LimitVerdict::judge_met_fraction(met, requests, self.attain);
+        let mut verdict = LimitAttainmentVerdict::judge_met_fraction(met, requests, self.attain);
         // An overloaded run misses its limits if it lasts long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
-            verdict = LimitVerdict::Missed;
+            verdict = LimitAttainmentVerdict::Missed;
         }
         TriedEngineConfiguration {
             tensor,
@@ -206,7 +206,7 @@ impl CapacityPlanner<'_> {
         let (mut low, mut high) = (0, 1);
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
-        while best.verdict != LimitVerdict::Met {
+        while best.verdict != LimitAttainmentVerdict::Met {
             // If requests rarely wait for other requests but are still too slow, more engines do
             // not help.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
@@ -223,7 +223,7 @@ impl CapacityPlanner<'_> {
             let middle = low + (high - low) / 2;
             let row = at(middle)?;
             match row.verdict {
-                LimitVerdict::Met => (high, best) = (middle, row),
+                LimitAttainmentVerdict::Met => (high, best) = (middle, row),
                 _ => low = middle,
             }
         }
@@ -249,7 +249,7 @@ impl CapacityPlanner<'_> {
         for _ in 0..40 {
             let row = at(rate)?;
             match row.verdict {
-                LimitVerdict::Met => low = Some(row),
+                LimitAttainmentVerdict::Met => low = Some(row),
                 _ => high = Some(rate),
             }
             rate = match (&low, high) {
@@ -305,7 +305,7 @@ pub fn plan_capacity(
     let met = rows
         .iter()
         .enumerate()
-        .filter(|(_, row)| row.verdict == LimitVerdict::Met);
+        .filter(|(_, row)| row.verdict == LimitAttainmentVerdict::Met);
     let chosen =
         met.min_by(|(_, a), (_, b)| a.npus.cmp(&b.npus).then(b.attained.total_cmp(&a.attained)));
     let chosen = chosen.map(|(at, _)| at);
@@ -379,24 +379,24 @@ mod tests {
     #[test]
     fn verdicts_follow_intervals() {
         assert_eq!(
-            LimitVerdict::judge_met_fraction(995, 1000, 0.99),
-            LimitVerdict::Open
+            LimitAttainmentVerdict::judge_met_fraction(995, 1000, 0.99),
+            LimitAttainmentVerdict::Open
         );
         assert_eq!(
-            LimitVerdict::judge_met_fraction(1000, 1000, 0.99),
-            LimitVerdict::Met
+            LimitAttainmentVerdict::judge_met_fraction(1000, 1000, 0.99),
+            LimitAttainmentVerdict::Met
         );
         assert_eq!(
-            LimitVerdict::judge_met_fraction(1000, 1000, 0.997),
-            LimitVerdict::Open
+            LimitAttainmentVerdict::judge_met_fraction(1000, 1000, 0.997),
+            LimitAttainmentVerdict::Open
         );
         assert_eq!(
-            LimitVerdict::judge_met_fraction(900, 1000, 0.99),
-            LimitVerdict::Missed
+            LimitAttainmentVerdict::judge_met_fraction(900, 1000, 0.99),
+            LimitAttainmentVerdict::Missed
         );
         assert_eq!(
-            LimitVerdict::judge_met_fraction(0, 0, 0.5),
-            LimitVerdict::Open
+            LimitAttainmentVerdict::judge_met_fraction(0, 0, 0.5),
+            LimitAttainmentVerdict::Open
         );
     }
 }

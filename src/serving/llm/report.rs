@@ -7,7 +7,7 @@ use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
 use super::rules::EngineRules;
 use super::scenario::LlmScenario;
-use super::step_cost::StepCostPart;
+use super::step_cost::StepTimePart;
 use super::step_price::StepTimeSource;
 use super::workload::LlmWorkload;
 use chakram_base::units::{Span, format_percent, format_thousands};
@@ -579,9 +579,9 @@ fn step_time_part_shares(
         return Vec::new();
     }
     let all = recorder.step_ps.max(1) as f64;
-    let parts = StepCostPart::NAMES
+    let parts = StepTimePart::NAMES
         .iter()
-        .filter(|(part, _)| *part != StepCostPart::Padding);
+        .filter(|(part, _)| *part != StepTimePart::Padding);
     parts
         .map(|(part, name)| StepTimePartShare {
             part: (*name).to_owned(),

@@ -16,9 +16,9 @@
 //!   blocks have equal tokens.
 
 use super::super::error::ServeError;
-use super::super::tables::{ColumnUnit, TableReader};
+use super::super::tables::{TableReader, TimeColumnUnit};
 use super::incoming::{IncomingRequest, RequestSharedContent};
-use super::token_content::{TokenPiece, TokenStream};
+use super::token_content::{SharedTokenSequence, TokenSequencePiece};
 use super::workload::MOST_LENGTH;
 use chakram_base::config::quote_for_message;
 use chakram_base::units::{Span, Time};
@@ -66,7 +66,7 @@ enum RequestFileReader {
 /// Unit of the column that contains arrival times.
 #[derive(Clone, Copy)]
 enum ArrivalColumnUnit {
-    Column(ColumnUnit),
+    Column(TimeColumnUnit),
     /// Dates, or numbers of seconds; both are converted to times relative to the first row.
     Date,
 }
@@ -139,10 +139,10 @@ impl RequestFile {
                 reader.find_first_column(DATES),
             ) {
                 (Some(at), _) => {
-                    let unit = ColumnUnit::from_column_name(&reader.column_names()[at]);
+                    let unit = TimeColumnUnit::from_column_name(&reader.column_names()[at]);
                     (
                         at,
-                        ArrivalColumnUnit::Column(unit.unwrap_or(ColumnUnit::MICROSECONDS)),
+                        ArrivalColumnUnit::Column(unit.unwrap_or(TimeColumnUnit::MICROSECONDS)),
                     )
                 }
                 (None, Some(at)) => (at, ArrivalColumnUnit::Date),
@@ -230,7 +230,7 @@ impl RequestFile {
             .transpose()?;
         let shared = match row.prefix {
             Some([prefix, tokens]) if tokens > 0.0 => {
-                let stream = TokenStream::from_prefix_number(
+                let stream = SharedTokenSequence::from_prefix_number(
                     number(prefix, "the number of a prefix")?.into(),
                 );
                 Some((stream, length(tokens)?.min(prompt)))
@@ -257,7 +257,7 @@ impl RequestFile {
         }))
     }
 
-    fn read_row(&mut self) -> Result<Option<FileRow>, ServeError> {
+    fn read_row(&mut self) -> Result<Option<RequestFileRow>, ServeError> {
         match &mut self.rows {
             RequestFileReader::Table {
                 reader,
@@ -293,7 +293,7 @@ impl RequestFile {
                         reader.number_in_column(columns[1])?,
                     ])
                 };
-                Ok(Some(FileRow {
+                Ok(Some(RequestFileRow {
                     arrival,
                     tokens: both(*tokens)?,
                     hashes: Vec::new(),
@@ -331,7 +331,7 @@ impl RequestFile {
                         "milliseconds from 0",
                     ));
                 }
-                Ok(Some(FileRow {
+                Ok(Some(RequestFileRow {
                     arrival: Span::from_seconds(object.timestamp * 1e-3),
                     tokens: [object.input_length, object.output_length],
                     hashes: object.hash_ids,
@@ -345,7 +345,7 @@ impl RequestFile {
 }
 
 /// Values of one row, before conversion.
-struct FileRow {
+struct RequestFileRow {
     arrival: Span,
     tokens: [f64; 2],
     hashes: Vec<u64>,
@@ -357,19 +357,19 @@ struct FileRow {
 /// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Two requests
 /// share a whole block if their hashes of the block are equal. Tokens after the last whole block
 /// belong to this request alone.
-fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
+fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenSequencePiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
-    let mut pieces: Vec<TokenPiece> = known
-        .map(|hash| TokenPiece {
-            stream: TokenStream::from_trace_block_hash(*hash),
+    let mut pieces: Vec<TokenSequencePiece> = known
+        .map(|hash| TokenSequencePiece {
+            stream: SharedTokenSequence::from_trace_block_hash(*hash),
             from: 0,
             tokens: TRACE_BLOCK,
         })
         .collect();
     let rest = prompt - pieces.len() as u32 * TRACE_BLOCK;
-    pieces.push(TokenPiece {
-        stream: TokenStream::from_trace_remainder(number),
+    pieces.push(TokenSequencePiece {
+        stream: SharedTokenSequence::from_trace_remainder(number),
         from: 0,
         tokens: rest,
     });
@@ -464,6 +464,9 @@ mod tests {
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),
             [512, 512, 76]
         );
-        assert_eq!(pieces[0].stream, TokenStream::from_trace_block_hash(7));
+        assert_eq!(
+            pieces[0].stream,
+            SharedTokenSequence::from_trace_block_hash(7)
+        );
     }
 }

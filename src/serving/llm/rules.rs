@@ -68,7 +68,7 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
 
 /// Rule that determines when waiting requests may join the running requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchingRule {
+pub enum BatchJoinRule {
     /// Waiting requests may join at each step.
     Continuous,
     /// Waiting requests may join only when no request is running.
@@ -79,7 +79,7 @@ pub enum BatchingRule {
 
 /// Rule for the order of waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SchedulingPolicy {
+pub enum WaitingRequestOrder {
     /// The request that arrived first comes first.
     FirstCome,
     /// The request with the lowest priority number comes first. If priority numbers are equal, the
@@ -134,14 +134,14 @@ impl GraphCaptureRule {
     ];
 }
 
-const BATCHINGS: &[(BatchingRule, &str)] = &[
-    (BatchingRule::Continuous, "continuous"),
-    (BatchingRule::Static, "static"),
-    (BatchingRule::PromptsFirst, "prompts-first"),
+const BATCHINGS: &[(BatchJoinRule, &str)] = &[
+    (BatchJoinRule::Continuous, "continuous"),
+    (BatchJoinRule::Static, "static"),
+    (BatchJoinRule::PromptsFirst, "prompts-first"),
 ];
-const POLICIES: &[(SchedulingPolicy, &str)] = &[
-    (SchedulingPolicy::FirstCome, "fcfs"),
-    (SchedulingPolicy::Priority, "priority"),
+const POLICIES: &[(WaitingRequestOrder, &str)] = &[
+    (WaitingRequestOrder::FirstCome, "fcfs"),
+    (WaitingRequestOrder::Priority, "priority"),
 ];
 const RESERVES: &[(BlockReservationRule, &str)] = &[
     (BlockReservationRule::AsComputed, "as-computed"),
@@ -156,7 +156,7 @@ pub struct EngineRules {
     /// The program, with its version, that the rules follow.
     pub follows: String,
     /// Rule that determines when waiting requests may join the running requests.
-    pub batching: BatchingRule,
+    pub batching: BatchJoinRule,
     /// Maximum number of tokens that one step computes.
     pub max_num_batched_tokens: u32,
     /// Maximum number of running requests.
@@ -166,7 +166,7 @@ pub struct EngineRules {
     /// Maximum number of tokens in a request, or `None` for no limit.
     pub max_model_len: Option<u32>,
     /// Rule for the order of waiting requests.
-    pub policy: SchedulingPolicy,
+    pub policy: WaitingRequestOrder,
     /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
     /// True if requests reuse cached blocks with equal content.
@@ -201,7 +201,7 @@ pub struct EngineRules {
 
 /// Properties of the machine that rules may depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct EngineHardware<'a> {
+pub struct HardwareForEngineRules<'a> {
     /// Name of the NPU class.
     pub npu: &'a str,
     /// Memory per NPU, if known.
@@ -217,7 +217,7 @@ impl EngineRules {
     /// Fails if there are no rules with this name.
     pub fn load_named(
         name: &str,
-        hardware: Option<EngineHardware<'_>>,
+        hardware: Option<HardwareForEngineRules<'_>>,
     ) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
             let expected = list_rule_names_with_hint(name);
@@ -386,7 +386,7 @@ impl EngineRules {
 
     /// Checks that no rules contradict one another; the error names the contradictory rules.
     pub fn check_consistency(&self) -> Result<(), ServeError> {
-        if self.batching == BatchingRule::PromptsFirst && !self.full_sequence_must_fit {
+        if self.batching == BatchJoinRule::PromptsFirst && !self.full_sequence_must_fit {
             return Err(ServeError::Unfit(
                 "engine.full_sequence_must_fit: found false with batching = prompts-first, expected true: a prompt that does not \
                  fit as a whole could be admitted and put back forever, before any answer\n  try: full_sequence_must_fit = true"
@@ -437,7 +437,8 @@ mod tests {
         let gib = |count: u64| Some(Bytes(count << 30));
         let rules = |npu, memory| {
             let rules =
-                EngineRules::load_named("vllm-v1", Some(EngineHardware { npu, memory })).unwrap();
+                EngineRules::load_named("vllm-v1", Some(HardwareForEngineRules { npu, memory }))
+                    .unwrap();
             (rules.max_num_batched_tokens, rules.max_num_seqs)
         };
         assert_eq!(rules("h100", gib(80)), (8192, 1024));

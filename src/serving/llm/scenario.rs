@@ -35,12 +35,12 @@
 use super::super::error::ServeError;
 use super::limits::LlmTimeLimits;
 use super::rules::{
-    DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS,
+    DEFAULT_RULES, EngineRules, HardwareForEngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS,
     list_rule_names_with_hint,
 };
-use super::step_cost::StepCostPart;
+use super::step_cost::StepTimePart;
 use super::step_load::LinearStepTime;
-use super::step_profile::StepProfileChoice;
+use super::step_profile::StepProfileTableSettings;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
@@ -72,9 +72,9 @@ pub struct LlmScenario {
     pub step: Option<LinearStepTime>,
     /// Table of measured operations from which step times are computed, if the scenario names one.
     /// The times in `step` are added to the measured times.
-    pub profile: Option<StepProfileChoice>,
+    pub profile: Option<StepProfileTableSettings>,
     /// Parts of a step's time that count as zero.
-    pub left_out: Vec<StepCostPart>,
+    pub left_out: Vec<StepTimePart>,
     /// Arrivals and lengths of requests.
     pub workload: LlmWorkload,
     /// Limits on the times of requests.
@@ -408,7 +408,7 @@ impl LlmScenario {
     /// Fails if rules contradict one another.
     pub fn resolve_engine_rules(
         &self,
-        hardware: Option<EngineHardware<'_>>,
+        hardware: Option<HardwareForEngineRules<'_>>,
     ) -> Result<EngineRules, ServeError> {
         let mut rules = EngineRules::load_named(&self.rules, hardware)?;
         if !self.own_rules.text.is_empty() {
@@ -507,7 +507,7 @@ fn parse_served_llm(
 fn step_of(
     table: &ConfigTable<'_>,
     has_model: bool,
-) -> Result<(Option<LinearStepTime>, Vec<StepCostPart>), ConfigError> {
+) -> Result<(Option<LinearStepTime>, Vec<StepTimePart>), ConfigError> {
     let times = ["base", "token", "request", "context"];
     let span =
         |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("20 us"));
@@ -532,7 +532,7 @@ fn step_of(
         let items = field.read_items("parts of the cost of a step")?;
         items
             .iter()
-            .map(|item| item.read_choice(StepCostPart::NAMES))
+            .map(|item| item.read_choice(StepTimePart::NAMES))
             .collect()
     })?;
     Ok((given.then_some(linear), left_out.unwrap_or_default()))
@@ -542,7 +542,7 @@ fn step_of(
 fn parse_step_profile(
     table: &ConfigTable<'_>,
     folder: &Path,
-) -> Result<Option<StepProfileChoice>, ConfigError> {
+) -> Result<Option<StepProfileTableSettings>, ConfigError> {
     let Some(path) = table.get("profile") else {
         for key in [
             "rows",
@@ -580,7 +580,7 @@ fn parse_step_profile(
         }
         _ => table.read_count("graph_tokens", 1 << 20)?,
     };
-    Ok(Some(StepProfileChoice {
+    Ok(Some(StepProfileTableSettings {
         path: folder.join(path.read_line()?),
         rows: rows.unwrap_or_default(),
         layers: table.read_count("layers", 1 << 16)?,

@@ -25,9 +25,9 @@
 //! request keeps its slot and its blocks until the running step ends.
 
 use super::block_pool::KvBlockPool;
-use super::decode_run::BlockChangeSchedule;
-use super::rules::{BatchingRule, BlockReservationRule, EngineRules, SchedulingPolicy};
-use super::token_content::{BlockHash, TokenContent};
+use super::decode_run::NextKvBlockChangeSteps;
+use super::rules::{BatchJoinRule, BlockReservationRule, EngineRules, WaitingRequestOrder};
+use super::token_content::{KvBlockPrefixHash, RequestTokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Maximum number of tokens in a request, even if an engine's memory could store more.
@@ -35,7 +35,7 @@ const MOST_TOKENS: u32 = 1 << 30;
 
 /// A request as it is submitted to an engine.
 #[derive(Clone, Debug)]
-pub struct EngineRequest {
+pub struct SubmittedEngineRequest {
     /// Index among all requests, in order of arrival.
     pub number: u64,
     /// Number of prompt tokens, at least one.
@@ -45,13 +45,13 @@ pub struct EngineRequest {
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
     /// Describes the tokens that the request shares with other requests.
-    pub content: TokenContent,
+    pub content: RequestTokenContent,
 }
 
 /// A request in an engine.
 #[derive(Clone, Debug)]
-struct RequestInEngine {
-    request: EngineRequest,
+struct EngineRequestState {
+    request: SubmittedEngineRequest,
     /// Number of answer tokens produced so far.
     outputs: u32,
     /// Number of tokens whose keys and values exist, including the tokens that the running step
@@ -74,10 +74,10 @@ struct RequestInEngine {
     /// only the request itself can find it again.
     findable: u32,
     /// Hashes that have been computed so far, one for each full block from the first.
-    hashes: Vec<BlockHash>,
+    hashes: Vec<KvBlockPrefixHash>,
 }
 
-impl RequestInEngine {
+impl EngineRequestState {
     fn token_count(&self) -> u32 {
         self.request.prompt + self.outputs + self.coming
     }
@@ -90,7 +90,11 @@ impl RequestInEngine {
     /// Computes the hashes of the first `blocks` blocks.
     fn compute_block_hashes(&mut self, blocks: u32, size: u32) {
         for block in self.hashes.len() as u32..blocks {
-            let before = self.hashes.last().copied().unwrap_or(BlockHash::START);
+            let before = self
+                .hashes
+                .last()
+                .copied()
+                .unwrap_or(KvBlockPrefixHash::START);
             let hash = self.request.content.hash(before, block * size, size);
             self.hashes.push(hash);
         }
@@ -119,7 +123,7 @@ pub struct RequestStepShare {
 
 /// A composed step.
 #[derive(Clone, Debug, Default)]
-pub struct EngineStep {
+pub struct ComposedEngineStep {
     /// The requests of the step with their tokens, in the order in which the scheduler considered
     /// the requests.
     pub shares: Vec<RequestStepShare>,
@@ -198,7 +202,7 @@ impl WaitingRequests {
 
 /// Kind of running requests that may take part in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RunningPart {
+enum EligibleRunningRequests {
     All,
     /// Requests for which several tokens must be computed.
     Prompts,
@@ -212,7 +216,7 @@ pub struct StepScheduler {
     rules: EngineRules,
     pool: KvBlockPool,
     watermark_blocks: u32,
-    slots: Vec<RequestInEngine>,
+    slots: Vec<EngineRequestState>,
     free_slots: Vec<u32>,
     running: Vec<u32>,
     waiting: WaitingRequests,
@@ -222,10 +226,10 @@ pub struct StepScheduler {
     since_received: u32,
     /// True if the step that was composed last was empty or had tokens of prompts.
     last_had_prompts: bool,
-    step: EngineStep,
+    step: ComposedEngineStep,
     /// With asynchronous scheduling, the running step; `step` is then the next step.
-    launched: EngineStep,
-    visits: BlockChangeSchedule,
+    launched: ComposedEngineStep,
+    visits: NextKvBlockChangeSteps,
 }
 
 impl StepScheduler {
@@ -241,12 +245,12 @@ impl StepScheduler {
             since_received: 0,
             last_had_prompts: true,
             waiting: match rules.policy {
-                SchedulingPolicy::FirstCome => WaitingRequests::InOrder(VecDeque::new()),
-                SchedulingPolicy::Priority => WaitingRequests::ByPriority(BTreeSet::new()),
+                WaitingRequestOrder::FirstCome => WaitingRequests::InOrder(VecDeque::new()),
+                WaitingRequestOrder::Priority => WaitingRequests::ByPriority(BTreeSet::new()),
             },
-            step: EngineStep::default(),
-            launched: EngineStep::default(),
-            visits: BlockChangeSchedule::default(),
+            step: ComposedEngineStep::default(),
+            launched: ComposedEngineStep::default(),
+            visits: NextKvBlockChangeSteps::default(),
             rules,
         }
     }
@@ -286,14 +290,14 @@ impl StepScheduler {
 
     /// Appends a request to the queue, and returns the request's slot. The engine must be able to
     /// serve the request (`find_refusal_reason` returns `None`).
-    pub fn enqueue_request(&mut self, mut request: EngineRequest) -> u32 {
+    pub fn enqueue_request(&mut self, mut request: SubmittedEngineRequest) -> u32 {
         request.output = self.truncated_output_length(request.prompt, request.output);
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 let room = &mut self.slots[slot as usize];
                 let mut hashes = std::mem::take(&mut room.hashes);
                 hashes.clear();
-                *room = RequestInEngine {
+                *room = EngineRequestState {
                     request,
                     hashes,
                     blocks: std::mem::take(&mut room.blocks),
@@ -309,7 +313,7 @@ impl StepScheduler {
                 slot
             }
             None => {
-                self.slots.push(RequestInEngine {
+                self.slots.push(EngineRequestState {
                     request,
                     outputs: 0,
                     computed: 0,
@@ -361,12 +365,12 @@ impl StepScheduler {
     }
 
     /// Returns the number of tokens at the prompt's beginning that this engine caches.
-    pub fn cached_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
+    pub fn cached_prefix_length(&self, content: &RequestTokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
         }
         let size = self.rules.block_size;
-        let (mut hash, mut known) = (BlockHash::START, 0);
+        let (mut hash, mut known) = (KvBlockPrefixHash::START, 0);
         for block in 0..(prompt - 1).min(content.own_from()) / size {
             hash = content.hash(hash, block * size, size);
             if self.pool.find_block(hash).is_none() {
@@ -378,7 +382,7 @@ impl StepScheduler {
     }
 
     /// Composes the next step, which may be empty.
-    pub fn compose_step(&mut self) -> &EngineStep {
+    pub fn compose_step(&mut self) -> &ComposedEngineStep {
         self.step.shares.clear();
         self.step.put_back.clear();
         let mut budget = self.rules.max_num_batched_tokens;
@@ -388,17 +392,17 @@ impl StepScheduler {
             self.receive_requests();
             self.since_received = 0;
         }
-        if self.rules.batching == BatchingRule::PromptsFirst {
-            self.schedule_running_requests(&mut budget, RunningPart::Prompts);
+        if self.rules.batching == BatchJoinRule::PromptsFirst {
+            self.schedule_running_requests(&mut budget, EligibleRunningRequests::Prompts);
             if self.step.put_back.is_empty() {
                 self.schedule_waiting_requests(&mut budget);
             }
             if self.step.shares.is_empty() && self.step.put_back.is_empty() {
-                self.schedule_running_requests(&mut budget, RunningPart::Answers);
+                self.schedule_running_requests(&mut budget, EligibleRunningRequests::Answers);
             }
         } else {
-            self.schedule_running_requests(&mut budget, RunningPart::All);
-            let may_join = self.rules.batching == BatchingRule::Continuous || was_idle;
+            self.schedule_running_requests(&mut budget, EligibleRunningRequests::All);
+            let may_join = self.rules.batching == BatchJoinRule::Continuous || was_idle;
             if self.step.put_back.is_empty() && may_join {
                 self.schedule_waiting_requests(&mut budget);
             }
@@ -426,7 +430,7 @@ impl StepScheduler {
     }
 
     /// Returns the running step.
-    pub fn running_step(&self) -> &EngineStep {
+    pub fn running_step(&self) -> &ComposedEngineStep {
         match self.rules.async_scheduling {
             true => &self.launched,
             false => &self.step,
@@ -439,7 +443,7 @@ impl StepScheduler {
     }
 
     /// Returns the step that was composed last.
-    pub fn last_composed_step(&self) -> &EngineStep {
+    pub fn last_composed_step(&self) -> &ComposedEngineStep {
         &self.step
     }
 
@@ -513,7 +517,7 @@ impl StepScheduler {
         );
         let shares = &self.step.shares;
         let may_join = self.waiting.len() > 0
-            && self.rules.batching != BatchingRule::Static
+            && self.rules.batching != BatchJoinRule::Static
             && self.running.len() < self.rules.max_num_seqs as usize
             && self.step.tokens < self.rules.max_num_batched_tokens;
         let decodes = |share: &RequestStepShare| {
@@ -584,7 +588,7 @@ impl StepScheduler {
         wanted.min(budget)
     }
 
-    fn schedule_running_requests(&mut self, budget: &mut u32, part: RunningPart) {
+    fn schedule_running_requests(&mut self, budget: &mut u32, part: EligibleRunningRequests) {
         let mut at = 0;
         while at < self.running.len() && *budget > 0 {
             let slot = self.running[at];
@@ -596,8 +600,8 @@ impl StepScheduler {
             }
             let past = of.computed;
             let has_prompt = of.token_count() - past > 1;
-            if part == RunningPart::Prompts && !has_prompt
-                || part == RunningPart::Answers && has_prompt
+            if part == EligibleRunningRequests::Prompts && !has_prompt
+                || part == EligibleRunningRequests::Answers && has_prompt
             {
                 at += 1;
                 continue;
@@ -628,8 +632,8 @@ impl StepScheduler {
     /// Returns the index, among running requests, of the request that should be preempted first.
     fn index_of_preemption_victim(&self) -> usize {
         match self.rules.policy {
-            SchedulingPolicy::FirstCome => self.running.len() - 1,
-            SchedulingPolicy::Priority => {
+            WaitingRequestOrder::FirstCome => self.running.len() - 1,
+            WaitingRequestOrder::Priority => {
                 let key = |at: &usize| {
                     let request = &self.slots[self.running[*at] as usize].request;
                     (request.priority, request.number)

@@ -39,7 +39,9 @@ use super::super::error::ServeError;
 use super::super::statistics::{NORMAL_90, student_quantile};
 use super::{LlmReport, LlmScenario, NoLlmObserver, RequestTimeSummary, serve_llm};
 use chakram_base::parallel::map_in_order;
-use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary, interpolate_percentile};
+use chakram_base::prediction_scores::{
+    PredictionErrorSummary, PredictionIntervalSummary, interpolate_percentile,
+};
 use chakram_hardware::machine::Machine;
 use row_scenario::RowScenarioTemplate;
 use serde::Serialize;
@@ -68,7 +70,7 @@ pub enum ServingTimeKind {
 
 /// A statistic of one kind of time: its mean or a percentile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ServingMetric {
+struct ServingTimeStatistic {
     name: &'static str,
     time: ServingTimeKind,
     /// Index into the percentiles of a report; `None` for the mean.
@@ -79,8 +81,8 @@ const fn create_serving_metric(
     name: &'static str,
     time: ServingTimeKind,
     percentile: Option<usize>,
-) -> ServingMetric {
-    ServingMetric {
+) -> ServingTimeStatistic {
+    ServingTimeStatistic {
         name,
         time,
         percentile,
@@ -88,7 +90,7 @@ const fn create_serving_metric(
 }
 
 /// All metrics; percentiles are in the order of [`LlmReport`].
-const METRICS: &[ServingMetric] = &[
+const METRICS: &[ServingTimeStatistic] = &[
     create_serving_metric("ttft_mean", ServingTimeKind::Ttft, None),
     create_serving_metric("ttft_p50", ServingTimeKind::Ttft, Some(0)),
     create_serving_metric("ttft_p90", ServingTimeKind::Ttft, Some(1)),
@@ -113,7 +115,7 @@ const METRICS: &[ServingMetric] = &[
     create_serving_metric("e2e_p99", ServingTimeKind::E2e, Some(3)),
 ];
 
-impl ServingMetric {
+impl ServingTimeStatistic {
     /// Returns the metric's value in seconds; `None` if no request has a value.
     fn value_in_report(self, report: &LlmReport) -> Option<f64> {
         let all = report.row_of_all_classes()?;
@@ -189,7 +191,7 @@ struct MeasuredServingRow {
 pub struct MeasuredServingTable {
     file: String,
     folder: std::path::PathBuf,
-    metrics: Vec<ServingMetric>,
+    metrics: Vec<ServingTimeStatistic>,
     rows: Vec<MeasuredServingRow>,
     refused: Vec<UnpredictableServingRow>,
     by: Option<String>,
@@ -237,12 +239,12 @@ impl MeasuredServingTable {
     /// # Errors
     ///
     /// Fails if no row can be predicted.
-    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ServingScores, ServeError> {
+    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ScoredServingTable, ServeError> {
         let answers = map_in_order(threads.get(), &self.rows, |row| {
             Ok::<_, Infallible>(self.predict_row(row))
         });
         let Ok(answers) = answers;
-        let mut scores = ServingScores {
+        let mut scores = ScoredServingTable {
             table: self.file.clone(),
             by: self.by.clone(),
             rows: Vec::new(),
@@ -289,12 +291,12 @@ impl MeasuredServingTable {
         &self,
         row: &MeasuredServingRow,
         predicted: &ServingRowPrediction,
-    ) -> Vec<ScoredTime> {
+    ) -> Vec<PredictedAndMeasuredTime> {
         let times = self
             .metrics
             .iter()
             .enumerate()
-            .map(|(i, metric)| ScoredTime {
+            .map(|(i, metric)| PredictedAndMeasuredTime {
                 metric: metric.name,
                 measured_s: row.measured[i],
                 predicted_s: predicted.times[i],
@@ -342,7 +344,7 @@ struct ServingRowPrediction {
 
 /// One kind of time of a row, predicted and measured, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ScoredTime {
+pub struct PredictedAndMeasuredTime {
     /// Name of the metric.
     pub metric: &'static str,
     /// Measured time; `None` if the row has no such value.
@@ -360,7 +362,7 @@ pub struct ScoredTime {
     pub interval_s: Option<[f64; 2]>,
 }
 
-impl ScoredTime {
+impl PredictedAndMeasuredTime {
     /// Returns the predicted time, including the client's time if it was added.
     fn best_prediction_seconds(&self) -> Option<f64> {
         self.with_client_s.or(self.predicted_s)
@@ -383,7 +385,7 @@ pub struct ScoredServingRow {
     #[serde(skip)]
     pub client_group: usize,
     /// Times in the order of the file's metrics.
-    pub times: Vec<ScoredTime>,
+    pub times: Vec<PredictedAndMeasuredTime>,
     /// Time that the client and the server's front end take, estimated from rows in other folds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_s: Option<f64>,
@@ -399,7 +401,7 @@ const FEWEST_SIMILAR: usize = 3;
 
 /// Predictions for the rows of a table.
 #[derive(Clone, Debug, Serialize)]
-pub struct ServingScores {
+pub struct ScoredServingTable {
     /// Name of the table.
     pub table: String,
     /// Column by whose values the rows are divided into separately scored parts.
@@ -416,13 +418,13 @@ pub struct ServingScores {
 #[derive(Clone, Debug, Serialize)]
 pub struct MetricScores {
     /// Scores of chakram's predictions.
-    pub chakram: ScoreSummary,
+    pub chakram: PredictionErrorSummary,
     /// Scores of the null model, if it predicts the metric.
-    pub null: Option<ScoreSummary>,
+    pub null: Option<PredictionErrorSummary>,
     /// Scores of the predictions that include the client's time, if it was added.
-    pub with_client: Option<ScoreSummary>,
+    pub with_client: Option<PredictionErrorSummary>,
     /// Coverage of the intervals; `None` if all rows are in one fold.
-    pub intervals: Option<IntervalSummary>,
+    pub intervals: Option<PredictionIntervalSummary>,
 }
 
 /// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 %
@@ -459,13 +461,13 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     Some([center - half, center + half])
 }
 
-impl ServingScores {
+impl ScoredServingTable {
     /// Adds the time of the client and of the server's front end to each metric that includes it.
     /// This time is the measured time to first token minus the engine's part. The client's time is
     /// the median over the rows of other folds.
-    fn add_client_time(&mut self, metrics: &[ServingMetric]) {
+    fn add_client_time(&mut self, metrics: &[ServingTimeStatistic]) {
         let of_ttft = |percentile| {
-            let is = |metric: &ServingMetric| {
+            let is = |metric: &ServingTimeStatistic| {
                 metric.time == ServingTimeKind::Ttft && metric.percentile == percentile
             };
             metrics.iter().position(is)
@@ -556,7 +558,7 @@ impl ServingScores {
             let time = &row.times[index];
             Some((row.group, time.measured_s?, time.predicted_s?, time))
         });
-        let known: Vec<(usize, f64, f64, &ScoredTime)> = known.collect();
+        let known: Vec<(usize, f64, f64, &PredictedAndMeasuredTime)> = known.collect();
         if known.is_empty() {
             return None;
         }
@@ -577,11 +579,12 @@ impl ServingScores {
             known.iter().map(|(.., time)| time.interval_s).collect();
         let all: Vec<f64> = measured().map(|(_, seconds)| seconds).collect();
         Some(MetricScores {
-            chakram: ScoreSummary::of_times(measured(), &predicted),
-            null: null.map(|null| ScoreSummary::of_times(measured(), &null)),
-            with_client: with_client.map(|times| ScoreSummary::of_times(measured(), &times)),
+            chakram: PredictionErrorSummary::of_times(measured(), &predicted),
+            null: null.map(|null| PredictionErrorSummary::of_times(measured(), &null)),
+            with_client: with_client
+                .map(|times| PredictionErrorSummary::of_times(measured(), &times)),
             intervals: intervals
-                .map(|intervals| IntervalSummary::of_times(&all, &best, &intervals)),
+                .map(|intervals| PredictionIntervalSummary::of_times(&all, &best, &intervals)),
         })
     }
 

@@ -9,12 +9,14 @@ use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
 use super::incoming::{ConversationTurn, IncomingRequest};
 use super::metrics::LlmRunRecorder;
-use super::observe::{CompletedLlmRequest, LlmObserver, StepRecord};
+use super::observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver};
 use super::scenario::{EngineRoutingRule, LlmScenario};
-use super::scheduler::{EngineRequest, ProducedToken, RequestRefusalReason, StepScheduler};
+use super::scheduler::{
+    ProducedToken, RequestRefusalReason, StepScheduler, SubmittedEngineRequest,
+};
 use super::source::RequestSource;
-use super::step_cost::StepCostCache;
-use super::step_load::StepLoad;
+use super::step_cost::StepPartTimeCache;
+use super::step_load::StepTimeInputs;
 use super::workload::LlmArrivals;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
@@ -60,7 +62,7 @@ enum LlmServerEvent {
 }
 
 /// State of a run: its engines, its pending events and its records.
-pub(super) struct LlmServer<'s> {
+pub(super) struct LlmRunState<'s> {
     scenario: &'s LlmScenario,
     deployment: &'s LlmDeployment,
     engines: Vec<RunningEngine>,
@@ -76,8 +78,8 @@ pub(super) struct LlmServer<'s> {
     front_end_free: Time,
     arrived: u64,
     turn: usize,
-    load: StepLoad,
-    memo: StepCostCache,
+    load: StepTimeInputs,
+    memo: StepPartTimeCache,
     made: Vec<ProducedToken>,
     /// Changes to the number of used blocks that runs of equal steps will make. The changes are
     /// kept here so that the changes of several engines are applied in time order.
@@ -87,7 +89,7 @@ pub(super) struct LlmServer<'s> {
     failure: Option<ServeError>,
 }
 
-impl<'s> LlmServer<'s> {
+impl<'s> LlmRunState<'s> {
     pub fn new(
         scenario: &'s LlmScenario,
         deployment: &'s LlmDeployment,
@@ -119,8 +121,8 @@ impl<'s> LlmServer<'s> {
             front_end_free: Time::ZERO,
             arrived: 0,
             turn: 0,
-            load: StepLoad::default(),
-            memo: StepCostCache::default(),
+            load: StepTimeInputs::default(),
+            memo: StepPartTimeCache::default(),
             made: Vec::new(),
             block_changes: BTreeMap::new(),
             observer,
@@ -246,7 +248,7 @@ impl<'s> LlmServer<'s> {
         let engine = self.route_request(&content, prompt);
         let of_class = self.scenario.workload.classes[class as usize].priority;
         let of = &mut self.engines[engine];
-        let slot = of.scheduler.enqueue_request(EngineRequest {
+        let slot = of.scheduler.enqueue_request(SubmittedEngineRequest {
             number,
             prompt,
             output,
@@ -287,7 +289,7 @@ impl<'s> LlmServer<'s> {
     /// Returns the engine to which the router assigns a request.
     fn route_request(
         &mut self,
-        content: &super::token_content::TokenContent,
+        content: &super::token_content::RequestTokenContent,
         prompt: u32,
     ) -> usize {
         let count = self.engines.len();
@@ -325,7 +327,7 @@ impl<'s> LlmServer<'s> {
         }
         let of = &self.engines[engine];
         let step = of.scheduler.running_step();
-        self.observer.on_step(&StepRecord {
+        self.observer.on_step(&BegunEngineStep {
             engine: engine as u32,
             number: of.steps - 1,
             begin: self.now,
@@ -410,7 +412,7 @@ impl<'s> LlmServer<'s> {
         let mut loads = Vec::new();
         for rank in wave.clone() {
             self.compose_next_step(rank);
-            let mut load = StepLoad::default();
+            let mut load = StepTimeInputs::default();
             load.set_work_from_shares(&self.engines[rank].scheduler.last_composed_step().shares);
             loads.push(load);
         }

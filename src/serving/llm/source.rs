@@ -4,7 +4,7 @@ use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
 use super::incoming::{ConversationTurn, IncomingRequest, RequestSharedContent};
 use super::request_file::RequestFile;
-use super::token_content::{TokenPiece, TokenStream};
+use super::token_content::{SharedTokenSequence, TokenSequencePiece};
 use super::workload::{LlmArrivals, LlmWorkload};
 use chakram_base::units::{Span, Time};
 
@@ -123,7 +123,10 @@ impl<'w> RequestSource<'w> {
             let chosen =
                 ((random.next_unit() * f64::from(of.prefixes)) as u32).min(of.prefixes - 1);
             let prefix = u64::from(class) << 32 | u64::from(chosen);
-            (TokenStream::from_prefix_number(prefix), of.shared_prefix)
+            (
+                SharedTokenSequence::from_prefix_number(prefix),
+                of.shared_prefix,
+            )
         });
         let turn = (of.turns > 1).then_some(ConversationTurn {
             conversation,
@@ -190,14 +193,14 @@ fn conversation_content(turn: ConversationTurn, prompt: u32) -> RequestSharedCon
     let mut pieces = Vec::new();
     let common = turn.shared.map_or(0, |(_, common)| common);
     if let Some((stream, tokens)) = turn.shared {
-        pieces.push(TokenPiece {
+        pieces.push(TokenSequencePiece {
             stream,
             from: 0,
             tokens,
         });
     }
-    pieces.push(TokenPiece {
-        stream: TokenStream::from_conversation_number(turn.conversation),
+    pieces.push(TokenSequencePiece {
+        stream: SharedTokenSequence::from_conversation_number(turn.conversation),
         from: common,
         tokens: prompt - common,
     });

@@ -31,14 +31,14 @@ mod products;
 use super::super::error::ServeError;
 use super::model_sizes::{LlmModelSizes, TokenMixing};
 use super::rules::{AllReduceKernels, GraphCaptureRule};
-use super::step_load::StepLoad;
+use super::step_load::StepTimeInputs;
 use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::dtype::Dtype;
 use chakram_base::ids::Npu;
-use chakram_base::kernel_shape::MemoryBoundKernel;
+use chakram_base::kernel_shape::MemoryBoundKernelClass;
 use chakram_base::units::Span;
-use chakram_hardware::compute::{ComputeModel, KernelProfile, KernelTiming};
+use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
 use products::gemm_kernel_profile;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub(super) use products::expected_active_experts;
 /// A part of a step's time, which a scenario may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum StepCostPart {
+pub enum StepTimePart {
     /// Matrix products of the blocks.
     Products,
     /// Attention of requests with several tokens in the step.
@@ -74,7 +74,7 @@ pub enum StepCostPart {
     Padding,
 }
 
-impl StepCostPart {
+impl StepTimePart {
     /// All parts of a step's time, each with its name in files and reports.
     pub const NAMES: &[(Self, &str)] = &[
         (Self::Products, "products"),
@@ -98,8 +98,8 @@ impl StepCostPart {
     }
 }
 
-/// Times by part, in the order of [`StepCostPart`].
-pub type PartTimes = [Span; StepCostPart::COUNT];
+/// Times by part, in the order of [`StepTimePart`].
+pub type StepTimesByPart = [Span; StepTimePart::COUNT];
 
 /// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us between
 /// kernels (`gap` in machine presets), and the host does not delay kernels of a graph.
@@ -114,7 +114,7 @@ const GRAPH_STEP: u64 = 8;
 
 /// The NPUs of an engine, and the way in which they divide the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineShape {
+pub struct EngineParallelism {
     /// Number of NPUs that divide each block.
     pub npus: u32,
     /// Number of attention ranks that run in lockstep, each with `npus` NPUs; all ranks share the
@@ -132,7 +132,7 @@ pub struct EngineShape {
 
 /// Number formats of a served model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepFormats {
+pub struct ServedModelNumberFormats {
     /// Format of the weights outside experts.
     pub weights: Dtype,
     /// Format of the experts' weights.
@@ -146,7 +146,7 @@ pub struct StepFormats {
 
 /// Computes the time of a model's steps on the NPUs of an engine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepCost {
+pub struct StepTimeCalculator {
     sizes: LlmModelSizes,
     class: NpuClass,
     npus: u32,
@@ -155,13 +155,13 @@ pub struct StepCost {
     has_whole_experts: bool,
     graphs: GraphCaptureRule,
     graph_tokens: u64,
-    formats: StepFormats,
-    left_out: Vec<StepCostPart>,
+    formats: ServedModelNumberFormats,
+    left_out: Vec<StepTimePart>,
     /// Measured times of all-reduces.
     all_reduce: AllReduceTimes,
 }
 
-impl StepCost {
+impl StepTimeCalculator {
     /// Creates the costs for a model on the NPUs of `machine`; `shape` describes how these NPUs
     /// divide the work.
     ///
@@ -171,11 +171,11 @@ impl StepCost {
     pub fn new(
         sizes: LlmModelSizes,
         machine: &Machine,
-        shape: EngineShape,
-        formats: StepFormats,
-        left_out: &[StepCostPart],
+        shape: EngineParallelism,
+        formats: ServedModelNumberFormats,
+        left_out: &[StepTimePart],
     ) -> Result<Self, ServeError> {
-        let EngineShape {
+        let EngineParallelism {
             npus,
             ranks,
             has_whole_experts,
@@ -208,7 +208,7 @@ impl StepCost {
         let [k, n] = kind.product_sizes_per_npu(&kind.products[0], npus);
         for weights in [formats.weights, formats.experts] {
             let computes_in = cost.compute_format(weights);
-            if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
+            if let KernelDurationWithBasis::NoPeak(_) | KernelDurationWithBasis::Unknown =
                 cost.price_kernel(gemm_kernel_profile([1, 1, n, k], computes_in))
             {
                 return Err(ServeError::Unfit(format!(
@@ -223,22 +223,27 @@ impl StepCost {
         Ok(cost)
     }
 
-    fn price_kernel(&self, kernel: KernelProfile<'_>) -> KernelTiming {
+    fn price_kernel(&self, kernel: KernelTraceFacts<'_>) -> KernelDurationWithBasis {
         let memory = self.class.memory_bandwidth();
-        ComputeModel::Curves.price_kernel(&kernel, &self.class.peaks, memory, &self.class.curves)
+        KernelDurationSource::Curves.price_kernel(
+            &kernel,
+            &self.class.peaks,
+            memory,
+            &self.class.curves,
+        )
     }
 
-    fn kernel_seconds(&self, kernel: KernelProfile<'_>) -> f64 {
+    fn kernel_seconds(&self, kernel: KernelTraceFacts<'_>) -> f64 {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    fn is_left_out(&self, part: StepCostPart) -> bool {
+    fn is_left_out(&self, part: StepTimePart) -> bool {
         self.left_out.contains(&part)
     }
 
     /// Returns the number of tokens in a step after padding to the size of a captured graph.
     pub fn padded_token_count(&self, tokens: u64) -> u64 {
-        if self.is_left_out(StepCostPart::Padding) || tokens > self.graph_tokens {
+        if self.is_left_out(StepTimePart::Padding) || tokens > self.graph_tokens {
             return tokens;
         }
         match tokens {
@@ -250,12 +255,14 @@ impl StepCost {
 
     /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens.
     /// `tokens` is the number of tokens on this rank, and `all` is the number on all ranks.
-    fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepCostPart::COUNT] {
-        let mut parts = [0.0; StepCostPart::COUNT];
+    fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepTimePart::COUNT] {
+        let mut parts = [0.0; StepTimePart::COUNT];
         let padded = self.padded_token_count(tokens);
-        let embedding =
-            self.memory_bound_seconds(MemoryBoundKernel::Embedding, 4 * self.sizes.hidden * padded);
-        parts[StepCostPart::Elementwise as usize] = embedding;
+        let embedding = self.memory_bound_seconds(
+            MemoryBoundKernelClass::Embedding,
+            4 * self.sizes.hidden * padded,
+        );
+        parts[StepTimePart::Elementwise as usize] = embedding;
         for kind in &self.sizes.kinds {
             let count = kind.count as f64;
             let products = kind.products.iter().map(|product| {
@@ -275,17 +282,17 @@ impl StepCost {
                     Dtype::Bf16,
                 ))
             });
-            parts[StepCostPart::Products as usize] += count * (products.sum::<f64>() + router);
+            parts[StepTimePart::Products as usize] += count * (products.sum::<f64>() + router);
             let moving = self.memory_bound_work_of_block(kind);
             let each = moving.iter().map(|work| {
                 let bytes = 2 * work.elements * padded;
                 self.memory_bound_seconds(work.kernel, bytes)
             });
-            parts[StepCostPart::Elementwise as usize] += count * each.sum::<f64>();
+            parts[StepTimePart::Elementwise as usize] += count * each.sum::<f64>();
             // Add no gaps after products: products were measured one after another, so their times
             // include gaps.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
-            parts[StepCostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
+            parts[StepTimePart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
         let bytes = 2 * padded * self.sizes.hidden;
         let exchanging = self
@@ -302,7 +309,7 @@ impl StepCost {
             // If ranks exchange tokens, the exchange also adds up the NPUs' results, so a block has
             // only one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
-            parts[StepCostPart::Collectives as usize] = reduces as f64 * each;
+            parts[StepTimePart::Collectives as usize] = reduces as f64 * each;
         }
         if exchanging > 0 {
             let (gathered, npus) = (bytes * u64::from(self.ranks), self.npus * self.ranks);
@@ -314,7 +321,7 @@ impl StepCost {
                 gathered,
                 npus,
             );
-            parts[StepCostPart::Collectives as usize] += exchanging as f64 * (there + back);
+            parts[StepTimePart::Collectives as usize] += exchanging as f64 * (there + back);
         }
         parts
     }
@@ -340,7 +347,7 @@ impl StepCost {
         // The sampling kernel converts logits to single precision and then to probabilities, and
         // samples a token; it makes three passes over the logits.
         let chosen = self.memory_bound_seconds(
-            MemoryBoundKernel::Softmax,
+            MemoryBoundKernelClass::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,
         );
         product + gather + chosen
@@ -348,11 +355,15 @@ impl StepCost {
 
     /// Returns the time of a step by part; `memo` caches the times that depend only on the number
     /// of tokens.
-    pub fn step_time_by_part(&self, load: &StepLoad, memo: &mut StepCostCache) -> PartTimes {
+    pub fn step_time_by_part(
+        &self,
+        load: &StepTimeInputs,
+        memo: &mut StepPartTimeCache,
+    ) -> StepTimesByPart {
         let key = (load.wave_tokens, load.all_tokens);
         let mut parts = *memo.of_tokens.entry(key).or_insert_with(|| {
             let mut seconds = self.token_work_seconds_by_part(load.wave_tokens, load.all_tokens);
-            seconds[StepCostPart::HostStep as usize] = HOST_STEP.as_seconds();
+            seconds[StepTimePart::HostStep as usize] = HOST_STEP.as_seconds();
             seconds.map(Span::from_seconds)
         });
         let [mut prefill, mut decode] = [0.0; 2];
@@ -379,23 +390,23 @@ impl StepCost {
                 decode += count * self.attention_seconds(of, load.decodes, 1, keys);
             }
         }
-        parts[StepCostPart::Prefill as usize] = Span::from_seconds(prefill);
-        parts[StepCostPart::Decode as usize] = Span::from_seconds(decode);
+        parts[StepTimePart::Prefill as usize] = Span::from_seconds(prefill);
+        parts[StepTimePart::Decode as usize] = Span::from_seconds(decode);
         let head = memo.of_rows.entry(load.sampled);
-        parts[StepCostPart::Head as usize] =
+        parts[StepTimePart::Head as usize] =
             *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
         let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
         let launching = *memo
             .of_launches
             .entry(prompts_and_size)
             .or_insert_with(|| self.launch_time().times(self.launches_of_step(load)));
-        let on_device: Span = parts[..StepCostPart::Launches as usize]
+        let on_device: Span = parts[..StepTimePart::Launches as usize]
             .iter()
             .copied()
             .sum();
-        parts[StepCostPart::Launches as usize] = Span(launching.0.saturating_sub(on_device.0));
+        parts[StepTimePart::Launches as usize] = Span(launching.0.saturating_sub(on_device.0));
         let requests = HOST_REQUEST.as_seconds() * load.requests as f64;
-        parts[StepCostPart::HostRequest as usize] = Span::from_seconds(requests);
+        parts[StepTimePart::HostRequest as usize] = Span::from_seconds(requests);
         for part in &self.left_out {
             parts[*part as usize] = Span::ZERO;
         }
@@ -403,7 +414,7 @@ impl StepCost {
     }
 
     /// Returns the parts that are left out.
-    pub fn left_out(&self) -> &[StepCostPart] {
+    pub fn left_out(&self) -> &[StepTimePart] {
         &self.left_out
     }
 
@@ -415,9 +426,9 @@ impl StepCost {
 
 /// Cached times that depend only on numbers of tokens, or on the kind of step.
 #[derive(Clone, Debug, Default)]
-pub struct StepCostCache {
+pub struct StepPartTimeCache {
     /// Key: the largest number of tokens on any rank, and the number of tokens on all ranks.
-    of_tokens: BTreeMap<(u64, u64), PartTimes>,
+    of_tokens: BTreeMap<(u64, u64), StepTimesByPart>,
     of_rows: BTreeMap<u64, Span>,
     /// The host's time to launch a step. Key: whether the step has prompts, and whether its tokens fit captured graphs.
     of_launches: BTreeMap<(bool, bool), Span>,

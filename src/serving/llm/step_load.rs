@@ -5,7 +5,7 @@ use chakram_base::units::Span;
 
 /// Quantities from which the time of a step is computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StepLoad {
+pub struct StepTimeInputs {
     /// Total number of tokens that the step computes.
     pub tokens: u64,
     /// Number of requests in the step.
@@ -31,7 +31,7 @@ pub struct StepLoad {
     pub all_tokens: u64,
 }
 
-impl StepLoad {
+impl StepTimeInputs {
     /// Sets the load to the work of a step that consists of `shares`.
     pub fn set_work_from_shares(&mut self, shares: &[RequestStepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
@@ -58,7 +58,7 @@ impl StepLoad {
     }
 }
 
-impl StepLoad {
+impl StepTimeInputs {
     /// Advances the load to the next step, in which the same requests decode one token each.
     pub fn advance_decodes(&mut self) {
         debug_assert!(self.chunks.is_empty(), "all requests answer");
@@ -83,7 +83,7 @@ pub struct LinearStepTime {
 
 impl LinearStepTime {
     /// Returns the time of a step.
-    pub fn step_time(&self, load: &StepLoad) -> Span {
+    pub fn step_time(&self, load: &StepTimeInputs) -> Span {
         self.base
             + self.token.times(load.tokens)
             + self.request.times(load.requests)
@@ -106,7 +106,7 @@ mod tests {
             hit: 0,
             admitted: false,
         };
-        let mut load = StepLoad::default();
+        let mut load = StepTimeInputs::default();
         load.set_work_from_shares(&[share(9, 1), share(100, 30), share(0, 1)]);
         // The step has 32 tokens and 3 requests, whose contexts are 10 + 130 + 1 tokens.
         assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));

@@ -1,8 +1,8 @@
 //! Chooses where step times come from.
 
-use super::step_cost::{PartTimes, StepCost, StepCostCache, StepCostPart};
-use super::step_load::{LinearStepTime, StepLoad};
-use super::step_profile::MeasuredStepProfile;
+use super::step_cost::{StepPartTimeCache, StepTimeCalculator, StepTimePart, StepTimesByPart};
+use super::step_load::{LinearStepTime, StepTimeInputs};
+use super::step_profile::ProfiledStepTimeModel;
 use chakram_base::units::Span;
 
 /// Source of step times.
@@ -11,18 +11,18 @@ pub enum StepTimeSource {
     /// The scenario states a linear function of the step's work.
     Linear(LinearStepTime),
     /// Times are interpolated in a table of measured operations.
-    Profile(Box<MeasuredStepProfile>),
+    Profile(Box<ProfiledStepTimeModel>),
     /// Times are computed from a model's sizes and a machine's kernel times.
-    Model(Box<StepCost>),
+    Model(Box<StepTimeCalculator>),
 }
 
 impl StepTimeSource {
     /// Returns the time of a step, and its parts if the source has parts.
     pub fn step_time(
         &self,
-        load: &StepLoad,
-        memo: &mut StepCostCache,
-    ) -> (Span, Option<PartTimes>) {
+        load: &StepTimeInputs,
+        memo: &mut StepPartTimeCache,
+    ) -> (Span, Option<StepTimesByPart>) {
         match self {
             Self::Linear(linear) => (linear.step_time(load), None),
             Self::Profile(profile) => (profile.step_time(load), None),
@@ -47,7 +47,7 @@ impl StepTimeSource {
                     let names = cost
                         .left_out()
                         .iter()
-                        .map(|part: &StepCostPart| part.part_name());
+                        .map(|part: &StepTimePart| part.part_name());
                     all.push(format!(
                         "left out: {}",
                         names.collect::<Vec<_>>().join(", ")

@@ -13,14 +13,14 @@
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
 use super::step_cost::expected_active_experts;
-use super::step_load::{LinearStepTime, StepLoad};
+use super::step_load::{LinearStepTime, StepTimeInputs};
 use chakram_base::units::Span;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// A table of measured operations that a scenario names, and how to read it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepProfileChoice {
+pub struct StepProfileTableSettings {
     /// Path of the table.
     pub path: PathBuf,
     /// Pairs (column, value). Only rows that match all pairs are read.
@@ -41,8 +41,8 @@ pub struct StepProfileChoice {
 
 /// Computes step times from measured operations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MeasuredStepProfile {
-    choice: StepProfileChoice,
+pub struct ProfiledStepTimeModel {
+    choice: StepProfileTableSettings,
     /// Times of all operations, by the number of tokens in the step. The time of an operation
     /// inside blocks is summed over all blocks.
     of_tokens: Vec<LatencyCurve>,
@@ -149,7 +149,7 @@ fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     Some((low, high, part))
 }
 
-impl MeasuredStepProfile {
+impl ProfiledStepTimeModel {
     /// Loads the table that `choice` names, for engines of `ranks` ranks in lockstep.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl MeasuredStepProfile {
     /// Fails if the table cannot be read, or if it has no token operations, no `@seq` operations,
     /// or no attention.
     pub fn load_chosen_table(
-        choice: &StepProfileChoice,
+        choice: &StepProfileTableSettings,
         besides: LinearStepTime,
         ranks: u32,
     ) -> Result<Self, ServeError> {
@@ -256,7 +256,7 @@ impl MeasuredStepProfile {
     }
 
     /// Returns the time of a step.
-    pub fn step_time(&self, load: &StepLoad) -> Span {
+    pub fn step_time(&self, load: &StepTimeInputs) -> Span {
         let of = |curves: &[LatencyCurve], x: u64| -> Span {
             curves.iter().map(|curve| curve.duration_at(x as f64)).sum()
         };

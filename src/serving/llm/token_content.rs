@@ -9,13 +9,13 @@ use std::num::NonZeroU64;
 /// Among ten million blocks, the probability that two different blocks have the same hash is 3 in a
 /// million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockHash(NonZeroU64);
+pub struct KvBlockPrefixHash(NonZeroU64);
 
-impl BlockHash {
+impl KvBlockPrefixHash {
     /// The hash before the first block.
     pub const START: Self = Self(NonZeroU64::MIN);
 
-    /// Returns the hash with these bits; 0 becomes 1, so that `Option<BlockHash>` takes no more memory
+    /// Returns the hash with these bits; 0 becomes 1, so that `Option<KvBlockPrefixHash>` takes no more memory
     /// than the hash.
     pub fn from_bits(bits: u64) -> Self {
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
@@ -34,9 +34,9 @@ impl BlockHash {
 /// A sequence of tokens; requests consist of parts of such sequences. Tokens at the same position
 /// of the same stream are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TokenStream(u64);
+pub struct SharedTokenSequence(u64);
 
-impl TokenStream {
+impl SharedTokenSequence {
     /// Returns the stream of the tokens that belong only to request `number`.
     pub fn of_request(number: u64) -> Self {
         Self::of_kind(1, number)
@@ -73,9 +73,9 @@ impl TokenStream {
 
 /// Consecutive tokens of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenPiece {
+pub struct TokenSequencePiece {
     /// The stream.
-    pub stream: TokenStream,
+    pub stream: SharedTokenSequence,
     /// Position of the first token in the stream.
     pub from: u32,
     /// Number of tokens.
@@ -85,16 +85,16 @@ pub struct TokenPiece {
 /// The tokens of a request: first its prompt, then its answer. The answer continues the stream of
 /// the last piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenContent {
-    pieces: Vec<TokenPiece>,
+pub struct RequestTokenContent {
+    pieces: Vec<TokenSequencePiece>,
     /// Position from which all tokens belong to this request alone; `u32::MAX` if there is no such
     /// position.
     own_from: u32,
 }
 
-impl TokenContent {
+impl RequestTokenContent {
     /// Creates content from `pieces`, all of which other requests may share.
-    pub fn from_pieces(pieces: Vec<TokenPiece>) -> Self {
+    pub fn from_pieces(pieces: Vec<TokenSequencePiece>) -> Self {
         Self {
             pieces,
             own_from: u32::MAX,
@@ -102,7 +102,7 @@ impl TokenContent {
     }
 
     /// Creates content from `pieces`; the last piece belongs only to this request.
-    pub fn from_pieces_with_own_end(pieces: Vec<TokenPiece>) -> Self {
+    pub fn from_pieces_with_own_end(pieces: Vec<TokenSequencePiece>) -> Self {
         let shared = pieces.split_last().map_or(&[][..], |(_, shared)| shared);
         Self {
             own_from: shared.iter().map(|piece| piece.tokens).sum(),
@@ -120,14 +120,14 @@ impl TokenContent {
     /// `shared`: a stream, and the number of tokens that come from it. All other tokens of the
     /// prompt belong only to request `number`.
     pub fn from_prompt_tokens(
-        shared: Option<(TokenStream, u32)>,
+        shared: Option<(SharedTokenSequence, u32)>,
         number: u64,
         tokens: u32,
     ) -> Self {
         let common = shared.map_or(0, |(_, common)| common.min(tokens));
         let mut pieces = Vec::new();
         if let Some((stream, _)) = shared.filter(|_| common > 0) {
-            pieces.push(TokenPiece {
+            pieces.push(TokenSequencePiece {
                 stream,
                 from: 0,
                 tokens: common,
@@ -135,8 +135,8 @@ impl TokenContent {
         }
         // Add a piece of the request's own stream even if the prompt is fully shared, so that the
         // answers of two requests differ.
-        pieces.push(TokenPiece {
-            stream: TokenStream::of_request(number),
+        pieces.push(TokenSequencePiece {
+            stream: SharedTokenSequence::of_request(number),
             from: 0,
             tokens: tokens - common,
         });
@@ -152,7 +152,7 @@ impl TokenContent {
     /// Returns the hash of the block with `size` tokens that begins at position `from`. The
     /// previous block has the hash `before`. Tokens after the prompt belong to the last piece's
     /// stream.
-    pub fn hash(&self, before: BlockHash, from: u32, size: u32) -> BlockHash {
+    pub fn hash(&self, before: KvBlockPrefixHash, from: u32, size: u32) -> KvBlockPrefixHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
         let last = self.pieces.len().saturating_sub(1);
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn blocks_are_alike_as_far_as_streams_are() {
-        let system = TokenStream::from_prefix_number(0);
-        let a = TokenContent::from_prompt_tokens(Some((system, 20)), 1, 40);
-        let b = TokenContent::from_prompt_tokens(Some((system, 20)), 2, 40);
-        let chain = |content: &TokenContent| -> Vec<BlockHash> {
-            let mut hash = BlockHash::START;
+        let system = SharedTokenSequence::from_prefix_number(0);
+        let a = RequestTokenContent::from_prompt_tokens(Some((system, 20)), 1, 40);
+        let b = RequestTokenContent::from_prompt_tokens(Some((system, 20)), 2, 40);
+        let chain = |content: &RequestTokenContent| -> Vec<KvBlockPrefixHash> {
+            let mut hash = KvBlockPrefixHash::START;
             let blocks = (0..5).map(|block| {
                 hash = content.hash(hash, block * 8, 8);
                 hash
@@ -202,7 +202,7 @@ mod tests {
             assert_ne!(first[k], second[k]);
         }
         // Two blocks with the same tokens have different hashes if the blocks before them differ.
-        let c = TokenContent::from_prompt_tokens(None, 1, 40);
+        let c = RequestTokenContent::from_prompt_tokens(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
         assert_eq!((a.own_from(), c.own_from()), (20, 0));
@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn answers_go_on_in_the_last_stream() {
-        let talk = TokenStream::from_conversation_number(5);
+        let talk = SharedTokenSequence::from_conversation_number(5);
         let turn = |tokens| {
-            TokenContent::from_pieces(vec![TokenPiece {
+            RequestTokenContent::from_pieces(vec![TokenSequencePiece {
                 stream: talk,
                 from: 0,
                 tokens,
@@ -221,8 +221,8 @@ mod tests {
         // The prompt's 10 tokens and the answer's 14 tokens are the first 24 tokens of the next
         // turn.
         assert_eq!(
-            turn(10).hash(BlockHash::START, 16, 8),
-            turn(40).hash(BlockHash::START, 16, 8)
+            turn(10).hash(KvBlockPrefixHash::START, 16, 8),
+            turn(40).hash(KvBlockPrefixHash::START, 16, 8)
         );
     }
 }

@@ -10,7 +10,7 @@ use chakram_hardware::machine::NpuClass;
 
 /// Bytes of weights that a step reads, weights that a token uses, and the number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenWeightCounts {
+pub struct WeightsPerStepAndToken {
     /// Bytes of weights that each NPU reads in a step. Only experts that receive tokens count.
     pub weight_bytes: f64,
     /// Number of weights, in the whole model, that one token uses.
@@ -20,7 +20,7 @@ pub struct TokenWeightCounts {
     format: Dtype,
 }
 
-impl TokenWeightCounts {
+impl WeightsPerStepAndToken {
     /// Returns the work of `model` on the NPUs that `place` describes, in steps of `batch` tokens.
     ///
     /// # Errors

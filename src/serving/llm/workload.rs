@@ -128,7 +128,7 @@ pub(super) const MOST_LENGTH: u32 = 1 << 24;
 
 impl LengthDistribution {
     /// Draws a length, at least 1.
-    pub fn draw_length(&self, random: &mut RandomDraws) -> u32 {
+    pub fn draw_length(&self, random: &mut LengthRandomStream) -> u32 {
         match *self {
             Self::Fixed(length) => length,
             Self::Uniform(least, most) => {
@@ -173,7 +173,7 @@ impl LengthDistribution {
 }
 
 /// Random numbers from which a request's lengths are drawn.
-pub type RandomDraws = RandomStream;
+pub type LengthRandomStream = RandomStream;
 
 impl FromStr for LengthDistribution {
     type Err = String;

@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 
 /// Queued requests of each model.
 #[derive(Debug)]
-pub struct BatchQueue {
+pub struct PerModelBatchingQueue {
     most: usize,
     wait: Span,
     queues: Vec<VecDeque<QueuedRequest>>,
 }
 
-impl BatchQueue {
+impl PerModelBatchingQueue {
     /// Creates the queue for batches of at most `most` requests. A batch that is not full is served
     /// once its oldest request has waited for `wait`.
     pub fn new(most: u32, wait: Span, models: usize) -> Self {
@@ -27,7 +27,7 @@ impl BatchQueue {
     }
 }
 
-impl ServiceQueue for BatchQueue {
+impl ServiceQueue for PerModelBatchingQueue {
     fn enqueue_request(&mut self, request: QueuedRequest) {
         self.queues[request.model as usize].push_back(request);
     }

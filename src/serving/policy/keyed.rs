@@ -21,10 +21,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Function that returns a request's key.
-pub type RequestKey = Box<dyn Fn(&QueuedRequest) -> u64>;
+pub type RequestKeyFunction = Box<dyn Fn(&QueuedRequest) -> u64>;
 
 /// Returns the key function of a policy. The policy must use keys.
-pub fn key_function_of(kind: ServicePolicyKind) -> RequestKey {
+pub fn key_function_of(kind: ServicePolicyKind) -> RequestKeyFunction {
     match kind {
         ServicePolicyKind::ShortestJob => Box::new(|request| request.work.0),
         ServicePolicyKind::Priority { aging: None } => Box::new(|request| request.level.into()),
@@ -62,12 +62,12 @@ impl PartialOrd for KeyedRequest {
 
 /// Requests, sorted by key.
 pub struct KeyedQueue {
-    key: RequestKey,
+    key: RequestKeyFunction,
     heap: BinaryHeap<Reverse<KeyedRequest>>,
 }
 
 impl KeyedQueue {
-    pub fn new(key: RequestKey) -> Self {
+    pub fn new(key: RequestKeyFunction) -> Self {
         Self {
             key,
             heap: BinaryHeap::new(),

@@ -1,7 +1,7 @@
 //! Describes a run: its arrivals, its policy, its end, and caveats about its results.
 
 use super::ServeReport;
-use crate::prepared::PreparedScenario;
+use crate::prepared::ScenarioWithModelTimes;
 use crate::scenario::{
     ArrivalRate, ArrivalStream, RequestWork, RunStopRule, Scenario, ServicePolicyKind,
 };
@@ -112,7 +112,7 @@ pub(super) fn describe_stop_rule(stop: &RunStopRule) -> String {
 /// Returns caveats about the results of a run.
 pub(super) fn report_warnings(
     report: &ServeReport,
-    prepared: &PreparedScenario<'_>,
+    prepared: &ScenarioWithModelTimes<'_>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(load) = report.offered_load.filter(|load| *load >= 1.0) {

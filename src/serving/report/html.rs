@@ -5,7 +5,7 @@ use super::text::{format_or_dash, format_rate, row_name};
 use super::{LevelSummary, ServeReport, ServeRow};
 use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
-use chakram_report::draw::lines::{self, LineSeries};
+use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_report_number, render_section, render_table,
@@ -240,10 +240,10 @@ fn draw_serve_time_parts(report: &ServeReport) -> String {
 
 /// Returns a line through the mean level of each interval. Charts need integers, so values are in
 /// thousandths of a request.
-fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
+fn level_series(label: &str, level: &LevelSummary) -> StepChartLine {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
-    LineSeries {
+    StepChartLine {
         label: label.to_owned(),
         points: points.collect(),
     }
@@ -274,9 +274,9 @@ fn draw_request_counts(report: &ServeReport) -> String {
 
 /// A curve against the request rate: the name of the plotted quantity, and a function that returns the quantity's value
 /// if known.
-type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
+type CurveOverRequestRate = (&'static str, fn(&ServeRow) -> Option<Span>);
 
-const CURVES: [RateCurve; 3] = [
+const CURVES: [CurveOverRequestRate; 3] = [
     ("mean", |all| all.mean.map(|mean| mean.value)),
     ("p50", |all| all.percentiles.first().map(|one| one.value)),
     ("p99", |all| all.percentiles.get(3).map(|one| one.value)),
@@ -291,7 +291,7 @@ const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
-    let charts: &[&[RateCurve]] = match several {
+    let charts: &[&[CurveOverRequestRate]] = match several {
         true => &[&CURVES[..1], &CURVES[2..]],
         false => &[&CURVES],
     };

@@ -281,9 +281,9 @@ fn parse_stop_rule(
     Ok(stop)
 }
 
-fn parse_policy(root: &ConfigTable<'_>) -> Result<ServicePolicyChoice, ConfigError> {
+fn parse_policy(root: &ConfigTable<'_>) -> Result<ServiceOrderAndSlots, ConfigError> {
     let Some(field) = root.get("policy") else {
-        return Ok(ServicePolicyChoice {
+        return Ok(ServiceOrderAndSlots {
             kind: ServicePolicyKind::RoundRobin,
             slots: None,
             preemption: None,
@@ -356,7 +356,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<ServicePolicyChoice, ConfigErr
                 "one, where requests are put back",
             ));
     }
-    Ok(ServicePolicyChoice {
+    Ok(ServiceOrderAndSlots {
         kind,
         slots,
         preemption,

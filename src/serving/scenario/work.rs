@@ -1,8 +1,10 @@
 //! Parses the models in a scenario file, and the tables that they name.
 
 use super::*;
-use crate::jobs::{ConvolutionTaskSplit, JobLoweringOptions, ParallelBranchRule, VectorJob};
-use crate::tables::{ColumnUnit, TableReader};
+use crate::jobs::{
+    ConvolutionTaskSplit, EqualVectorProductTasks, OperatorToJobLowering, ParallelBranchRule,
+};
+use crate::tables::{TableReader, TimeColumnUnit};
 use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
 
 /// Keys that every model may have.
@@ -220,7 +222,7 @@ fn parse_preset_work(
         }
     };
     let attention = [(false, "layer"), (true, "heads")];
-    let lowering = JobLoweringOptions {
+    let lowering = OperatorToJobLowering {
         convolution: table.read_or_default(
             "convolution",
             ConvolutionTaskSplit::default(),
@@ -267,7 +269,7 @@ fn parse_job_graph(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
                 .require_field(key, expected)?
                 .read_integer_between(1, 1 << 40)
         };
-        let job = VectorJob {
+        let job = EqualVectorProductTasks {
             tasks: size("tasks")?,
             length: size("length")?,
         };
@@ -322,10 +324,10 @@ fn find_time_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,
     key: &str,
-) -> Result<(usize, ColumnUnit), ServeError> {
+) -> Result<(usize, TimeColumnUnit), ServeError> {
     let field = table.require_field(key, "the name of a column of times such as \"total_ms\"")?;
     let name = field.read_line()?;
-    let unit = ColumnUnit::from_column_name(name).ok_or_else(|| {
+    let unit = TimeColumnUnit::from_column_name(name).ok_or_else(|| {
         field.invalid_value_error(
             quote_for_message(name),
             "a column whose name ends in _ps, _ns, _us, _ms or _s",

@@ -1,7 +1,7 @@
 //! Admits requests to the queue. Requests come from arrivals (a file or random numbers) and from
 //! users. Each request enters the queue when its datapath latency ends.
 
-use super::{RequestState, Server};
+use super::{RequestState, ServeRunState};
 use crate::arrivals::RequestArrival;
 use crate::error::ServeError;
 use crate::policy::QueuedRequest;
@@ -18,7 +18,7 @@ pub(super) enum RequestTimerEvent {
     Ask(u64),
 }
 
-impl Server<'_> {
+impl ServeRunState<'_> {
     /// Admits all requests that are due now to the queue.
     pub(super) fn admit_arrivals(&mut self) -> Result<(), ServeError> {
         let now = self.now;

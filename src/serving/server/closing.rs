@@ -1,10 +1,10 @@
 //! Ends a run: closes the records, and checks that they are consistent.
 
-use super::Server;
+use super::ServeRunState;
 use crate::error::ServeError;
 use crate::recorder::ServeRunRecorder;
 
-impl<'s> Server<'s> {
+impl<'s> ServeRunState<'s> {
     /// Closes and checks the records of a run after the loop has ended.
     pub fn close_records(self) -> Result<ServeRunRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {

@@ -1,11 +1,11 @@
 //! Assigns queued requests to processors, and preempts requests between two of their jobs.
 
-use super::{BatchLaunch, JobTimesWithToken, Server};
+use super::{BatchLaunch, JobTimesWithToken, ServeRunState};
 use crate::policy::QueuedRequest;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
-impl Server<'_> {
+impl ServeRunState<'_> {
     /// Makes processors with free slots take requests from the queue.
     pub(super) fn fill_all_processor_slots(&mut self) {
         if self.prepared.scenario.policy.slots.is_none() {

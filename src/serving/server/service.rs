@@ -1,13 +1,13 @@
 //! Computes the times of jobs on cores, and ends batches.
 
 use super::flight::BatchInFlight;
-use super::{JobTimesWithToken, Server};
+use super::{JobTimesWithToken, ServeRunState};
 use crate::cores::JobTimeRange;
 use crate::observe::{CompletedRequest, ServedJob};
 use crate::scenario::{ArrivalStream, ServicePolicyKind};
 use chakram_base::units::Span;
 
-impl Server<'_> {
+impl ServeRunState<'_> {
     /// Returns true if the policy orders requests by their work (shortest job first).
     pub(super) fn orders_queue_by_work(&self) -> bool {
         self.prepared.scenario.policy.kind == ServicePolicyKind::ShortestJob

@@ -16,7 +16,7 @@ pub struct CheckCandidate {
 
 /// Workloads selected for a check within a time budget, and omitted workloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BudgetSelection {
+pub struct WorkloadsWithinTimeBudget {
     /// Names of the selected workloads, in order of selection.
     pub chosen: Vec<String>,
     /// Names of workloads that were not selected.
@@ -28,7 +28,10 @@ pub struct BudgetSelection {
 /// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly
 /// adds the workload that covers the most new features per millisecond. Then, while time is left,
 /// adds workloads with the rarest features.
-pub fn select_within_budget(workloads: &[CheckCandidate], millis: u64) -> BudgetSelection {
+pub fn select_within_budget(
+    workloads: &[CheckCandidate],
+    millis: u64,
+) -> WorkloadsWithinTimeBudget {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
         *counts.entry(feature).or_default() += 1;
@@ -36,7 +39,7 @@ pub fn select_within_budget(workloads: &[CheckCandidate], millis: u64) -> Budget
     let mut covered: BTreeSet<&str> = BTreeSet::new();
     let mut left: Vec<&CheckCandidate> = workloads.iter().collect();
     let mut rest = millis;
-    let mut choice = BudgetSelection::default();
+    let mut choice = WorkloadsWithinTimeBudget::default();
     loop {
         // Compare new features per millisecond first, then rarity per millisecond. A feature's
         // rarity is 1000 divided by the number of workloads that have the feature.

@@ -2,7 +2,7 @@
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
-use chakram_archive::{BaselineRecord, WorkloadEntry};
+use chakram_archive::{BaselinePrediction, WorkloadEntry};
 use chakram_base::units::Span;
 
 /// Cause of a change: a changed input, or a part of the time that changed.
@@ -65,7 +65,7 @@ const LISTED: usize = 8;
 /// times changed most.
 pub fn find_causes(
     constants: &[ConstantChange],
-    baseline: &BaselineRecord,
+    baseline: &BaselinePrediction,
     entry: &WorkloadEntry,
     found: &ReportDiff,
 ) -> Vec<PredictionChangeCause> {

@@ -1,6 +1,6 @@
 //! Compares predictions with measured step times.
 
-use chakram_archive::MeasuredStepTimes;
+use chakram_archive::MeasuredStepTimeDistribution;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
@@ -29,7 +29,7 @@ const PER_MAD: f64 = 1.4826;
 
 impl DistanceFromMeasured {
     /// Compares the prediction with `measured`.
-    pub fn new(measured: &MeasuredStepTimes, predicted_ps: u64) -> Self {
+    pub fn new(measured: &MeasuredStepTimeDistribution, predicted_ps: u64) -> Self {
         let difference = predicted_ps as f64 - measured.median_ps as f64;
         let deviation = PER_MAD * measured.mad_ps as f64;
         Self {
@@ -56,7 +56,7 @@ impl DistanceFromMeasured {
 /// # Errors
 ///
 /// Fails if a line is not a time, or if there is no time. The error names the line.
-pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimes, String> {
+pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimeDistribution, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let steps = lines.map(|(number, line)| {
@@ -69,10 +69,10 @@ pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimes, String> {
 }
 
 /// Returns the distribution of `steps` (in picoseconds), or `None` if the list is empty.
-fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredStepTimes> {
+fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredStepTimeDistribution> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();
-    Some(MeasuredStepTimes {
+    Some(MeasuredStepTimeDistribution {
         steps: steps.len() as u64,
         median_ps,
         mad_ps: median(&mut deviations).unwrap_or(0),
@@ -89,7 +89,7 @@ mod tests {
         // 0, 2 and 18 ms. The median of these deviations is 2 ms.
         let measured = parse_step_times("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
-        let expected = MeasuredStepTimes {
+        let expected = MeasuredStepTimeDistribution {
             steps: 5,
             median_ps: 12 * ms,
             mad_ps: 2 * ms,

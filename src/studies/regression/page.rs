@@ -5,17 +5,17 @@
 //! page.
 
 use super::verdict::describe_measured_distance;
-use super::{CheckOutcome, CheckedPrediction};
-use chakram_archive::BaselineRecord;
+use super::{ArchiveCheckResults, CheckedPrediction};
+use chakram_archive::BaselinePrediction;
 use chakram_base::units::{Span, Time, format_count, format_percent_change};
-use chakram_report::TimeCategory;
+use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
     escape_html, render_page, render_report_number, render_section, render_table,
 };
 use chakram_report::html::render_time_bars;
 
 /// Renders the HTML page of a check against the archive `name`.
-pub fn render_check_page(outcome: &CheckOutcome, name: &str) -> String {
+pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
         escape_html(name),
@@ -92,7 +92,7 @@ fn render_moved_prediction(checked: &CheckedPrediction, at: usize) -> String {
             let path = pointer(&format!("mean_ps/{side}/{key}"));
             render_report_number(&path, span.0, &span.to_string())
         };
-        let rows = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+        let rows = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
         let rows = rows.map(|((part, name), key)| {
             let [before, after] = means.map(|times| times[*part as usize]);
             vec![
@@ -141,7 +141,7 @@ fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
 }
 
 /// Formats the differences between two baselines of a workload on the same machine.
-pub(super) fn describe_changes(before: &BaselineRecord, after: &BaselineRecord) -> String {
+pub(super) fn describe_changes(before: &BaselinePrediction, after: &BaselinePrediction) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),
         (before.machine_blake3 != after.machine_blake3, "machine"),

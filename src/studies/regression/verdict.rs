@@ -2,7 +2,7 @@
 
 use super::{CategoryTimes, CheckedPrediction, DistanceFromMeasured};
 use chakram_base::units::{Time, format_count, format_percent_change};
-use chakram_report::TimeCategory;
+use chakram_report::NpuTimeCategory;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::clip_middle;
 use chakram_trace::format::{escape_control_characters_in_lines, escape_name};
@@ -23,7 +23,7 @@ pub struct FailedPrediction {
 
 /// Results of checking an archive.
 #[derive(Clone, Debug, Default)]
-pub struct CheckOutcome {
+pub struct ArchiveCheckResults {
     /// A prediction has moved if its makespan changes by more than this percentage.
     pub threshold: f64,
     /// Predictions that succeeded, compared with their baselines.
@@ -38,7 +38,7 @@ pub struct CheckOutcome {
     pub uncovered: Vec<String>,
 }
 
-impl CheckOutcome {
+impl ArchiveCheckResults {
     /// Returns the predictions that differ too much from their baselines.
     pub fn moved_predictions(&self) -> impl Iterator<Item = &CheckedPrediction> {
         self.checked.iter().filter(|checked| checked.moved)
@@ -105,7 +105,7 @@ pub(super) fn describe_measured_distance(verdict: &DistanceFromMeasured) -> Stri
 const NAME: usize = 64;
 
 /// Renders a verdict as a table, with the causes of changes below it.
-pub fn verdict_text(outcome: &CheckOutcome) -> String {
+pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {
         clip_middle(
@@ -187,7 +187,7 @@ struct PredictionRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanTimesRow>,
     baselines: Vec<BaselineRow<'a>>,
-    measured: Option<MeasuredRow>,
+    measured: Option<MeasuredDifferenceRow>,
 }
 
 /// Mean time in each category over NPUs.
@@ -207,7 +207,7 @@ struct BaselineRow<'a> {
 }
 
 #[derive(Serialize)]
-struct MeasuredRow {
+struct MeasuredDifferenceRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
@@ -217,7 +217,7 @@ struct MeasuredRow {
 }
 
 /// Renders a verdict as one JSON document.
-pub fn verdict_json(outcome: &CheckOutcome) -> String {
+pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
     let checked = outcome.checked.iter().map(|checked| PredictionRow {
         workload: &checked.workload,
         machine: &checked.machine,
@@ -228,7 +228,7 @@ pub fn verdict_json(outcome: &CheckOutcome) -> String {
         causes: checked.causes.iter().map(ToString::to_string).collect(),
         mean_ps: checked.means.map(|[before, after]| {
             let keyed = |times: CategoryTimes| {
-                let keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+                let keyed = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
                 keyed
                     .map(|((part, _), key)| (key, times[*part as usize].0))
                     .collect()
@@ -246,7 +246,7 @@ pub fn verdict_json(outcome: &CheckOutcome) -> String {
                 reason: &record.reason,
             })
             .collect(),
-        measured: checked.measured.map(|measured| MeasuredRow {
+        measured: checked.measured.map(|measured| MeasuredDifferenceRow {
             steps: measured.steps,
             median_ps: measured.median_ps,
             difference_percent: measured.percent,
@@ -271,7 +271,7 @@ fn escape_cell(text: &str) -> String {
 }
 
 /// Renders a verdict as Markdown for GitHub's job summaries.
-pub fn verdict_markdown(outcome: &CheckOutcome) -> String {
+pub fn verdict_markdown(outcome: &ArchiveCheckResults) -> String {
     let mut out = format!("### {}\n", outcome.summary_line());
     if outcome.moved_predictions().next().is_some() {
         out +=
@@ -333,7 +333,7 @@ fn escape_xml(text: &str) -> String {
 }
 
 /// Renders a verdict as JUnit XML, with one test case per prediction.
-pub fn verdict_junit(outcome: &CheckOutcome) -> String {
+pub fn verdict_junit(outcome: &ArchiveCheckResults) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let all = outcome.checked.len() + outcome.failed.len() + outcome.left_out.len();
     let _ = writeln!(

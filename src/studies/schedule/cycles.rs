@@ -11,11 +11,11 @@ use chakram_hardware::compute::LayerShape;
 use std::collections::BTreeMap;
 
 /// Sizes, strides and dilations of a layer.
-type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
+type LayerSizesAndStrides = ([u64; 7], [u64; 2], [u64; 2]);
 
 /// Cycles and energy of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LayerCycleCount {
+pub struct LayerCyclesAndEnergy {
     /// Number of clock cycles that the layer takes.
     pub cycles: u64,
     /// Energy in picojoules, or `None` if the table has no energy column.
@@ -25,7 +25,7 @@ pub struct LayerCycleCount {
 /// Cycles and energy of layers, by the layers' sizes, strides and dilations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CycleTable {
-    rows: BTreeMap<LayerKey, LayerCycleCount>,
+    rows: BTreeMap<LayerSizesAndStrides, LayerCyclesAndEnergy>,
 }
 
 /// An invalid table.
@@ -72,7 +72,7 @@ impl CycleTableColumn {
     }
 }
 
-fn layer_key(layer: &LayerShape) -> LayerKey {
+fn layer_key(layer: &LayerShape) -> LayerSizesAndStrides {
     (layer.sizes, layer.stride, layer.dilation)
 }
 
@@ -128,7 +128,7 @@ impl CycleTable {
                 return Err(wrong(number, found, &expected));
             }
             let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
-            let mut row = LayerCycleCount {
+            let mut row = LayerCyclesAndEnergy {
                 cycles: 0,
                 energy: None,
             };
@@ -175,7 +175,7 @@ impl CycleTable {
     }
 
     /// Returns the row of a layer, or `None` if the table has no such row.
-    pub fn get(&self, layer: &LayerShape) -> Option<LayerCycleCount> {
+    pub fn get(&self, layer: &LayerShape) -> Option<LayerCyclesAndEnergy> {
         self.rows.get(&layer_key(layer)).copied()
     }
 }

@@ -12,15 +12,15 @@
 //! micro-batch. If two of these sub-layers have the same rows, they read the same part of the input.
 
 use super::partition::{
-    CutDirection, MatrixProductSize, PartPosition, ProductCut, find_matching_row_piece,
+    CutDirection, MatrixProductCuts, MatrixProductSize, PartPosition, find_matching_row_piece,
     partition_products, position_of_part, words_moved,
 };
-use super::{LayerRecord, SubLayer, TaskGraph};
-use chakram_base::setting::SettingChoice;
+use super::{SubLayer, SubLayerFileRecord, SubLayerTaskGraph};
+use chakram_base::setting::EnumeratedSetting;
 
 /// A model of DEAP's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LanguageModel {
+pub struct DeapLanguageModel {
     /// Hidden size: number of elements in a token's embedding.
     pub embedding: u64,
     /// Intermediate size of the feed-forward network.
@@ -54,7 +54,7 @@ pub enum PartitionRule {
     Hierarchical,
 }
 
-impl SettingChoice for PartitionRule {
+impl EnumeratedSetting for PartitionRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Columns,
@@ -78,7 +78,7 @@ impl SettingChoice for PartitionRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionedModel {
     /// Each matrix product's name and cuts, in execution order.
-    pub products: Vec<(String, ProductCut)>,
+    pub products: Vec<(String, MatrixProductCuts)>,
     /// Number of words that a forward pass moves, both between chips and from memory.
     pub words: u64,
 }
@@ -134,7 +134,7 @@ impl LayerMatrixProduct {
 /// Name prefix of the products that multiply queries by keys.
 const SCORES: &str = "scores";
 
-impl LanguageModel {
+impl DeapLanguageModel {
     /// Returns the matrix products of one encoder layer, or of one decoder layer.
     fn layer_products(&self, decoder: bool) -> Vec<LayerMatrixProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
@@ -252,7 +252,7 @@ impl LanguageModel {
             PartitionRule::Rows => Some(same(CutDirection::Rows)),
             PartitionRule::Hierarchical => partition_products(&sizes, levels, self.micro_batches),
         };
-        let fits = |cuts: &Vec<ProductCut>| {
+        let fits = |cuts: &Vec<MatrixProductCuts>| {
             let mut all = sizes.iter().zip(cuts);
             all.all(|(size, cut)| {
                 let PartPosition { row, column } = position_of_part(cut, 0);
@@ -306,10 +306,10 @@ impl LanguageModel {
     /// Fails if a size is zero, or if the number of heads does not divide the hidden size. Also
     /// fails if there are too many sub-layers, or if a matrix product has too few rows or columns
     /// to be cut.
-    pub fn build_task_graph(&self) -> Result<TaskGraph, LanguageModelError> {
+    pub fn build_task_graph(&self) -> Result<SubLayerTaskGraph, LanguageModelError> {
         let products = self.list_all_products()?;
         let places = self.part_positions(&products)?;
-        let mut graph = TaskGraph::default();
+        let mut graph = SubLayerTaskGraph::default();
         for batch in 0..self.micro_batches {
             let mut before: Vec<(u32, PartPosition)> = Vec::new();
             for (number, (name, product)) in (0_u64..).zip(&products) {
@@ -322,7 +322,7 @@ impl LanguageModel {
                     };
                     let rows = of(place.row, product.rows);
                     let columns = of(place.column, product.outputs);
-                    let record = LayerRecord::from_linear(rows, product.inputs, columns);
+                    let record = SubLayerFileRecord::from_linear(rows, product.inputs, columns);
                     let record = record.ok_or_else(|| LanguageModelError::Size {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",

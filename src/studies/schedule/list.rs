@@ -7,8 +7,8 @@
 //! begins its next sub-layer. [`ChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can get
 //! another sub-layer.
 
-use super::{ChipSchedule, TaskGraph};
-use chakram_base::setting::SettingChoice;
+use super::{ChipSchedule, SubLayerTaskGraph};
+use chakram_base::setting::EnumeratedSetting;
 
 /// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum ChipAssignmentRule {
     Printed,
 }
 
-impl SettingChoice for ChipAssignmentRule {
+impl EnumeratedSetting for ChipAssignmentRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Steps, "steps", "One sub-layer per chip in each step"),
         (
@@ -59,7 +59,7 @@ pub enum ScheduleError {
 ///
 /// Fails if there are no chips, or if DEAP's Algorithm 1, as printed, gets stuck.
 pub fn schedule_tasks(
-    graph: &TaskGraph,
+    graph: &SubLayerTaskGraph,
     chips: usize,
     rule: ChipAssignmentRule,
 ) -> Result<ChipSchedule, ScheduleError> {
@@ -73,7 +73,7 @@ pub fn schedule_tasks(
     }
 }
 
-fn schedule_in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
+fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     // Ready sub-layers, sorted by index.
@@ -106,7 +106,10 @@ fn schedule_in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
 }
 
 /// Returns the schedule and its total time, counted in operations.
-pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
+pub(super) fn schedule_by_durations(
+    graph: &SubLayerTaskGraph,
+    chips: usize,
+) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     let mut ready: std::collections::BTreeSet<u32> = (0..)
@@ -147,7 +150,7 @@ pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSch
 }
 
 /// Assigns each sub-layer a step after the steps of its dependencies and of all earlier sub-layers on its chip.
-fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
+fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
     for (chip, tasks) in order.iter().enumerate() {
@@ -184,7 +187,10 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
 
 /// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. A chip without a sub-layer
 /// gets all ready sub-layers, and runs them one by one.
-fn schedule_as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
+fn schedule_as_printed(
+    graph: &SubLayerTaskGraph,
+    chips: usize,
+) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
     let mut given = vec![false; all];
@@ -226,13 +232,13 @@ fn schedule_as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, 
 }
 
 /// Returns the number of dependencies of each sub-layer.
-fn dependency_counts(graph: &TaskGraph) -> Vec<usize> {
+fn dependency_counts(graph: &SubLayerTaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
 /// Returns the sub-layers that depend on each sub-layer. A repeated dependency gives a repeated
 /// entry.
-fn build_dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
+fn build_dependents(graph: &SubLayerTaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {
         of.after

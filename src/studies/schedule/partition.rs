@@ -31,7 +31,7 @@ pub enum CutDirection {
 }
 
 /// Cuts of a matrix product, outermost level first.
-pub type ProductCut = Vec<CutDirection>;
+pub type MatrixProductCuts = Vec<CutDirection>;
 
 /// Sizes of a matrix product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,12 @@ pub fn position_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
 
 /// Returns the number of words that a forward pass of `batches` micro-batches moves with these
 /// cuts.
-pub fn words_moved(products: &[MatrixProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
-    let mut costs = CutTransferCosts::default();
+pub fn words_moved(
+    products: &[MatrixProductSize],
+    cuts: &[MatrixProductCuts],
+    batches: u32,
+) -> u64 {
+    let mut costs = CutPairTransferCostCache::default();
     let own = products.iter().zip(cuts);
     let weights = own
         .map(|(product, cut)| weight_words(product, cut))
@@ -98,8 +102,8 @@ pub fn partition_products(
     products: &[MatrixProductSize],
     levels: u32,
     batches: u32,
-) -> Option<Vec<ProductCut>> {
-    let mut cuts = vec![ProductCut::new(); products.len()];
+) -> Option<Vec<MatrixProductCuts>> {
+    let mut cuts = vec![MatrixProductCuts::new(); products.len()];
     for _ in 0..levels {
         cut_level(products, &mut cuts, batches)?;
     }
@@ -121,13 +125,17 @@ pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
-fn cut_level(products: &[MatrixProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
-    let mut costs = CutTransferCosts::default();
+fn cut_level(
+    products: &[MatrixProductSize],
+    cuts: &mut [MatrixProductCuts],
+    batches: u32,
+) -> Option<()> {
+    let mut costs = CutPairTransferCostCache::default();
     // `least` is the minimum cost so far, for each possible cut of the latest matrix product.
     // `before` is the best cut of each product's predecessor, for each of the product's cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
-    let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
+    let with = |cut: &MatrixProductCuts, along| [&cut[..], &[along]].concat();
     for (l, product) in products.iter().enumerate() {
         let mut next = [None; 2];
         let mut from = [0; 2];
@@ -182,16 +190,20 @@ fn input_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
 
 /// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
-struct CutTransferCosts {
+struct CutPairTransferCostCache {
     /// Number of parts with nested row blocks (one cut's row block contains the other's), by pair
     /// of cuts.
-    nested: BTreeMap<[ProductCut; 2], u32>,
+    nested: BTreeMap<[MatrixProductCuts; 2], u32>,
 }
 
-impl CutTransferCosts {
+impl CutPairTransferCostCache {
     /// Counts the words of the first matrix product's output that the second product's parts
     /// receive from other chips, in units of `1 / SHARES` word.
-    fn moved_words(&mut self, products: [&MatrixProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
+    fn moved_words(
+        &mut self,
+        products: [&MatrixProductSize; 2],
+        cuts: [&MatrixProductCuts; 2],
+    ) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();
         if products[1].takes_all {

@@ -11,14 +11,14 @@
 //! depends on an omitted layer depends on the predecessors of this layer instead.
 
 use super::literal::{Literal, LiteralError, parse};
-use super::{ChipSchedule, SubLayer, TaskGraph};
+use super::{ChipSchedule, SubLayer, SubLayerTaskGraph};
 use chakram_hardware::compute::LayerShape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// A sub-layer's sizes and type, as in a schedule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerRecord {
+pub struct SubLayerFileRecord {
     /// Sizes, strides and dilations of the computation.
     pub shape: LayerShape,
     /// Type of the layer, such as `LinearLayer`.
@@ -70,7 +70,7 @@ pub enum ScheduleFileError {
     },
 }
 
-impl LayerRecord {
+impl SubLayerFileRecord {
     /// Creates a linear layer for the product of a `rows` x `inputs` matrix and an `inputs` x `outputs` matrix. Returns
     /// `None` if the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
@@ -112,7 +112,7 @@ impl LayerRecord {
 }
 
 /// Formats a schedule as a file with one record per line.
-pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
+pub fn write_schedule(graph: &SubLayerTaskGraph, schedule: &ChipSchedule) -> String {
     let mut text = String::from("[\n");
     let steps = schedule.step_count();
     for chip in 0..schedule.chips.len() {
@@ -162,21 +162,21 @@ fn is_unused(kind: &str) -> bool {
 }
 
 /// A record of the file with its chip, its step and its dependencies.
-struct PlacedRecord {
+struct PlacedSubLayerRecord {
     chip: usize,
     step: usize,
-    record: LayerRecord,
+    record: SubLayerFileRecord,
     id: Option<u64>,
     after: Vec<u64>,
     weights: Option<u64>,
-    input: InputReference,
+    input: RecordInputKey,
     piece: Option<u32>,
     pieces: u32,
 }
 
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum InputReference {
+enum RecordInputKey {
     /// The record has no key `input`. If its sub-layer has no dependencies, it reads a part of the input of its own.
     Unsaid,
     /// The sub-layer does not read the model's input.
@@ -204,7 +204,7 @@ struct ReferableLayer {
 pub fn parse_schedule(
     text: &str,
     file: &str,
-) -> Result<(TaskGraph, ChipSchedule), ScheduleFileError> {
+) -> Result<(SubLayerTaskGraph, ChipSchedule), ScheduleFileError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| ScheduleFileError::Literal {
         file: file.to_owned(),
         line,
@@ -236,13 +236,13 @@ pub fn parse_schedule(
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
-        InputReference::Part(number) => Some(number),
+        RecordInputKey::Part(number) => Some(number),
         _ => None,
     });
     // Parts without an index in the file get higher indices than parts with an index.
     let mut next_input = given.max().map_or(0, |most| most + 1);
     let mut index_of: BTreeMap<u64, ReferableLayer> = BTreeMap::new();
-    let mut graph = TaskGraph::default();
+    let mut graph = SubLayerTaskGraph::default();
     let count = chips.iter().map(|steps| match steps {
         Literal::List(steps) => steps.len(),
         _ => 0,
@@ -262,7 +262,7 @@ pub fn parse_schedule(
         let index = graph.tasks.len() as u32;
         let mut after = Vec::new();
         let mut input = match one.input {
-            InputReference::Part(number) => Some(number),
+            RecordInputKey::Part(number) => Some(number),
             _ => None,
         };
         if named {
@@ -282,7 +282,7 @@ pub fn parse_schedule(
         } else {
             after.clone_from(&before);
         }
-        if after.is_empty() && input.is_none() && one.input == InputReference::Unsaid {
+        if after.is_empty() && input.is_none() && one.input == RecordInputKey::Unsaid {
             input = Some(next_input);
             next_input += 1;
         }
@@ -345,7 +345,7 @@ pub fn parse_schedule(
 fn parse_placed_record(
     literal: &Literal,
     (chip, step): (usize, usize),
-) -> Result<Option<PlacedRecord>, (String, String)> {
+) -> Result<Option<PlacedSubLayerRecord>, (String, String)> {
     let shown = |literal: &Literal| format!("{literal:?}").chars().take(60).collect::<String>();
     let entries = match literal {
         Literal::None => return Ok(None),
@@ -378,7 +378,7 @@ fn parse_placed_record(
     let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
     let (mut id, mut weights, mut after) = (None, None, Vec::new());
     let (mut piece, mut pieces) = (None, 1);
-    let mut input = InputReference::Unsaid;
+    let mut input = RecordInputKey::Unsaid;
     for (key, value) in entries {
         let along = DISTANCES.iter().enumerate();
         let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
@@ -391,8 +391,8 @@ fn parse_placed_record(
             match (key.as_str(), value) {
                 ("type", _) => {}
                 ("id", value) => id = Some(whole(key, value, 0)?),
-                ("input", Literal::None) => input = InputReference::None,
-                ("input", value) => input = InputReference::Part(part(key, whole(key, value, 0)?)?),
+                ("input", Literal::None) => input = RecordInputKey::None,
+                ("input", value) => input = RecordInputKey::Part(part(key, whole(key, value, 0)?)?),
                 ("weights", value) => weights = Some(whole(key, value, 0)?),
                 ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),
                 ("pieces", value) => pieces = few(key, whole(key, value, 1)?)?,
@@ -434,10 +434,10 @@ fn parse_placed_record(
     });
     let shape =
         shape.ok_or_else(|| ("sizes".to_owned(), "a layer that can be counted".to_owned()))?;
-    Ok(Some(PlacedRecord {
+    Ok(Some(PlacedSubLayerRecord {
         chip,
         step,
-        record: LayerRecord { shape, kind },
+        record: SubLayerFileRecord { shape, kind },
         id,
         after,
         weights,

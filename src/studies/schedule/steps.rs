@@ -27,7 +27,7 @@
 //! sub-layer of a step. The host learns from the barrier that the previous step has ended. The host
 //! issues no command of a step earlier, so n commands of d seconds lengthen the step by n d.
 
-use super::{ChipSchedule, TaskGraph};
+use super::{ChipSchedule, SubLayerTaskGraph};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::LayerTensor;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
@@ -92,7 +92,7 @@ pub struct ChipMachine {
 
 /// Time and energy of a sub-layer on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TaskCost {
+pub struct SubLayerTimeAndEnergy {
     /// Duration of the sub-layer, in seconds.
     pub seconds: f64,
     /// Energy of the sub-layer in joules; `None` if it is unknown.
@@ -103,7 +103,7 @@ pub struct TaskCost {
 
 /// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct StepCost {
+pub struct StepTimeAndEnergy {
     /// Time in seconds that the host needs to issue the step's commands.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
@@ -122,7 +122,7 @@ pub struct StepCost {
 
 /// A log entry for data that a chip needed in a step, or that it evicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepLog {
+pub struct ChipTransferLogEntry {
     /// Index of the step, counting from 0.
     pub step: u32,
     /// Index of the chip that needs or evicts the data.
@@ -142,14 +142,14 @@ pub struct StepLog {
 
 /// Costs of all steps, and the log of transfers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepTotals {
+pub struct StepCostsAndTransferLog {
     /// Cost of each step, in order.
-    pub steps: Vec<StepCost>,
+    pub steps: Vec<StepTimeAndEnergy>,
     /// Log of transfers and evictions, in order.
-    pub log: Vec<StepLog>,
+    pub log: Vec<ChipTransferLogEntry>,
 }
 
-impl StepTotals {
+impl StepCostsAndTransferLog {
     /// Returns the sum of all steps' durations in seconds.
     pub fn total_seconds(&self) -> f64 {
         self.steps
@@ -166,11 +166,11 @@ impl StepTotals {
 
 /// The data on a chip. Each entry has the step in which the data were last used, and their size in
 /// bytes.
-type ChipStore = BTreeMap<DataId, (u32, u64)>;
+type ChipMemoryContents = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the schedule cannot run on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
+pub enum ScheduleRunError {
     /// The technology's table has no rate for chips with this number of links.
     #[error(
         "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = SettingKey::Interpolate)]
@@ -199,7 +199,7 @@ pub enum StepError {
     },
 }
 
-impl TaskGraph {
+impl SubLayerTaskGraph {
     /// Returns the size of a sub-layer's output in bytes, with `word` bytes per element.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
@@ -275,10 +275,10 @@ impl ChipMachine {
     /// or if a sub-layer's data do not fit on its chip.
     pub fn simulate_steps(
         &self,
-        graph: &TaskGraph,
+        graph: &SubLayerTaskGraph,
         schedule: &ChipSchedule,
-        costs: &[TaskCost],
-    ) -> Result<StepTotals, StepError> {
+        costs: &[SubLayerTimeAndEnergy],
+    ) -> Result<StepCostsAndTransferLog, ScheduleRunError> {
         let chips = schedule.chips.len().div_ceil(self.accelerators.max(1));
         let tasks_of = |chip: usize, step: usize| -> Vec<u32> {
             let own = schedule.layers_of_chip(chip, self.accelerators.max(1), step);
@@ -287,7 +287,7 @@ impl ChipMachine {
         let rate = match &self.links {
             None => self.technology.interface,
             Some(links) if chips > links.chip_count() as usize => {
-                return Err(StepError::Chips {
+                return Err(ScheduleRunError::Chips {
                     found: chips,
                     chips: links.chip_count(),
                 });
@@ -296,7 +296,7 @@ impl ChipMachine {
                 let most = links.max_links_per_chip();
                 self.technology
                     .rate_per_link(most)
-                    .ok_or(StepError::NoRate(most))?
+                    .ok_or(ScheduleRunError::NoRate(most))?
             }
         };
         let distances: Option<Vec<Vec<u64>>> = self.links.as_ref().map(|links| {
@@ -310,11 +310,11 @@ impl ChipMachine {
                 *uses.entry(data).or_default() += 1;
             }
         }
-        let mut stores: Vec<ChipStore> = vec![ChipStore::new(); chips];
+        let mut stores: Vec<ChipMemoryContents> = vec![ChipMemoryContents::new(); chips];
         let mut in_memory: BTreeSet<DataId> = BTreeSet::new();
-        let mut totals = StepTotals::default();
+        let mut totals = StepCostsAndTransferLog::default();
         for step in 0..schedule.step_count() {
-            let mut cost = StepCost::default();
+            let mut cost = StepTimeAndEnergy::default();
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
@@ -361,7 +361,7 @@ impl ChipMachine {
                             _ => cost.between_chips += bytes,
                         }
                     }
-                    totals.log.push(StepLog {
+                    totals.log.push(ChipTransferLogEntry {
                         step: step as u32,
                         chip: chip as u32,
                         data,
@@ -395,7 +395,7 @@ impl ChipMachine {
                     joules = joules.zip(own.joules).map(|(sum, own)| sum + own);
                 }
             }
-            let moves = |entry: &&StepLog| {
+            let moves = |entry: &&ChipTransferLogEntry| {
                 entry.written || entry.from.is_some_and(|from| from != TransferSource::Own)
             };
             commands += totals.log[first..].iter().filter(moves).count();
@@ -427,9 +427,9 @@ impl ChipMachine {
         &self,
         (step, chip, task): (usize, usize, u32),
         held: &BTreeSet<DataId>,
-        (stores, in_memory): (&mut [ChipStore], &mut BTreeSet<DataId>),
-        (uses, totals): (&BTreeMap<DataId, u32>, &mut StepTotals),
-    ) -> Result<(u64, f64), StepError> {
+        (stores, in_memory): (&mut [ChipMemoryContents], &mut BTreeSet<DataId>),
+        (uses, totals): (&BTreeMap<DataId, u32>, &mut StepCostsAndTransferLog),
+    ) -> Result<(u64, f64), ScheduleRunError> {
         let Some(capacity) = self.capacity else {
             return Ok((0, 0.0));
         };
@@ -443,7 +443,7 @@ impl ChipMachine {
             let oldest = leaves.min_by_key(|(data, (used, _))| (*used, **data));
             let Some((&data, &(_, size))) = oldest else {
                 let holds = capacity;
-                return Err(StepError::DoesNotFit {
+                return Err(ScheduleRunError::DoesNotFit {
                     task,
                     needs: bytes,
                     holds,
@@ -455,7 +455,7 @@ impl ChipMachine {
             let needed = uses.get(&data).is_some_and(|left| *left > 0);
             let goes = is_output && needed && !elsewhere && in_memory.insert(data);
             written += if goes { size } else { 0 };
-            totals.log.push(StepLog {
+            totals.log.push(ChipTransferLogEntry {
                 step: step as u32,
                 chip: chip as u32,
                 data,
@@ -484,7 +484,7 @@ impl fmt::Display for DataId {
 }
 
 /// Formats a log entry: `step 3 chip 1: output 5, 8192 B from chip 0`.
-impl fmt::Display for StepLog {
+impl fmt::Display for ChipTransferLogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             step,

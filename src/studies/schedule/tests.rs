@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 fn task(rows: u64, after: &[u32]) -> SubLayer {
     SubLayer {
         name: String::new(),
-        record: LayerRecord::from_linear(rows, 1, 1).unwrap(),
+        record: SubLayerFileRecord::from_linear(rows, 1, 1).unwrap(),
         after: after.to_vec(),
         piece: None,
         pieces: 1,
@@ -33,7 +33,7 @@ fn the_printed_record_has_its_operations() {
     let record = &graph.tasks[0].record;
     assert_eq!(record.operation_count(), 32 * 157_500);
     assert_eq!(
-        LayerRecord::from_linear(1, 32, 2500)
+        SubLayerFileRecord::from_linear(1, 32, 2500)
             .unwrap()
             .operation_count(),
         157_500
@@ -44,7 +44,7 @@ fn the_printed_record_has_its_operations() {
 
 #[test]
 fn schedules_are_read_as_they_are_written() {
-    let model = LanguageModel {
+    let model = DeapLanguageModel {
         embedding: 8,
         forward: 16,
         heads: 2,
@@ -124,7 +124,7 @@ fn schedule_files_with_errors_are_refused_with_their_place() {
     }
 }
 
-fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
+fn graphs() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
     let tasks = prop::collection::vec((1_u64..9, any::<u8>()), 1..8);
     (tasks, 2_usize..4).prop_map(|(tasks, chips)| {
         let tasks = tasks.into_iter().enumerate().map(|(i, (rows, bits))| {
@@ -134,7 +134,7 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
             task(rows, &after)
         });
         (
-            TaskGraph {
+            SubLayerTaskGraph {
                 tasks: tasks.collect(),
             },
             chips,
@@ -144,8 +144,13 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
 
 /// Returns the shortest time of all orders of sub-layers. Each sub-layer starts as early as its
 /// chip and its dependencies allow.
-fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
-    fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
+fn shortest(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
+    fn next(
+        graph: &SubLayerTaskGraph,
+        ends: &mut Vec<Option<u64>>,
+        free: &mut Vec<u64>,
+        best: &mut u64,
+    ) {
         if ends.iter().all(Option::is_some) {
             *best = (*best).min(ends.iter().flatten().copied().max().unwrap());
             return;
@@ -231,7 +236,7 @@ proptest! {
 /// printed, the algorithm never completes a chain of three sub-layers on two chips.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
-    let graph = TaskGraph {
+    let graph = SubLayerTaskGraph {
         tasks: vec![task(1, &[]), task(1, &[]), task(1, &[]), task(1, &[2])],
     };
     let printed = schedule_tasks(&graph, 2, ChipAssignmentRule::Printed).unwrap();
@@ -244,7 +249,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
         corrected.chips,
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
     );
-    let chain = TaskGraph {
+    let chain = SubLayerTaskGraph {
         tasks: vec![task(1, &[]), task(1, &[0]), task(1, &[1])],
     };
     let error = schedule_tasks(&chain, 2, ChipAssignmentRule::Printed).unwrap_err();
@@ -286,7 +291,7 @@ fn chips_take_data_from_the_nearest_holder() {
         task(1, &[1]),
         task(1, &[0]),
     ];
-    let graph = TaskGraph { tasks };
+    let graph = SubLayerTaskGraph { tasks };
     let schedule = ChipSchedule {
         chips: vec![
             vec![Some(0), None, Some(3), Some(4)],
@@ -295,7 +300,7 @@ fn chips_take_data_from_the_nearest_holder() {
             vec![None; 4],
         ],
     };
-    let cost = TaskCost {
+    let cost = SubLayerTimeAndEnergy {
         seconds: 7.0,
         joules: Some(2.0),
         cycles: 70,
@@ -303,7 +308,11 @@ fn chips_take_data_from_the_nearest_holder() {
     let totals = ring(None)
         .simulate_steps(&graph, &schedule, &[cost; 5])
         .unwrap();
-    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    let log: Vec<String> = totals
+        .log
+        .iter()
+        .map(ChipTransferLogEntry::to_string)
+        .collect();
     assert_eq!(
         log,
         [
@@ -345,7 +354,7 @@ fn chips_take_data_from_the_nearest_holder() {
     };
     assert_eq!(
         many.simulate_steps(&graph, &schedule, &[cost; 5]),
-        Err(StepError::NoRate(3))
+        Err(ScheduleRunError::NoRate(3))
     );
 }
 
@@ -357,11 +366,11 @@ fn what_does_not_fit_leaves_and_comes_back() {
     let mut tasks = vec![task(10, &[]), task(12, &[]), task(1, &[1]), task(1, &[0])];
     tasks[0].weights = weights(0);
     tasks[3].weights = weights(0);
-    let graph = TaskGraph { tasks };
+    let graph = SubLayerTaskGraph { tasks };
     let schedule = ChipSchedule {
         chips: vec![vec![Some(0), Some(1), Some(2), Some(3)]],
     };
-    let costs = [TaskCost::default(); 4];
+    let costs = [SubLayerTimeAndEnergy::default(); 4];
     let log = |capacity| {
         let totals = ring(capacity)
             .simulate_steps(&graph, &schedule, &costs)
@@ -369,7 +378,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
         totals
             .log
             .iter()
-            .map(StepLog::to_string)
+            .map(ChipTransferLogEntry::to_string)
             .collect::<Vec<_>>()
     };
     let all = log(None);
@@ -395,7 +404,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
         .unwrap_err();
     assert_eq!(
         error,
-        StepError::DoesNotFit {
+        ScheduleRunError::DoesNotFit {
             task: 1,
             needs: 12,
             holds: 11
@@ -410,7 +419,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
 /// one command for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
-    let graph = TaskGraph {
+    let graph = SubLayerTaskGraph {
         tasks: vec![task(10, &[]), task(20, &[]), task(1, &[0]), task(1, &[0])],
     };
     let schedule = ChipSchedule {
@@ -421,9 +430,9 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
             vec![None, Some(3)],
         ],
     };
-    let cost = |seconds| TaskCost {
+    let cost = |seconds| SubLayerTimeAndEnergy {
         seconds,
-        ..TaskCost::default()
+        ..SubLayerTimeAndEnergy::default()
     };
     let machine = ChipMachine {
         accelerators: 2,
@@ -438,7 +447,11 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
         .collect();
     assert_eq!(times, [(1.0, 0.0, 7.0), (1.5, 3.75, 2.0)]);
     assert_eq!(totals.total_seconds(), 8.0 + 7.25);
-    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    let log: Vec<String> = totals
+        .log
+        .iter()
+        .map(ChipTransferLogEntry::to_string)
+        .collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
     // With four chips of one accelerator each, A must be sent to one more chip, so the host issues
     // a fourth command.
@@ -459,9 +472,13 @@ fn outputs_are_taken_in_pieces() {
                 [None, {'id': 9, 'after': [7], 'piece': 0}]]";
     let (graph, schedule) = parse_schedule(text, "s").unwrap();
     let totals = ring(None)
-        .simulate_steps(&graph, &schedule, &[TaskCost::default(); 3])
+        .simulate_steps(&graph, &schedule, &[SubLayerTimeAndEnergy::default(); 3])
         .unwrap();
-    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    let log: Vec<String> = totals
+        .log
+        .iter()
+        .map(ChipTransferLogEntry::to_string)
+        .collect();
     assert_eq!(
         log,
         [

@@ -5,7 +5,9 @@
 //! another chip is a message, and a load from memory is a wait on a separate lane. Each barrier is
 //! a barrier collective of all chips. A chip runs its sub-layers in the order of the schedule.
 
-use super::{ChipSchedule, StepTotals, TaskCost, TaskGraph, TransferSource};
+use super::{
+    ChipSchedule, StepCostsAndTransferLog, SubLayerTaskGraph, SubLayerTimeAndEnergy, TransferSource,
+};
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
@@ -14,15 +16,15 @@ use std::collections::BTreeMap;
 
 /// A schedule, with the transfers and costs of its steps.
 #[derive(Clone, Copy, Debug)]
-pub struct ScheduledJob<'s> {
+pub struct ScheduleWithCosts<'s> {
     /// The sub-layers with their dependencies.
-    pub graph: &'s TaskGraph,
+    pub graph: &'s SubLayerTaskGraph,
     /// The sub-layer that each accelerator runs in each step.
     pub schedule: &'s ChipSchedule,
     /// Cost of each sub-layer.
-    pub costs: &'s [TaskCost],
+    pub costs: &'s [SubLayerTimeAndEnergy],
     /// Simulated transfers and costs of the schedule's steps.
-    pub totals: &'s StepTotals,
+    pub totals: &'s StepCostsAndTransferLog,
     /// True if barriers surround each step's sub-layers.
     pub barriers: bool,
     /// Number of accelerators per chip.
@@ -65,7 +67,7 @@ impl RankWriter<'_> {
     }
 }
 
-impl ScheduledJob<'_> {
+impl ScheduleWithCosts<'_> {
     /// Passes the nodes of `chip` to `out`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use super::{MeasuredRun, RunTable, ScoreError, map_all_runs, predict_makespan};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::KernelTimeCorrection;
-use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
@@ -56,12 +56,12 @@ pub struct KernelTimeCalibration {
 }
 
 /// Two matrix products, each as rows, columns and summed size.
-type ProductPair = [[u64; 3]; 2];
+type MatrixProductPair = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
-fn most_frequent_products(run: &MeasuredRun) -> Result<ProductPair, String> {
+fn most_frequent_products(run: &MeasuredRun) -> Result<MatrixProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
-    let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
+    let job = CheckedWorkloadPattern::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.build_workload().map_err(|error| error.to_string())?;
     workload
         .most_frequent_matmuls()
@@ -78,9 +78,9 @@ pub fn fit_corrections(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<KernelTimeCalibration, ScoreError> {
-    let products: Vec<ProductPair> =
+    let products: Vec<MatrixProductPair> =
         map_all_runs(table, threads, |_, run| Ok(most_frequent_products(run)?))?;
-    let mut factors: BTreeMap<ProductPair, f64> =
+    let mut factors: BTreeMap<MatrixProductPair, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {
@@ -107,7 +107,7 @@ pub fn fit_corrections(
             own.map(|(_, ratio)| *ratio).collect()
         })
         .collect();
-    let pooled = PooledFactors::new(&groups);
+    let pooled = PooledLogFactorStatistics::new(&groups);
     let left_out_groups = left_out_groups(&groups);
     let mut found = Vec::new();
     for (gemms, own) in factors.into_keys().zip(&groups) {
@@ -156,7 +156,7 @@ pub fn fit_corrections(
 }
 
 /// Statistics of the logarithms of the steps' factors, over all groups.
-struct PooledFactors {
+struct PooledLogFactorStatistics {
     /// Logarithm of the groups' common factor.
     shared: f64,
     /// Variance of the factors' logarithms between groups.
@@ -165,7 +165,7 @@ struct PooledFactors {
     inside: f64,
 }
 
-impl PooledFactors {
+impl PooledLogFactorStatistics {
     /// Computes the statistics from the logarithms of the steps' factors; `groups` has one list of
     /// logarithms per group.
     fn new(groups: &[Vec<f64>]) -> Self {
@@ -234,7 +234,7 @@ fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
             .filter(|(other, _)| *other != i)
             .map(|(_, group)| group.clone())
             .collect();
-        let shared = PooledFactors::new(&others).shared;
+        let shared = PooledLogFactorStatistics::new(&others).shared;
         for ratio in own {
             by_others.push(((shared - ratio).exp() - 1.0).abs());
             without.push(((-ratio).exp() - 1.0).abs());
@@ -268,7 +268,7 @@ mod tests {
         ]
         .map(|own| own.to_vec())
         .to_vec();
-        let pooled = PooledFactors::new(&groups);
+        let pooled = PooledLogFactorStatistics::new(&groups);
         assert!((pooled.shared - 0.2).abs() < 0.01, "{}", pooled.shared);
         assert_eq!(pooled.between, 0.0);
         assert!((pooled.factor_of_group(&groups[2]) - pooled.shared).abs() < 1e-12);
@@ -281,7 +281,7 @@ mod tests {
         let groups: Vec<Vec<f64>> = [[0.3, 0.31], [-0.3, -0.29], [0.28, 0.29], [-0.31, -0.3]]
             .map(|own| own.to_vec())
             .to_vec();
-        let pooled = PooledFactors::new(&groups);
+        let pooled = PooledLogFactorStatistics::new(&groups);
         assert_eq!(pooled.shared, 0.0);
         // Steps vary little within each group, so groups keep nearly all of their factor.
         assert!((pooled.factor_of_group(&groups[0]) - 0.305).abs() < 0.001);
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn one_group_keeps_its_factor() {
         let groups = vec![vec![0.4]];
-        let pooled = PooledFactors::new(&groups);
+        let pooled = PooledLogFactorStatistics::new(&groups);
         assert_eq!(pooled.factor_of_group(&groups[0]), 0.4);
         assert_eq!(left_out_groups(&groups), None);
     }

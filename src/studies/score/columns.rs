@@ -80,7 +80,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
 
 /// Options that the value in a column determines.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ConditionalOptions {
+pub(super) struct OptionsByColumnValue {
     /// Heading of the column in the table.
     pub column: String,
     /// Maps each value of the column to options and their values.
@@ -89,7 +89,7 @@ pub(super) struct ConditionalOptions {
 
 /// Options for rows that have accepted values in all of several columns.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct MatchedOptions {
+pub(super) struct OptionsForMatchingRows {
     /// Columns, each with its accepted values. A row must match all columns.
     pub only: Vec<(String, Vec<String>)>,
     /// Options with their values.
@@ -118,10 +118,10 @@ pub struct RunColumnRules {
     pub(super) names: BTreeMap<String, String>,
     /// Columns, each with its accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
-    pub(super) when: Vec<ConditionalOptions>,
+    pub(super) when: Vec<OptionsByColumnValue>,
     /// Options that several columns determine together. Later entries override earlier entries and the options in
     /// `when`.
-    pub(super) matched: Vec<MatchedOptions>,
+    pub(super) matched: Vec<OptionsForMatchingRows>,
 }
 
 /// Returns the plan option with this key; dashes and underscores are equivalent.
@@ -191,7 +191,7 @@ fn parse_accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<Stri
 /// Parses the table `when`, which maps column values to options.
 fn parse_conditional_options(
     root: &ConfigTable<'_>,
-) -> Result<Vec<ConditionalOptions>, ScoreError> {
+) -> Result<Vec<OptionsByColumnValue>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
     };
@@ -202,7 +202,7 @@ fn parse_conditional_options(
             values.insert(value.to_owned(), read_options(&field)?);
         }
         let column = column.to_owned();
-        when.push(ConditionalOptions { column, values });
+        when.push(OptionsByColumnValue { column, values });
     }
     Ok(when)
 }
@@ -218,7 +218,7 @@ fn read_options(field: &ConfigField<'_>) -> Result<BTreeMap<String, String>, Sco
 }
 
 /// Parses the options that the values in several columns together determine.
-fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<MatchedOptions>, ScoreError> {
+fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<OptionsForMatchingRows>, ScoreError> {
     let Some(field) = root.get("where") else {
         return Ok(Vec::new());
     };
@@ -227,7 +227,7 @@ fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<MatchedOptions>, ScoreE
         let table = item.read_table(Some(&["only", "set"]))?;
         let set = table.require_field("set", "options, such as { scaling = \"current\" }")?;
         table.require_field("only", "columns, each with a list of values")?;
-        Ok(MatchedOptions {
+        Ok(OptionsForMatchingRows {
             only: parse_accepted_values(&table)?,
             options: read_options(&set)?,
         })

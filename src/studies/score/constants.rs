@@ -2,7 +2,7 @@
 
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::MemoryBoundKernel;
+use chakram_trace::format::MemoryBoundKernelClass;
 
 /// A machine constant. The fit multiplies the constant by a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +43,16 @@ impl FittedConstant {
 
     /// Returns a predicate for the kernel classes that a bandwidth fraction affects; `None` if the
     /// constant is a time.
-    fn affected_classes(self) -> Option<fn(MemoryBoundKernel) -> bool> {
+    fn affected_classes(self) -> Option<fn(MemoryBoundKernelClass) -> bool> {
         match self {
             Self::Memory => Some(|class| {
                 !matches!(
                     class,
-                    MemoryBoundKernel::Softmax | MemoryBoundKernel::CrossEntropy
+                    MemoryBoundKernelClass::Softmax | MemoryBoundKernelClass::CrossEntropy
                 )
             }),
-            Self::Softmax => Some(|class| class == MemoryBoundKernel::Softmax),
-            Self::CrossEntropy => Some(|class| class == MemoryBoundKernel::CrossEntropy),
+            Self::Softmax => Some(|class| class == MemoryBoundKernelClass::Softmax),
+            Self::CrossEntropy => Some(|class| class == MemoryBoundKernelClass::CrossEntropy),
             _ => None,
         }
     }
@@ -67,7 +67,7 @@ impl FittedConstant {
     pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();
-            let first = MemoryBoundKernel::ALL
+            let first = MemoryBoundKernelClass::ALL
                 .map(|(class, _)| class)
                 .into_iter()
                 .find(|&class| of(class))?;
@@ -95,7 +95,7 @@ pub fn scale_machine_constants(machine: &Machine, constants: &[(FittedConstant, 
                     .iter_mut()
                     .filter_map(|curves| curves.moving.as_mut());
                 for (fraction, (class, _)) in moving
-                    .flat_map(|moving| moving.fractions.iter_mut().zip(MemoryBoundKernel::ALL))
+                    .flat_map(|moving| moving.fractions.iter_mut().zip(MemoryBoundKernelClass::ALL))
                 {
                     *fraction *= if of(class) { factor } else { 1.0 };
                 }

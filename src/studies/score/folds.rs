@@ -11,7 +11,8 @@
 
 use super::constants::{FittedConstant, scale_machine_constants};
 use super::{
-    MeasuredRun, PredictedRun, RunTable, ScoreError, map_all_runs, predict_makespan, predict_run,
+    MeasuredRun, PredictedRunTime, RunTable, ScoreError, map_all_runs, predict_makespan,
+    predict_run,
 };
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
@@ -32,7 +33,7 @@ const ROUNDS: usize = 2;
 
 /// Constants fitted to all runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FoldFit {
+pub struct ConstantsFittedOutsideFold {
     /// Number of runs in the fold. The fit does not use these runs.
     pub runs: usize,
     /// Constants and the factors that multiply the machine's values.
@@ -81,7 +82,7 @@ pub fn cross_validate_runs(
     constants: &[FittedConstant],
     fold_of: &[usize],
     threads: NonZeroUsize,
-) -> Result<(Vec<PredictedRun>, Vec<FoldFit>), ScoreError> {
+) -> Result<(Vec<PredictedRunTime>, Vec<ConstantsFittedOutsideFold>), ScoreError> {
     let refuse = |why: String| ScoreError::Table {
         file: table.file.clone(),
         why,
@@ -102,7 +103,7 @@ pub fn cross_validate_runs(
             )));
         }
     }
-    let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
+    let mut predicted: Vec<Option<PredictedRunTime>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
     // All folds start from the machine's own constants, so they share the derivatives of the first
     // round.
@@ -125,7 +126,7 @@ pub fn cross_validate_runs(
                 .collect()
         };
         let mut factors = unit_factors(constants);
-        let mut known = ConstantSensitivity {
+        let mut known = PredictedTimesAndDerivatives {
             predicted: of_others(&first.predicted),
             derivatives: first.derivatives.iter().map(|one| of_others(one)).collect(),
         };
@@ -148,7 +149,7 @@ pub fn cross_validate_runs(
         for (place, _) in (predicted.iter_mut().zip(fold_of)).filter(|&(_, &of)| of == fold) {
             *place = answers.next();
         }
-        fits.push(FoldFit {
+        fits.push(ConstantsFittedOutsideFold {
             runs: inside.runs.len(),
             constants: factors,
         });
@@ -162,7 +163,7 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
 
 /// Predicted times, and the derivative of each prediction's logarithm with respect to each
 /// constant's logarithm.
-struct ConstantSensitivity {
+struct PredictedTimesAndDerivatives {
     /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,
     /// Derivatives of the runs' times, in a list for each constant.
@@ -174,7 +175,7 @@ fn compute_sensitivity(
     options: &ReplayOptions,
     factors: &[(FittedConstant, f64)],
     threads: NonZeroUsize,
-) -> Result<ConstantSensitivity, ScoreError> {
+) -> Result<PredictedTimesAndDerivatives, ScoreError> {
     let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
         let table = scale_table_machines(table, factors);
         let answers = map_all_runs(&table, threads, |_, run| predict_makespan(run, options))?;
@@ -189,13 +190,13 @@ fn compute_sensitivity(
         let pairs = other.iter().zip(&predicted);
         derivatives.push(pairs.map(|(b, a)| (b / a).ln() / DIFFERENCE).collect());
     }
-    Ok(ConstantSensitivity {
+    Ok(PredictedTimesAndDerivatives {
         predicted,
         derivatives,
     })
 }
 
-impl ConstantSensitivity {
+impl PredictedTimesAndDerivatives {
     /// Returns the changes to the constants' logarithms that bring the predictions of `runs` closer to the
     /// measurements.
     fn constant_log_changes(&self, runs: &[MeasuredRun]) -> Vec<f64> {

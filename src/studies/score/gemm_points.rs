@@ -15,14 +15,17 @@ const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 const FOLDS: usize = 5;
 
 /// Mean time of each shape (rows, columns, summed size) in one number format.
-pub type GemmPoints = BTreeMap<[u64; 3], f64>;
+pub type MeanGemmTimeByShape = BTreeMap<[u64; 3], f64>;
 
 /// Parses a table of GEMMs. Averages the times of a repeated shape.
 ///
 /// # Errors
 ///
 /// Fails if a column is missing, or if a row is not a GEMM.
-pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, ScoreError> {
+pub fn gemm_points(
+    text: &str,
+    file: &str,
+) -> Result<Vec<(Dtype, MeanGemmTimeByShape)>, ScoreError> {
     let table = |why: String| ScoreError::Table {
         file: file.to_owned(),
         why,
@@ -100,7 +103,7 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
 /// divided into five folds, and the points in the other folds correct the points in a fold. A point
 /// that the other points do not surround is not corrected.
 pub fn left_out_gemm_errors(
-    points: &GemmPoints,
+    points: &MeanGemmTimeByShape,
     curve: &GemmCurve,
     [element, peak]: [f64; 2],
     memory: Bandwidth,
@@ -176,7 +179,7 @@ mod tests {
             throttling: None,
         };
         let memory = Bandwidth::new(1e12).unwrap();
-        let mut points = GemmPoints::new();
+        let mut points = MeanGemmTimeByShape::new();
         for i in 0..50_u64 {
             let shape = [64 << (i % 5), 64 << (i / 5 % 5), 128 << (i / 25)];
             let [m, n, k] = shape;

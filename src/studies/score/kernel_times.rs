@@ -1,7 +1,7 @@
 //! Collects the recorded kernel times of jobs by name, format, FLOPs and bytes.
 
 use chakram_base::units::Span;
-use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
+use chakram_hardware::compute::{MeasuredKernel, MeasuredKernelTime};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
@@ -22,7 +22,7 @@ pub struct KernelTimesBySize {
     /// Number format of the kernels, if the traces state one.
     pub dtype: Option<Dtype>,
     /// Mean times by size, sorted by FLOPs and then by bytes.
-    pub times: Vec<MeasuredTime>,
+    pub times: Vec<MeasuredKernelTime>,
     /// Number of recorded kernels.
     pub count: u64,
     /// Sum of the kernels' times, in seconds.
@@ -67,14 +67,14 @@ impl TimeMoments {
 }
 
 /// Class, name and number format of kernels.
-type KernelId<'w> = (usize, &'w str, Option<Dtype>);
+type KernelClassNameFormat<'w> = (usize, &'w str, Option<Dtype>);
 
 /// Sums of times for each size; the key is (FLOPs, bytes).
-type SizeSums = BTreeMap<(u64, u64), TimeMoments>;
+type TimeSumsBySize = BTreeMap<(u64, u64), TimeMoments>;
 
 /// Times of all kernels recorded in a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
-pub struct RecordedKernelTimes<'w>(BTreeMap<KernelId<'w>, SizeSums>);
+pub struct RecordedKernelTimes<'w>(BTreeMap<KernelClassNameFormat<'w>, TimeSumsBySize>);
 
 impl<'w> RecordedKernelTimes<'w> {
     /// Adds up the times of kernels that `workload` recorded on the NPUs of `machine`.
@@ -130,8 +130,10 @@ impl<'w> RecordedKernelTimes<'w> {
     }
 }
 
-fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> KernelTimesBySize {
-    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTime {
+fn kernel_times(
+    (&(class, name, dtype), sizes): (&KernelClassNameFormat<'_>, &TimeSumsBySize),
+) -> KernelTimesBySize {
+    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredKernelTime {
         flops,
         bytes,
         seconds: sum.mean_time(),
@@ -163,7 +165,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
 }
 
 /// Predicts each size from the other sizes, and returns the mean relative error, weighted by time.
-fn left_out_error(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
+fn left_out_error(times: &[MeasuredKernelTime], sizes: &TimeSumsBySize) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {
         if time.seconds == 0.0 {

@@ -27,7 +27,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as jobs, JobOptions, ReplayOption, ReplaySettings};
+use chakram_jobs::{self as jobs, JobLoadOptions, ReplayOptionDefinition, ReplaySettings};
 use chakram_report::edits::EditRow;
 use chakram_report::{self as report, Report};
 use serde::Serialize;
@@ -146,7 +146,7 @@ impl WhatIfPairTable {
         let root = document.unchecked_root();
         let (mut pairs, mut given, mut machine) = (Vec::new(), Vec::new(), None);
         for (key, field) in root.fields() {
-            match (key, ReplayOption::of_key(key)) {
+            match (key, ReplayOptionDefinition::of_key(key)) {
                 ("pair", _) => {
                     let allowed = ["name", "job", "edits", "baseline", "measured", "noise"];
                     for table in field.read_tables(&allowed)? {
@@ -297,7 +297,7 @@ impl WhatIfPairTable {
         pair: &MeasuredWhatIfPair,
         edits: Vec<JobEdit>,
     ) -> Result<(Span, Vec<EditRow>), String> {
-        let loading = JobOptions {
+        let loading = JobLoadOptions {
             edits,
             ..self.settings.job_options(self.machine.max_ranks())
         };

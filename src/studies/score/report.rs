@@ -2,8 +2,8 @@
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
-    CorrectedRun, FoldFit, IntervalSummary, MeasuredRun, OptionOrderCounts, RefusedRun, RunTable,
-    ScoreSummary,
+    ConstantsFittedOutsideFold, CorrectedRunPrediction, MeasuredRun, OptionOrderCounts,
+    PredictionErrorSummary, PredictionIntervalSummary, RefusedRun, RunTable,
 };
 use chakram_base::units::{format_percent, format_signed_percent, format_thousands};
 use chakram_report::csv::neutralize_formulas;
@@ -32,13 +32,13 @@ pub struct ScoredRunTable<'t> {
     /// 90 % intervals of the predicted times in seconds; `None` for runs without error estimates.
     pub intervals: Vec<Option<[f64; 2]>>,
     /// Fitted constants of each fold.
-    pub fits: Vec<FoldFit>,
+    pub fits: Vec<ConstantsFittedOutsideFold>,
     /// Fold of each run. Empty if nothing was fitted.
     pub fold_of: Vec<usize>,
     /// Times that the null model with a single rate predicts, in seconds.
     pub null: Vec<f64>,
     /// Corrections by measured steps, if the user requested them.
-    pub correction: Option<CorrectedRuns>,
+    pub correction: Option<CorrectedRunPredictions>,
     /// Counts of correctly ordered pairs of runs that differ in one option. The list is empty
     /// unless the user asked for it.
     pub signs: Vec<OptionOrderCounts>,
@@ -48,23 +48,23 @@ pub struct ScoredRunTable<'t> {
 
 /// Predictions corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
-pub struct CorrectedRuns {
+pub struct CorrectedRunPredictions {
     /// Phrase that describes the measured steps, such as `runs of other models`.
     pub steps: String,
     /// Corrected predictions, one per run.
-    pub runs: Vec<CorrectedRun>,
+    pub runs: Vec<CorrectedRunPrediction>,
 }
 
 /// Scores of two predictors that use the same measured steps: corrected predictions, and a null
 /// model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CorrectionSummary {
+pub struct CorrectedAndNullScores {
     /// Scores of the corrected predictions.
-    pub chakram: ScoreSummary,
+    pub chakram: PredictionErrorSummary,
     /// Scores of the null model: the model's FLOPs at the mean rate of the measured steps.
-    pub one_rate: ScoreSummary,
+    pub one_rate: PredictionErrorSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
-    pub intervals: Option<IntervalSummary>,
+    pub intervals: Option<PredictionIntervalSummary>,
     /// Mean absolute error of the corrected predictions, minus the null model's mean absolute
     /// error. Both mean errors are over the same runs.
     pub difference: f64,
@@ -72,10 +72,10 @@ pub struct CorrectionSummary {
     pub uncertainty: f64,
 }
 
-impl CorrectedRuns {
+impl CorrectedRunPredictions {
     /// Summarizes the runs that the null model predicts too. Returns `None` if the null model
     /// predicts no run.
-    fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
+    fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectedAndNullScores> {
         let known = runs.iter().zip(&self.runs);
         let known =
             known.filter_map(|(run, corrected)| Some((run, corrected, corrected.one_rate?)));
@@ -99,7 +99,7 @@ impl CorrectedRuns {
             .iter()
             .map(|own| (own - difference).powi(2))
             .sum();
-        Some(CorrectionSummary {
+        Some(CorrectedAndNullScores {
             chakram: summarize_errors(&runs, &seconds),
             one_rate: summarize_errors(&runs, &rates),
             intervals: intervals.map(|ends| summarize_intervals(&runs, &seconds, &ends)),
@@ -117,7 +117,10 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
 impl ScoredRunTable<'_> {
     /// Returns the scores of chakram and of the null model for the runs that `wanted` selects;
     /// `None` if no run is selected.
-    fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
+    fn summarize_runs(
+        &self,
+        wanted: impl Fn(&MeasuredRun) -> bool,
+    ) -> Option<[PredictionErrorSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
         let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
@@ -131,7 +134,10 @@ impl ScoredRunTable<'_> {
     /// Returns the fraction of intervals that contain the measured time, for the runs with indices
     /// that `wanted` selects. Returns `None` if `wanted` selects no run, or if one of the selected
     /// runs has no interval.
-    fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
+    fn interval_coverage(
+        &self,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Option<PredictionIntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
         let intervals: Vec<[f64; 2]> = intervals.collect::<Option<_>>()?;
@@ -141,7 +147,7 @@ impl ScoredRunTable<'_> {
     }
 
     /// Returns the fraction of intervals that contain the measured time, for the runs of a fold.
-    fn interval_coverage_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
+    fn interval_coverage_in_fold(&self, fold: usize) -> Option<PredictionIntervalSummary> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
 
@@ -185,7 +191,7 @@ impl ScoredRunTable<'_> {
         );
         text += &self.describe_reservations(style);
         text += &table.render_headings(style);
-        let mut put = |name: &str, summary: &ScoreSummary| {
+        let mut put = |name: &str, summary: &PredictionErrorSummary| {
             let cells = summary_cells(name, summary);
             let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
             text += &table.render_line(&row, anstyle::Style::new());
@@ -368,7 +374,7 @@ impl ScoredRunTable<'_> {
 
     /// Writes one CSV row per run.
     pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let mut rows = ScoreRowWriter::new(self.table);
+        let mut rows = RunScoreCsvWriter::new(self.table);
         rows.is_corrected = self.correction.is_some();
         let all = (self.table.runs.iter()).zip(&self.predicted);
         for (i, ((run, predicted), interval)) in all.zip(&self.intervals).enumerate() {
@@ -430,7 +436,7 @@ impl ScoredRunTable<'_> {
 
 /// Writes one CSV row per run.
 #[derive(Clone, Debug)]
-pub struct ScoreRowWriter {
+pub struct RunScoreCsvWriter {
     /// Options that at least one run sets. Each of these options gets a CSV column.
     keys: Vec<String>,
     begun: bool,
@@ -439,7 +445,7 @@ pub struct ScoreRowWriter {
     corrected: Option<f64>,
 }
 
-impl ScoreRowWriter {
+impl RunScoreCsvWriter {
     /// Creates the writer for the runs of `table`.
     pub fn new(table: &RunTable) -> Self {
         let keys = table.runs.iter().flat_map(|run| run.options.keys());
@@ -513,7 +519,7 @@ pub struct ScoreDocument<'a> {
     scores: Option<ScoreBesideNullModel>,
     by: Vec<ScoreOfOptionValue<'a>>,
     folds: Vec<FoldRow>,
-    intervals: Option<IntervalSummary>,
+    intervals: Option<PredictionIntervalSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correction: Option<CorrectionRow<'a>>,
     #[serde(skip_serializing_if = "<[OptionOrderCounts]>::is_empty")]
@@ -527,8 +533,8 @@ pub struct ScoreDocument<'a> {
 /// Scores of the predictions, and of the null model with a single rate.
 #[derive(Debug, Serialize)]
 struct ScoreBesideNullModel {
-    chakram: ScoreSummary,
-    one_rate: ScoreSummary,
+    chakram: PredictionErrorSummary,
+    one_rate: PredictionErrorSummary,
 }
 
 /// Scores of the runs with the same value of an option.
@@ -543,7 +549,7 @@ struct ScoreOfOptionValue<'a> {
 struct FoldRow {
     runs: usize,
     factors: BTreeMap<&'static str, f64>,
-    intervals: Option<IntervalSummary>,
+    intervals: Option<PredictionIntervalSummary>,
 }
 
 #[derive(Debug, Serialize)]
@@ -567,7 +573,7 @@ struct RunRow<'a> {
 #[derive(Debug, Serialize)]
 struct CorrectionRow<'a> {
     steps: &'a str,
-    scores: Option<CorrectionSummary>,
+    scores: Option<CorrectedAndNullScores>,
 }
 
 #[derive(Debug, Serialize)]
@@ -583,7 +589,7 @@ struct CorrectedRunRow {
 }
 
 impl CorrectedRunRow {
-    fn new(run: &CorrectedRun) -> Self {
+    fn new(run: &CorrectedRunPrediction) -> Self {
         Self {
             predicted_s: run.seconds,
             low_s: run.interval.map(|[low, _]| low),
@@ -595,7 +601,7 @@ impl CorrectedRunRow {
 }
 
 /// Returns two sentences that describe a correction.
-fn correction_text(steps: &str, summary: &CorrectionSummary) -> String {
+fn correction_text(steps: &str, summary: &CorrectedAndNullScores) -> String {
     let [difference, uncertainty] =
         [summary.difference, summary.uncertainty].map(|part| 100.0 * part);
     let verdict = match difference.abs() <= uncertainty {
@@ -627,7 +633,7 @@ fn format_significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn summary_cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
+fn summary_cells(name: &str, summary: &PredictionErrorSummary) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     [
         name.to_owned(),

@@ -23,7 +23,7 @@
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
-use super::{MeasuredRun, PredictedRun};
+use super::{MeasuredRun, PredictedRunTime};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
@@ -124,7 +124,7 @@ impl StepSimilarityKey {
 
 /// A prediction, corrected by measured steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CorrectedRun {
+pub struct CorrectedRunPrediction {
     /// Predicted time of a step in seconds, after the correction.
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
@@ -139,7 +139,7 @@ pub struct CorrectedRun {
 }
 
 /// Measured steps for correcting predictions of other jobs.
-struct StepResiduals {
+struct MeasuredStepCorrectionModel {
     steps: Vec<StepSimilarityKey>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
@@ -151,7 +151,7 @@ struct StepResiduals {
     parts: Vec<((String, u64), f64)>,
 }
 
-impl StepResiduals {
+impl MeasuredStepCorrectionModel {
     /// Creates the statistics from measured steps and their predicted times in seconds.
     fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
         let keys = runs
@@ -263,14 +263,18 @@ impl StepResiduals {
     }
 
     /// Corrects the predicted time and interval of `run`.
-    fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
+    fn correct_prediction(
+        &self,
+        run: &MeasuredRun,
+        predicted: &PredictedRunTime,
+    ) -> CorrectedRunPrediction {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
         let job = StepSimilarityKey::new(run);
         let is_near = |step: &StepSimilarityKey| step.npu == job.npu && step.format == job.format;
         let rate = self.mean_rate(is_near);
         let rate = rate.or_else(|| self.mean_rate(|step| step.npu == job.npu));
-        CorrectedRun {
+        CorrectedRunPrediction {
             one_rate: rate.map(|rate| model_flops(run) / libm::exp(rate)),
             ..self.correct_predicted_time(&job, seconds, interval)
         }
@@ -297,7 +301,7 @@ impl StepResiduals {
         job: &StepSimilarityKey,
         seconds: f64,
         interval: Option<[f64; 2]>,
-    ) -> CorrectedRun {
+    ) -> CorrectedRunPrediction {
         let (mean, deviation, steps) = self.predict_log_ratio(job);
         let part = match self.steps.iter().any(|step| step.has_same_products(job)) {
             true => 1.0,
@@ -307,7 +311,7 @@ impl StepResiduals {
             }
         };
         if part == 0.0 {
-            return CorrectedRun {
+            return CorrectedRunPrediction {
                 seconds,
                 interval,
                 steps,
@@ -316,7 +320,7 @@ impl StepResiduals {
         }
         let seconds = seconds * libm::exp(part * mean);
         let side = libm::exp(SIDE * deviation);
-        CorrectedRun {
+        CorrectedRunPrediction {
             seconds,
             interval: Some([seconds / side, seconds * side]),
             steps,
@@ -390,12 +394,12 @@ fn invert_lower_triangular(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
 /// Corrects the predictions for `runs` by the measured `steps`. Each step comes with its predicted time in seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
-    predicted: &[PredictedRun],
+    predicted: &[PredictedRunTime],
     steps: &[MeasuredRun],
-    seconds: &[PredictedRun],
-) -> Vec<CorrectedRun> {
+    seconds: &[PredictedRunTime],
+) -> Vec<CorrectedRunPrediction> {
     let seconds = seconds.iter().map(|run| run.makespan.as_seconds());
-    let known = StepResiduals::of_runs(steps.iter().zip(seconds));
+    let known = MeasuredStepCorrectionModel::of_runs(steps.iter().zip(seconds));
     let runs = runs.iter().zip(predicted);
     runs.map(|(run, predicted)| known.correct_prediction(run, predicted))
         .collect()
@@ -405,9 +409,9 @@ pub fn correct_by_steps(
 /// the table).
 pub fn correct_by_other_runs(
     runs: &[MeasuredRun],
-    predicted: &[PredictedRun],
+    predicted: &[PredictedRunTime],
     key: &str,
-) -> Vec<CorrectedRun> {
+) -> Vec<CorrectedRunPrediction> {
     let values: Vec<&str> = runs.iter().map(|run| value_of(run, key)).collect();
     let mut distinct = values.clone();
     distinct.sort_unstable();
@@ -415,8 +419,9 @@ pub fn correct_by_other_runs(
     let mut corrected = vec![None; runs.len()];
     for value in distinct {
         let others = (0..runs.len()).filter(|&i| values[i] != value);
-        let known =
-            StepResiduals::of_runs(others.map(|i| (&runs[i], predicted[i].makespan.as_seconds())));
+        let known = MeasuredStepCorrectionModel::of_runs(
+            others.map(|i| (&runs[i], predicted[i].makespan.as_seconds())),
+        );
         for i in (0..runs.len()).filter(|&i| values[i] == value) {
             corrected[i] = Some(known.correct_prediction(&runs[i], &predicted[i]));
         }
@@ -463,7 +468,7 @@ mod tests {
         // For two variables with variance v and covariance c, the conditional mean is c / v times the given value. The
         // conditional variance is v - c^2 / v.
         let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
-        let known = StepResiduals::new(vec![step.clone()], &[0.2]);
+        let known = MeasuredStepCorrectionModel::new(vec![step.clone()], &[0.2]);
         let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);
         let (common, all) = (NPU * NPU, ALL);
         let (mean, deviation, steps) = known.predict_log_ratio(&far);
@@ -484,7 +489,7 @@ mod tests {
             sizes[0] = x;
             step_key("a", Dtype::Bf16, sizes)
         };
-        let known = StepResiduals::new(vec![at(0.0), at(1.0)], &[0.1, -0.05]);
+        let known = MeasuredStepCorrectionModel::new(vec![at(0.0), at(1.0)], &[0.1, -0.05]);
         let c = |d: f64| NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR * (-d * d / 2.0_f64).exp();
         let v = ALL;
         // Cramer's rule solves [v, c1; c1, v] w = [0.1, -0.05].
@@ -500,10 +505,13 @@ mod tests {
 
     #[test]
     fn steps_on_other_npus_correct_nothing() {
-        let known = StepResiduals::new(vec![step_key("a", Dtype::Bf16, [0.0; SIZES])], &[0.3]);
+        let known = MeasuredStepCorrectionModel::new(
+            vec![step_key("a", Dtype::Bf16, [0.0; SIZES])],
+            &[0.3],
+        );
         let other = step_key("b", Dtype::Bf16, [0.0; SIZES]);
         let corrected = known.correct_predicted_time(&other, 2.0, Some([1.0, 3.0]));
-        let same = CorrectedRun {
+        let same = CorrectedRunPrediction {
             seconds: 2.0,
             interval: Some([1.0, 3.0]),
             steps: 0,
@@ -521,11 +529,11 @@ mod tests {
         };
         let steps = [0.0, 0.5, 1.0, 1.25, 2.0].map(at);
         let ratios = [0.1, 0.12, -0.03, 0.0, 0.2];
-        let known = StepResiduals::new(steps.to_vec(), &ratios);
+        let known = MeasuredStepCorrectionModel::new(steps.to_vec(), &ratios);
         let inverse = invert_lower_triangular(&known.factor);
         let found = known.leave_out(&[2, 3], &inverse, &ratios);
         let others = [0, 1, 4].map(|i| steps[i].clone()).to_vec();
-        let others = StepResiduals::new(others, &[0.1, 0.12, 0.2]);
+        let others = MeasuredStepCorrectionModel::new(others, &[0.1, 0.12, 0.2]);
         for (i, [predicted, own]) in [2, 3].into_iter().zip(found) {
             let (mean, _, _) = others.predict_log_ratio(&steps[i]);
             assert!((predicted - mean).abs() < 1e-9, "{predicted} {mean}");

@@ -10,7 +10,9 @@ use chakram_jobs::{SoftwareStack, machine_facts};
 use chakram_report::stack::StackDecision;
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
-use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, ModelSource};
+use chakram_workloads::model::{
+    LayerRole, Model, ModelDefinition, ModelSizeOverrides, ModelSource,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -533,7 +535,7 @@ fn resolve_model(
     if let Some(name) = options.get(MODEL) {
         let name = columns.names.get(name).unwrap_or(name);
         let source = ModelSource::find_source(name).map_err(|error| error.to_string())?;
-        let sizes = ModelSizes {
+        let sizes = ModelSizeOverrides {
             tokens: size("sequence")?,
             layers: size("layers")?,
         };

@@ -1,14 +1,14 @@
 //! Summarizes the prediction errors of runs.
 
 use super::MeasuredRun;
-use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
+use chakram_base::prediction_scores::{PredictionErrorSummary, PredictionIntervalSummary};
 use std::collections::BTreeMap;
 
 /// Compares `predicted` seconds with the measured times of `runs`. `predicted` and `runs` have the
 /// same length, which is at least one.
-pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> ScoreSummary {
+pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> PredictionErrorSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
-    ScoreSummary::of_groups(&measured, predicted, &plan_times_by_group(runs, predicted))
+    PredictionErrorSummary::of_groups(&measured, predicted, &plan_times_by_group(runs, predicted))
 }
 
 /// Compares `predicted` seconds and `intervals` with the measured times of `runs`. All lists have the same
@@ -17,9 +17,9 @@ pub(super) fn summarize_intervals(
     runs: &[&MeasuredRun],
     predicted: &[f64],
     intervals: &[[f64; 2]],
-) -> IntervalSummary {
+) -> PredictionIntervalSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
-    IntervalSummary::of_times(&measured, predicted, intervals)
+    PredictionIntervalSummary::of_times(&measured, predicted, intervals)
 }
 
 /// Returns the mean measured and mean predicted time of each plan, for each group with several plans. Runs with equal

@@ -1,7 +1,7 @@
 //! Finds settings for all runs that do not change any prediction.
 
 use super::{
-    MeasuredRun, PredictedRun, RunTable, ScoreError, map_runs_in_table_order, predict_run,
+    MeasuredRun, PredictedRunTime, RunTable, ScoreError, map_runs_in_table_order, predict_run,
     replay_run,
 };
 use chakram_base::setting::SettingKey;
@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 
 /// A setting for all runs, and the runs without this setting.
 #[derive(Debug)]
-pub struct ScoreSetting {
+pub struct SettingAndRunsWithoutIt {
     /// Key of the setting on the command line.
     pub key: String,
     /// Value of the setting, as text.
@@ -30,8 +30,8 @@ pub struct ScoreSetting {
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
-    answers: &[Result<PredictedRun, ScoreError>],
-    given: &[ScoreSetting],
+    answers: &[Result<PredictedRunTime, ScoreError>],
+    given: &[SettingAndRunsWithoutIt],
     threads: NonZeroUsize,
 ) -> Vec<SettingWithoutEffect> {
     let found = given.iter().filter_map(|setting| {

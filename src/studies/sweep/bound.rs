@@ -32,12 +32,13 @@
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
 use chakram_base::units::BufferShare;
-use chakram_engine::CollectiveTiming;
+use chakram_engine::CollectiveTimeSource;
 use chakram_hardware::collective::{
-    AlgorithmChoice, CollectiveAlgorithm, find_fastest_time_protocol, find_measured_time_collective,
+    CollectiveAlgorithm, DimensionAlgorithmChoice, find_fastest_time_protocol,
+    find_measured_time_collective,
 };
-use chakram_hardware::compute::{KernelProfile, KernelTiming};
-use chakram_hardware::group::GroupExtent;
+use chakram_hardware::compute::{KernelDurationWithBasis, KernelTraceFacts};
+use chakram_hardware::group::GroupPlacement;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::scan::NodeView;
@@ -46,13 +47,13 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use chakram_workloads::generate::plan::{
     AblationEffect, RankCoordinates, RankMemoryCapacity, RankMemoryPeak, RankPlacement, ZeroStage,
 };
-use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, TrainingPattern, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Bounds on a point's time and memory, computed without a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointBound {
+pub struct PointTimeAndMemoryBounds {
     /// Lower bound on the time of a step, in picoseconds.
     pub time_ps: u64,
     /// Maximum bytes in use on an NPU. This is a lower bound unless `is_whole` is true.
@@ -65,13 +66,13 @@ pub struct PointBound {
 pub fn bound_whole_step(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
-) -> Result<MemoryBound, PointRefusal> {
+) -> Result<BoundsAndMemoryFit, PointRefusal> {
     let stages = simulate_relaxed_stages(point, pattern)?;
     let time = stages
         .iter()
         .map(|stage| stage.finish.max(stage.busiest_lane_time()))
         .max();
-    let bound = PointBound {
+    let bound = PointTimeAndMemoryBounds {
         time_ps: time.unwrap_or(0),
         memory_bytes: max_memory_of_stages(&stages),
         is_whole: true,
@@ -80,7 +81,7 @@ pub fn bound_whole_step(
 }
 
 /// A bound, and true if the step fits into the machine's memory.
-pub type MemoryBound = (PointBound, bool);
+pub type BoundsAndMemoryFit = (PointTimeAndMemoryBounds, bool);
 
 fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
     let peaks = stages.iter().map(|stage| stage.peak.bytes);
@@ -104,7 +105,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
 pub fn bound_step_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
-) -> Result<MemoryBound, PointRefusal> {
+) -> Result<BoundsAndMemoryFit, PointRefusal> {
     let plan = &pattern.plan;
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
     let all = plan.batch / per_micro_batch;
@@ -147,7 +148,7 @@ pub fn bound_step_quickly(
         let begin = if waits { short.begin } else { 0 };
         lanes.max(own.saturating_add(begin))
     });
-    let bound = PointBound {
+    let bound = PointTimeAndMemoryBounds {
         time_ps: stages.max().unwrap_or(0),
         // All micro-batches together need at least as much memory as these.
         memory_bytes: max_memory_of_stages(&long),
@@ -188,7 +189,7 @@ struct StageMessageHalf {
 }
 
 /// Records a rank's nodes as the generator emits them.
-struct RankNodes<'p> {
+struct RankNodeRecorder<'p> {
     prices: NodeDurationCache<'p>,
     /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
@@ -200,7 +201,7 @@ struct RankNodes<'p> {
     peak: RankMemoryPeak,
 }
 
-impl Sink for RankNodes<'_> {
+impl Sink for RankNodeRecorder<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let last = self.prices.node_time(node);
         if let Some(lane) = node.lane {
@@ -238,13 +239,13 @@ struct NodeDurationCache<'p> {
     class: usize,
     groups: &'p DeclaredGroups,
     ranks: u32,
-    kernels: BTreeMap<KernelKey, u64>,
+    kernels: BTreeMap<KernelDurationKey, u64>,
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
 /// Key of a kernel's duration: name (if kernels were measured by name), class, shape, format, FLOPs, true if the FLOPs
 /// are unknown, and bytes.
-type KernelKey = (
+type KernelDurationKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
     Option<chakram_trace::format::Dtype>,
@@ -273,7 +274,7 @@ impl NodeDurationCache<'_> {
                 let work = (flops, node.flops_unknown);
                 let key = (name, node.kernel, dtype, work, bytes);
                 *self.kernels.entry(key).or_insert_with(|| {
-                    let kernel = KernelProfile {
+                    let kernel = KernelTraceFacts {
                         name: node.name,
                         recorded: node.recorded,
                         captured: false,
@@ -291,7 +292,7 @@ impl NodeDurationCache<'_> {
                         &class.curves,
                     );
                     match price {
-                        KernelTiming::Curve { span, .. } => {
+                        KernelDurationWithBasis::Curve { span, .. } => {
                             corrected_lower_bound(&self.point.machine, span.0)
                         }
                         other => other.duration().0,
@@ -335,11 +336,11 @@ fn least_collective_time(
     let buffer = kind.buffer_bytes(comm_size, members.len() as u32);
     let measured = options
         .collectives
-        .map(|how| how == CollectiveTiming::Curves);
+        .map(|how| how == CollectiveTimeSource::Curves);
     let Some(buffer) = buffer.filter(|_| measured.unwrap_or(by_curves)) else {
         return wire;
     };
-    let extent = GroupExtent::new(members, machine.topology());
+    let extent = GroupPlacement::new(members, machine.topology());
     let of = (kind, buffer);
     let lie = (&extent, machine.topology());
     let measured = find_measured_time_collective(machine.collective_curves(), of, lie);
@@ -392,8 +393,9 @@ fn message_lower_bound(
     let in_shares = |d: &usize| {
         matches!(
             point.machine.algorithms()[*d],
-            AlgorithmChoice::Named(CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct)
-                | AlgorithmChoice::Nccl
+            DimensionAlgorithmChoice::Named(
+                CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct
+            ) | DimensionAlgorithmChoice::Nccl
         )
     };
     let times = match kind {
@@ -433,7 +435,7 @@ fn simulate_relaxed_stages(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<Vec<StagePath>, PointRefusal> {
-    let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
+    let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
     let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
     if !placed.place.is_empty() {
@@ -451,7 +453,7 @@ fn simulate_relaxed_stages(
         .collect();
     let mut nodes = Vec::with_capacity(ranks.len());
     for rank in &ranks {
-        let mut sink = RankNodes {
+        let mut sink = RankNodeRecorder {
             prices: NodeDurationCache {
                 point,
                 class: point
@@ -478,7 +480,11 @@ fn simulate_relaxed_stages(
 
 /// Simulates all ranks at once: each rank advances until it needs a message that has not been sent
 /// yet.
-fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
+fn longest_paths(
+    point: &ResolvedPoint,
+    ranks: &[u32],
+    nodes: &[RankNodeRecorder<'_>],
+) -> Vec<StagePath> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
     let npu = |rank| point.machine.npu_of_rank(rank, all_ranks);

@@ -2,7 +2,7 @@
 
 use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;
-use chakram_jobs::ReplayOption;
+use chakram_jobs::ReplayOptionDefinition;
 
 /// The work of a point's replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct PointCommand {
     /// Settings of the replay: keys and their values.
     pub settings: Vec<(String, String)>,
     /// Replay options, each with its arguments on the command line.
-    pub options: Vec<(&'static ReplayOption, Vec<String>)>,
+    pub options: Vec<(&'static ReplayOptionDefinition, Vec<String>)>,
 }
 
 impl PointCommand {

@@ -1,9 +1,9 @@
 //! Computes the answer to a point: a rejection without a replay, a lower bound, or the measures of
 //! a replay.
 
-use super::bound::{self, PointBound};
+use super::bound::{self, PointTimeAndMemoryBounds};
 use super::objective::{PARTS, PointMeasures};
-use super::point::{PointRefusal, ResolvedPoint, SharedPartCaches, WorkSource};
+use super::point::{MachineModelStackCaches, PointRefusal, ResolvedPoint, WorkSource};
 use super::setting::{self, PRICE, Settings};
 use super::study::Study;
 use chakram_base::config::ConfigLiteral;
@@ -15,11 +15,13 @@ use chakram_jobs::{Job, MAX_REPEATED_NODES};
 use chakram_report::settings::{
     ReplayedRun, explain_no_effect_of_differences, machine_differences, option_reason,
 };
-use chakram_report::tiles::TileObserver;
-use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report, TimeCategory};
+use chakram_report::tiles::TileBusyTimeObserver;
+use chakram_report::{
+    self as report, BreakdownObserver, MemoryPeakObserver, NpuTimeCategory, Report,
+};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::plan::RankMemoryCapacity;
-use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -51,8 +53,8 @@ impl From<PointRefusal> for PointAnswer {
 #[derive(Debug)]
 pub struct PointEvaluator<'s> {
     study: &'s Study,
-    parts: SharedPartCaches,
-    workloads: SharedWorkloads,
+    parts: MachineModelStackCaches,
+    workloads: RecentWorkloadCache,
 }
 
 impl<'s> PointEvaluator<'s> {
@@ -60,8 +62,8 @@ impl<'s> PointEvaluator<'s> {
     pub fn new(study: &'s Study) -> Self {
         Self {
             study,
-            parts: SharedPartCaches::default(),
-            workloads: SharedWorkloads::default(),
+            parts: MachineModelStackCaches::default(),
+            workloads: RecentWorkloadCache::default(),
         }
     }
 
@@ -146,7 +148,11 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns a lower bound for the plan of a valid point. If `whole` is true, the bound is from
     /// all micro-batches, otherwise it is the quick bound.
-    pub fn bound_point(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
+    pub fn bound_point(
+        &self,
+        point: &Settings,
+        whole: bool,
+    ) -> Result<PointTimeAndMemoryBounds, PointRefusal> {
         let resolved = self.resolve_point(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
             return Err(PointRefusal::new("trace", "traces have no bound"));
@@ -314,7 +320,7 @@ impl<'s> PointEvaluator<'s> {
 }
 
 /// Result of a replay.
-struct MeasuredReplay {
+struct PointReplayResult {
     makespan: Span,
     /// Time in each part, averaged over NPUs.
     parts_ps: [u64; PARTS.len()],
@@ -336,7 +342,7 @@ struct MeasuredReplay {
 fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
-) -> Result<(MeasuredReplay, bool), PointRefusal> {
+) -> Result<(PointReplayResult, bool), PointRefusal> {
     let refused = |error: ReplayError| PointRefusal::new("replay", error);
     let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
     let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
@@ -348,14 +354,17 @@ fn replay_measured(
         RepresentativeCheck::new(&compiled),
         (
             BreakdownObserver::new(&compiled),
-            (MemoryObserver::new(&compiled), TileObserver::default()),
+            (
+                MemoryPeakObserver::new(&compiled),
+                TileBusyTimeObserver::default(),
+            ),
         ),
     );
     let (outcome, (check, (breakdown, (memory, tiles)))) =
         compiled.run(observers).map_err(refused)?;
     let (times, _) = breakdown.into_times(outcome.makespan);
     let count = times.len().max(1) as u128;
-    let part = |part: TimeCategory| {
+    let part = |part: NpuTimeCategory| {
         let sum: u128 = times
             .iter()
             .map(|time| u128::from(time.parts[part as usize].0))
@@ -363,19 +372,20 @@ fn replay_measured(
         (sum / count) as u64
     };
     let (rows, basis) = (memory.into_rows(), compiled.duration_source_counts());
-    let measured = MeasuredReplay {
+    let measured = PointReplayResult {
         makespan: outcome.makespan,
         parts_ps: [
-            TimeCategory::Compute,
-            TimeCategory::Communication,
-            TimeCategory::Memory,
-            TimeCategory::Host,
-            TimeCategory::Idle,
-            TimeCategory::Bubble,
+            NpuTimeCategory::Compute,
+            NpuTimeCategory::Communication,
+            NpuTimeCategory::Memory,
+            NpuTimeCategory::Host,
+            NpuTimeCategory::Idle,
+            NpuTimeCategory::Bubble,
         ]
         .map(part),
         kernel_energy: (basis.mapped > 0).then(|| basis.mapped_energy / count as f64),
-        unmapped_ps: (part(TimeCategory::Compute) as f64 * basis.share_without_loop_nest()) as u64,
+        unmapped_ps: (part(NpuTimeCategory::Compute) as f64 * basis.share_without_loop_nest())
+            as u64,
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles
@@ -417,9 +427,9 @@ type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedPointWork>, PointRefusal>>>;
 /// Cache of the most recently used workloads. Each workload is built only once, even if many points
 /// need it.
 #[derive(Debug, Default)]
-struct SharedWorkloads(Mutex<Vec<(String, SharedWorkCell)>>);
+struct RecentWorkloadCache(Mutex<Vec<(String, SharedWorkCell)>>);
 
-impl SharedWorkloads {
+impl RecentWorkloadCache {
     fn get(&self, point: &ResolvedPoint) -> Result<Arc<SharedPointWork>, PointRefusal> {
         let cell = {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -445,7 +455,7 @@ impl SharedWorkloads {
 fn build_work(work: &WorkSource) -> Result<SharedPointWork, PointRefusal> {
     match work {
         WorkSource::Plan(pattern) => {
-            let job = GeneratedJob::new(WorkloadPattern::Training(pattern.clone()))?;
+            let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(pattern.clone()))?;
             job.check_memory()
                 .map_err(|e| PointRefusal::new("size", e))?;
             let workload = job

@@ -3,7 +3,7 @@
 //! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress.
 //! Opening the journal again removes an incomplete last line.
 
-use super::bound::PointBound;
+use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::PointAnswer;
 use chakram_base::setting::SettingKey;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct JournalEntry {
     pub point: String,
     /// Bound of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bound: Option<PointBound>,
+    pub bound: Option<PointTimeAndMemoryBounds>,
     /// Answer of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PointAnswer>,
@@ -223,7 +223,7 @@ mod tests {
     fn entry(point: &str) -> JournalEntry {
         JournalEntry {
             point: point.to_owned(),
-            bound: Some(PointBound {
+            bound: Some(PointTimeAndMemoryBounds {
                 time_ps: 7,
                 memory_bytes: 8,
                 is_whole: true,

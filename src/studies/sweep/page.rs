@@ -6,8 +6,8 @@ use super::setting;
 use super::table::{SweepTable, list_best_so_far, measures_of};
 use chakram_base::config::ConfigLiteral;
 use chakram_base::units::format_thousands;
-use chakram_report::draw::lines::{self, LineSeries};
-use chakram_report::draw::parallel::{self, CoordinateLine};
+use chakram_report::draw::lines::{self, StepChartLine};
+use chakram_report::draw::parallel::{self, ParallelCoordinateLine};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_section, render_table,
@@ -375,7 +375,7 @@ fn render_parallel_coordinates(
             ],
             false => vec![(0.0, objective.format_value(least))],
         };
-        axes.push(parallel::CoordinateAxis {
+        axes.push(parallel::ParallelCoordinateAxis {
             name: objective.column_name().to_owned(),
             values: ends,
         });
@@ -386,7 +386,7 @@ fn render_parallel_coordinates(
         .iter()
         .enumerate()
         .rev()
-        .map(|(rank, row)| CoordinateLine {
+        .map(|(rank, row)| ParallelCoordinateLine {
             places: places[rank].clone(),
             series: match rank {
                 0 => 2,
@@ -411,7 +411,7 @@ fn chart_axis_of_setting(
     sweep: &SweepTable<'_>,
     key: &str,
     rows: &[usize],
-) -> (parallel::CoordinateAxis, Vec<f64>) {
+) -> (parallel::ParallelCoordinateAxis, Vec<f64>) {
     let value = |row: &usize| sweep.rows[*row].point.get(key);
     let number = |row: &usize| value(row).and_then(ConfigLiteral::as_number);
     let word = |row: &usize| value(row).map(ToString::to_string).unwrap_or_default();
@@ -445,7 +445,7 @@ fn chart_axis_of_setting(
     let mut values: Vec<(f64, String)> = places.iter().copied().zip(words.drain(..)).collect();
     values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
     values.dedup();
-    let axis = parallel::CoordinateAxis {
+    let axis = parallel::ParallelCoordinateAxis {
         name: shorten_key(key).to_owned(),
         values,
     };
@@ -470,7 +470,7 @@ fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
         .fold(0.0_f64, |most, (_, value)| most.max(*value));
     // Charts need integers, so scale the values to a large range.
     let scale = if most > 0.0 { 1e12 / most } else { 1.0 };
-    let series = LineSeries {
+    let series = StepChartLine {
         label: format!("best {} so far", objective.column_name()),
         points: curve
             .iter()

@@ -4,10 +4,11 @@
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, replace_toml_values};
 use chakram_engine::{OptionRefusal, ReplayOptions};
-use chakram_hardware::compute::{ComputeModel, set_accelerator_value};
+use chakram_hardware::compute::{KernelDurationSource, set_accelerator_value};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{
-    JobOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_npu_memory, machine_facts,
+    JobLoadOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_npu_memory,
+    machine_facts,
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{GenerateError, TrainingPattern};
@@ -92,7 +93,7 @@ pub enum WorkSource {
     /// A model under a plan.
     Plan(Box<TrainingPattern>),
     /// Traces at this path, which are read with these options.
-    Traces(PathBuf, Box<JobOptions>),
+    Traces(PathBuf, Box<JobLoadOptions>),
 }
 
 /// A point whose settings were converted to a job on a machine.
@@ -111,7 +112,7 @@ pub struct ResolvedPoint {
 impl ResolvedPoint {
     /// Converts `settings` to a job on a machine. Machines and models that earlier points used come
     /// from `parts`.
-    pub fn new(settings: &Settings, parts: &SharedPartCaches) -> Result<Self, PointRefusal> {
+    pub fn new(settings: &Settings, parts: &MachineModelStackCaches) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
         let (machine, work, work_key) = match text("trace") {
@@ -184,7 +185,7 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
 /// Caches machines, models and software stacks by the settings that identify them. Each file is
 /// read only once.
 #[derive(Debug, Default)]
-pub struct SharedPartCaches {
+pub struct MachineModelStackCaches {
     machines: Mutex<SharedPartCache<Arc<Machine>>>,
     models: Mutex<SharedPartCache<Model>>,
     stacks: Mutex<SharedPartCache<Arc<SoftwareStack>>>,
@@ -216,7 +217,7 @@ fn get_or_create<T: Clone>(
     made
 }
 
-impl SharedPartCaches {
+impl MachineModelStackCaches {
     /// Returns the machine of `settings`. A machine that can be scaled has at least `ranks` NPUs.
     fn machine_of(
         &self,
@@ -312,7 +313,7 @@ impl SharedPartCaches {
 
 fn training_pattern(
     settings: &Settings,
-    parts: &SharedPartCaches,
+    parts: &MachineModelStackCaches,
 ) -> Result<TrainingPattern, PointRefusal> {
     let model = parts.model_of_settings(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
@@ -370,7 +371,7 @@ fn replay_options(
             continue;
         };
         let wrong = |why: String| PointRefusal::new(key, format!("`{key}` is {value}: {why}"));
-        let ComputeModel::LoopNest(model) = &mut options.compute else {
+        let KernelDurationSource::LoopNest(model) = &mut options.compute else {
             let why = "`compute` is no accelerator such as loopnest:gemmini-16";
             return Err(wrong(why.to_owned()));
         };

@@ -5,7 +5,7 @@
 //! strategy will need. The rows therefore do not depend on the number of threads or on answers from
 //! earlier runs.
 
-use super::bound::PointBound;
+use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::journal::{JournalEntry, JournalError, SweepJournal};
 use super::setting::{self, Settings};
@@ -75,7 +75,7 @@ pub enum RowOutcome {
     /// The point was replayed, or rejected.
     Answered(PointAnswer),
     /// The point was not replayed, because its bound is no better than the best point.
-    Dominated(PointBound),
+    Dominated(PointTimeAndMemoryBounds),
 }
 
 /// A visited point of the sweep, with its outcome.
@@ -109,7 +109,7 @@ pub struct NewWorkCounts {
 }
 
 /// Function that receives each new answer or bound, on any thread.
-pub type SweepWatcher<'w> = dyn Fn(&SweepProgress<'_>) + Sync + 'w;
+pub type SweepProgressCallback<'w> = dyn Fn(&SweepProgress<'_>) + Sync + 'w;
 
 /// Explores the points of a study, and answers them on several threads.
 pub struct StudyExplorer<'s> {
@@ -117,7 +117,7 @@ pub struct StudyExplorer<'s> {
     evaluator: PointEvaluator<'s>,
     options: SweepOptions,
     journal: Option<SweepJournal>,
-    watcher: &'s SweepWatcher<'s>,
+    watcher: &'s SweepProgressCallback<'s>,
     known: BTreeMap<String, PointKnowledge>,
     rows: Vec<SweepRow>,
     visited: BTreeSet<String>,
@@ -134,7 +134,7 @@ impl<'s> StudyExplorer<'s> {
         options: SweepOptions,
         journal: Option<SweepJournal>,
         entries: Vec<JournalEntry>,
-        watcher: &'s SweepWatcher<'s>,
+        watcher: &'s SweepProgressCallback<'s>,
     ) -> Result<Self, SweepError> {
         let deals =
             study.layers.len() == 1 && study.layers[0].strategy != SearchStrategy::Coordinate;

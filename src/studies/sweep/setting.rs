@@ -7,7 +7,7 @@ use chakram_base::config::{
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ACCELERATOR;
 use chakram_jobs::{
-    REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
+    REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
 };
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub enum SettingKind<'k> {
     /// A power, a price, or the total tokens of a run.
     Rate,
     /// An option of the replay.
-    Option(&'static ReplayOption),
+    Option(&'static ReplayOptionDefinition),
     /// Path of a key in the machine file.
     Machine(&'k str),
     /// Path of a key in the model file.
@@ -50,7 +50,7 @@ pub(super) fn is_of_traces(key: &str) -> bool {
 }
 
 /// Returns `value` as command-line arguments in the syntax of `option`.
-pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
+pub(super) fn option_words(option: &ReplayOptionDefinition, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
             items.iter().map(ToString::to_string).collect()
@@ -91,7 +91,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if RATES.contains(&key) {
         return Ok(SettingKind::Rate);
     }
-    if let Some(option) = ReplayOption::of_key(&key.replace('-', "_")) {
+    if let Some(option) = ReplayOptionDefinition::of_key(&key.replace('-', "_")) {
         return Ok(SettingKind::Option(option));
     }
     match key.split_once('.') {

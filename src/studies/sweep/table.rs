@@ -9,7 +9,7 @@ use super::study::Study;
 use super::without_effect::keys_without_effect;
 use chakram_base::units::{Span, format_count};
 use chakram_jobs::MAX_REPEATED_NODES;
-use chakram_report::TimeCategory;
+use chakram_report::NpuTimeCategory;
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::document::VersionedDocument;
 use chakram_report::settings::SettingWithoutEffect;
@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Heading of a column, and the function that formats a point's value for it.
-type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
+type PointColumnFormatter = (&'static str, fn(&PointMeasures) -> String);
 
 /// Number of ranked rows with intervals. The front has intervals for the same number of rows. The
 /// number of rows with intervals is constant, so that the contents of files do not depend on the
@@ -325,8 +325,8 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns columns for the busy times of links and memory ports, if any row has such times.
-    fn busy_columns(&self) -> Vec<BusyColumn> {
-        let all: [BusyColumn; 4] = [
+    fn busy_columns(&self) -> Vec<PointColumnFormatter> {
+        let all: [PointColumnFormatter; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
             ("links_busy_share", |m| {
                 format_optional(m.share_of_makespan(m.links_busy_ps))
@@ -532,8 +532,8 @@ impl<'s> SweepTable<'s> {
         }
         let mut legend = "limited by: the largest part of the time of NPUs".to_owned();
         for (part, words) in [
-            ("exposed communication", TimeCategory::EXPOSED),
-            ("pipeline bubble", TimeCategory::BUBBLE),
+            ("exposed communication", NpuTimeCategory::EXPOSED),
+            ("pipeline bubble", NpuTimeCategory::BUBBLE),
         ] {
             if text.contains(part) {
                 legend += &format!("; {words}");

@@ -3,7 +3,7 @@
 use super::target::{OutputTarget, parent_folder};
 use super::temporary::{RenameGuard, TemporaryFile};
 use crate::format::TraceError;
-use crate::format::file::FileDigest;
+use crate::format::file::FileLengthAndHash;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl OutputFile {
     }
 
     /// Finishes writing: passes all data to the operating system while the file keeps its temporary name.
-    pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
+    pub(super) fn close(mut self) -> Result<UncommittedOutputFile, TraceError> {
         let io = |error| TraceError::from_io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
         let hash = self
@@ -75,9 +75,9 @@ impl OutputFile {
             .take()
             .map(|hasher| *hasher.finalize().as_bytes());
         let (temporary, to) = self.waiting.unzip();
-        Ok(FinishedFile {
+        Ok(UncommittedOutputFile {
             path: self.path,
-            seal: FileDigest {
+            seal: FileLengthAndHash {
                 bytes: self.bytes,
                 blake3: hash,
             },
@@ -171,10 +171,10 @@ fn permission_bits(_: &Metadata) -> u32 {
 
 /// A complete file that still has its temporary name.
 #[derive(Debug)]
-pub(super) struct FinishedFile {
+pub(super) struct UncommittedOutputFile {
     /// Path as the caller requested it.
     pub path: PathBuf,
-    pub seal: FileDigest,
+    pub seal: FileLengthAndHash,
     /// Final path of a regular file.
     to: Option<PathBuf>,
     temporary: Option<TemporaryFile>,
@@ -182,7 +182,7 @@ pub(super) struct FinishedFile {
     is_link: bool,
 }
 
-impl FinishedFile {
+impl UncommittedOutputFile {
     /// Makes the contents durable: syncs them to disk.
     pub fn sync_contents(&self) -> Result<(), TraceError> {
         match &self.temporary {

@@ -1,11 +1,11 @@
 //! The output files of one command. The module ensures that no output is also an input, that no file is written twice,
 //! and that the files of a job appear together.
 
-use super::output::{FinishedFile, OutputFile, sync_folder};
+use super::output::{OutputFile, UncommittedOutputFile, sync_folder};
 use super::target::{OutputTarget, file_identity, parent_folder};
 use super::temporary::{RenameGuard, remove_stale_files};
 use crate::format::TraceError;
-use crate::format::file::FileDigest;
+use crate::format::file::FileLengthAndHash;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct OutputSet {
     /// Claimed paths, with all links resolved.
     claimed: BTreeSet<PathBuf>,
     swept: BTreeSet<PathBuf>,
-    closed: Vec<FinishedFile>,
+    closed: Vec<UncommittedOutputFile>,
 }
 
 /// An output's exclusive right to write a file.
@@ -35,10 +35,10 @@ pub struct OutputClaim {
 
 /// Handle of a complete file that waits for the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutputHandle {
+pub struct UncommittedOutputHandle {
     index: usize,
     /// Length of the file, and its hash if requested.
-    pub seal: FileDigest,
+    pub seal: FileLengthAndHash,
 }
 
 impl OutputClaim {
@@ -118,7 +118,7 @@ impl OutputSet {
     }
 
     /// Finishes writing `file`, which then waits for [`OutputSet::commit_all`].
-    pub fn finish_file(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
+    pub fn finish_file(&mut self, file: OutputFile) -> Result<UncommittedOutputHandle, TraceError> {
         Ok(self.queue_for_commit(file.close()?))
     }
 
@@ -126,18 +126,18 @@ impl OutputSet {
     /// links, otherwise as a copy. Returns `None` if `written` is a device.
     pub fn duplicate_as(
         &mut self,
-        written: OutputHandle,
+        written: UncommittedOutputHandle,
         path: &Path,
         link: bool,
-    ) -> Result<Option<OutputHandle>, TraceError> {
+    ) -> Result<Option<UncommittedOutputHandle>, TraceError> {
         let claim = self.claim_path(path)?;
         let again = self.closed[written.index].duplicate_as(path, &claim.target, link)?;
         Ok(again.map(|closed| self.queue_for_commit(closed)))
     }
 
-    fn queue_for_commit(&mut self, closed: FinishedFile) -> OutputHandle {
+    fn queue_for_commit(&mut self, closed: UncommittedOutputFile) -> UncommittedOutputHandle {
         self.closed.push(closed);
-        OutputHandle {
+        UncommittedOutputHandle {
             index: self.closed.len() - 1,
             seal: self.closed[self.closed.len() - 1].seal,
         }
@@ -185,7 +185,7 @@ impl OutputSet {
         let folders: BTreeSet<&Path> = self
             .closed
             .iter()
-            .filter_map(FinishedFile::parent_folder)
+            .filter_map(UncommittedOutputFile::parent_folder)
             .collect();
         folders.into_iter().try_for_each(sync_folder)
     }
@@ -194,12 +194,12 @@ impl OutputSet {
 /// Builds the error for a failed rename of the first file in `old`, after the files in `new` have been renamed.
 fn partial_commit_error(
     error: TraceError,
-    new: &[FinishedFile],
-    old: &[FinishedFile],
+    new: &[UncommittedOutputFile],
+    old: &[UncommittedOutputFile],
 ) -> TraceError {
     let because =
         std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
-    let names = |files: &[FinishedFile]| match files {
+    let names = |files: &[UncommittedOutputFile]| match files {
         [] => "none".to_owned(),
         [one] => one.path.display().to_string(),
         [first, .., last] => format!(

@@ -13,7 +13,7 @@ mod replayed;
 mod shown;
 
 pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, find_replay_attribute};
-pub(in crate::format) use replayed::{NodeAttributes, append_replayed_attributes, store};
+pub(in crate::format) use replayed::{ReplayedNodeAttributes, append_replayed_attributes, store};
 
 /// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.
 const FIRST_VALUE: u32 = 3;

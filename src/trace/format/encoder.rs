@@ -2,7 +2,7 @@
 
 /// A protobuf message under construction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MessageEncoder(Vec<u8>);
+pub struct ProtobufMessageBuilder(Vec<u8>);
 
 /// Appends `value` as a varint: 7 bits per byte, lowest first. Each byte of a varint except the last has its top bit
 /// set.
@@ -22,7 +22,7 @@ pub fn varint_length(value: u64) -> usize {
     bits.div_ceil(7) as usize
 }
 
-impl MessageEncoder {
+impl ProtobufMessageBuilder {
     /// Clears the message, but keeps its memory for the next message.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -151,7 +151,8 @@ mod tests {
     fn a_named_number_is_the_nested_message() {
         for name in ["", "lane", &"n".repeat(200)] {
             for value in (0..64).map(|bit| u64::MAX >> bit).chain([0, 128, 1 << 63]) {
-                let (mut put, mut expected) = <(MessageEncoder, MessageEncoder)>::default();
+                let (mut put, mut expected) =
+                    <(ProtobufMessageBuilder, ProtobufMessageBuilder)>::default();
                 put.append_named_varint(10, name, 27, value);
                 expected.append_nested(10, |part| {
                     part.append_bytes(1, name.as_bytes());
@@ -172,16 +173,16 @@ mod tests {
             data_deps: vec![1, 127, 128, u64::MAX],
             ..Node::default()
         };
-        let mut put = MessageEncoder::default();
+        let mut put = ProtobufMessageBuilder::default();
         put.append_varint(1, 300);
         put.append_bytes(2, b"mm");
         put.append_varint(3, 4);
         put.append_packed(4, &[]);
         put.append_packed(5, &node.data_deps);
         assert_eq!(put.as_bytes(), node.encode_to_vec());
-        let mut nested = MessageEncoder::default();
+        let mut nested = ProtobufMessageBuilder::default();
         nested.append_nested(7, |part| part.append_bytes(2, &[9; 200]));
-        let mut expected = MessageEncoder::default();
+        let mut expected = ProtobufMessageBuilder::default();
         // The field has a key of one byte, a length of two bytes, and 200 bytes of content.
         expected.append_bytes(7, &[&[2 << 3 | 2, 200 | 0x80, 1][..], &[9; 200]].concat());
         assert_eq!(nested, expected);

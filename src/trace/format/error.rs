@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Location in a trace file to which an error refers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TraceLocation {
+pub struct TraceErrorLocation {
     /// Path of the file, or `None` if the trace is not from a file.
     pub file: Option<PathBuf>,
     /// Offset in the decompressed file, in bytes.
@@ -19,7 +19,7 @@ pub struct TraceLocation {
     pub line: Option<(usize, usize)>,
 }
 
-impl fmt::Display for TraceLocation {
+impl fmt::Display for TraceErrorLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.file {
             Some(file) => write!(f, "{}", file.display())?,
@@ -45,11 +45,11 @@ impl fmt::Display for TraceLocation {
 /// can return this error.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct TraceError(Box<TraceFault>);
+pub struct TraceError(Box<TraceErrorKind>);
 
 /// Kind of trace error, with its details.
 #[derive(Debug, thiserror::Error)]
-pub enum TraceFault {
+pub enum TraceErrorKind {
     /// An operation on a file failed.
     #[error("{}: cannot {doing}", file.display())]
     Io {
@@ -64,7 +64,7 @@ pub enum TraceFault {
     #[error("{place}: {found}")]
     Malformed {
         /// Location of the malformed bytes.
-        place: TraceLocation,
+        place: TraceErrorLocation,
         /// Part of a sentence that states what was found and what was expected.
         found: String,
     },
@@ -72,7 +72,7 @@ pub enum TraceFault {
     #[error("{place}: {found}\n  try: {hint}")]
     Refused {
         /// Location of the invalid content.
-        place: TraceLocation,
+        place: TraceErrorLocation,
         /// Part of a sentence that states what was found and what was expected.
         found: String,
         /// Suggested remedy.
@@ -85,20 +85,20 @@ pub enum TraceFault {
 
 impl From<Interruption> for TraceError {
     fn from(interruption: Interruption) -> Self {
-        Self(Box::new(TraceFault::Interrupted(interruption)))
+        Self(Box::new(TraceErrorKind::Interrupted(interruption)))
     }
 }
 
 impl TraceError {
     /// Returns the kind of error with its details.
-    pub fn fault(&self) -> &TraceFault {
+    pub fn fault(&self) -> &TraceErrorKind {
         &self.0
     }
 
     /// Builds the error for `source`, which the operating system returned when the operation `doing` was attempted on
     /// `file`.
     pub fn from_io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
-        Self(Box::new(TraceFault::Io {
+        Self(Box::new(TraceErrorKind::Io {
             file: file.into(),
             doing,
             source,
@@ -107,13 +107,15 @@ impl TraceError {
 
     /// Returns true if the error means that a file does not exist.
     pub fn is_missing(&self) -> bool {
-        matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+        matches!(&*self.0, TraceErrorKind::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
 
-    pub(super) fn location_mut(&mut self) -> Option<&mut TraceLocation> {
+    pub(super) fn location_mut(&mut self) -> Option<&mut TraceErrorLocation> {
         match &mut *self.0 {
-            TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,
-            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => Some(place),
+            TraceErrorKind::Io { .. } | TraceErrorKind::Interrupted(_) => None,
+            TraceErrorKind::Malformed { place, .. } | TraceErrorKind::Refused { place, .. } => {
+                Some(place)
+            }
         }
     }
 
@@ -122,9 +124,11 @@ impl TraceError {
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
             // Readers of a stream do not know its name, so they leave the name empty.
-            TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
-            TraceFault::Io { .. } | TraceFault::Interrupted(_) => {}
-            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {
+            TraceErrorKind::Io { file, .. } if file.as_os_str().is_empty() => {
+                *file = path.to_owned()
+            }
+            TraceErrorKind::Io { .. } | TraceErrorKind::Interrupted(_) => {}
+            TraceErrorKind::Malformed { place, .. } | TraceErrorKind::Refused { place, .. } => {
                 place.file.get_or_insert_with(|| path.to_owned());
             }
         }
@@ -134,7 +138,7 @@ impl TraceError {
     /// Adds `path` to a write error that has no file name.
     #[must_use]
     pub fn with_output_path(mut self, path: &Path) -> Self {
-        if let TraceFault::Io { file, doing, .. } = &mut *self.0
+        if let TraceErrorKind::Io { file, doing, .. } = &mut *self.0
             && *doing == "write"
             && file.as_os_str().is_empty()
         {
@@ -168,17 +172,19 @@ impl TraceError {
     /// Returns the byte offset of the error, or `None` if unknown.
     pub fn byte_offset(&self) -> Option<usize> {
         match &*self.0 {
-            TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,
-            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => place.offset,
+            TraceErrorKind::Io { .. } | TraceErrorKind::Interrupted(_) => None,
+            TraceErrorKind::Malformed { place, .. } | TraceErrorKind::Refused { place, .. } => {
+                place.offset
+            }
         }
     }
 
     /// Returns the description of the error without its location.
     pub fn describe_finding(&self) -> String {
         match &*self.0 {
-            TraceFault::Io { source, .. } => source.to_string(),
-            TraceFault::Interrupted(interruption) => interruption.to_string(),
-            TraceFault::Malformed { found, .. } | TraceFault::Refused { found, .. } => {
+            TraceErrorKind::Io { source, .. } => source.to_string(),
+            TraceErrorKind::Interrupted(interruption) => interruption.to_string(),
+            TraceErrorKind::Malformed { found, .. } | TraceErrorKind::Refused { found, .. } => {
                 found.clone()
             }
         }
@@ -187,7 +193,7 @@ impl TraceError {
     /// Appends a probable cause to an error for malformed bytes.
     #[must_use]
     pub fn with_cause(mut self, cause: &str) -> Self {
-        if let TraceFault::Malformed { found, .. } = &mut *self.0 {
+        if let TraceErrorKind::Malformed { found, .. } = &mut *self.0 {
             found.push_str(": ");
             found.push_str(cause);
         }
@@ -212,10 +218,10 @@ impl TraceError {
     /// Builds the error for malformed bytes at `offset`.
     #[cold]
     pub fn malformed_at(offset: usize, found: impl Into<String>) -> Self {
-        Self(Box::new(TraceFault::Malformed {
-            place: TraceLocation {
+        Self(Box::new(TraceErrorKind::Malformed {
+            place: TraceErrorLocation {
                 offset: Some(offset),
-                ..TraceLocation::default()
+                ..TraceErrorLocation::default()
             },
             found: found.into(),
         }))
@@ -228,11 +234,11 @@ impl TraceError {
         node: Option<u64>,
         found: impl Into<String>,
     ) -> Self {
-        Self(Box::new(TraceFault::Malformed {
-            place: TraceLocation {
+        Self(Box::new(TraceErrorKind::Malformed {
+            place: TraceErrorLocation {
                 line: Some(line),
                 node,
-                ..TraceLocation::default()
+                ..TraceErrorLocation::default()
             },
             found: found.into(),
         }))
@@ -241,9 +247,9 @@ impl TraceError {
     /// Builds the error for an invalid node.
     #[cold]
     pub fn invalid_node(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
-        let place = TraceLocation {
+        let place = TraceErrorLocation {
             node: Some(node),
-            ..TraceLocation::default()
+            ..TraceErrorLocation::default()
         };
         Self::invalid_at(place, found, hint)
     }
@@ -255,20 +261,20 @@ impl TraceError {
         found: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        let place = TraceLocation {
+        let place = TraceErrorLocation {
             file: Some(file.into()),
-            ..TraceLocation::default()
+            ..TraceErrorLocation::default()
         };
         Self::invalid_at(place, found, hint)
     }
 
     /// Builds the error for invalid content at `place`.
     pub fn invalid_at(
-        place: TraceLocation,
+        place: TraceErrorLocation,
         found: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self(Box::new(TraceFault::Refused {
+        Self(Box::new(TraceErrorKind::Refused {
             place,
             found: found.into(),
             hint: hint.into(),

@@ -1,6 +1,6 @@
 //! Finds, opens and decompresses trace files.
 
-use super::{SourceMap, TraceError, members, old_schemas, text, trace_format};
+use super::{OriginalRecordLocations, TraceError, members, old_schemas, text, trace_format};
 use decompress::{CompressedSize, CompressionFormat, CountingReader};
 use std::cell::Cell;
 use std::fs::File;
@@ -18,10 +18,10 @@ mod named;
 mod names;
 mod stored;
 
-pub use super::digest::FileDigest;
+pub use super::digest::FileLengthAndHash;
 pub(super) use super::read_all::append_all_bytes;
 pub use super::read_all::{read_all, read_text};
-pub use compress::{CompressedWriter, GzipWriter};
+pub use compress::{GzipWriter, MaybeCompressedWriter};
 pub use decompress::{decompress_bytes, decompress_partly};
 pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover_traces, job_prefix_of_file};
 use mapped::MappedFile;
@@ -40,7 +40,7 @@ pub struct TraceContents {
     storage: ContentsStorage,
     path: PathBuf,
     /// For a trace that was upgraded or read from text, the original locations of its records.
-    origins: Option<SourceMap>,
+    origins: Option<OriginalRecordLocations>,
     /// True if the file represents several ranks, and these contents are the trace of only one rank.
     is_of_member: bool,
 }
@@ -59,7 +59,7 @@ pub struct RankFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
-    pub seal: Option<FileDigest>,
+    pub seal: Option<FileLengthAndHash>,
     /// The store that contains the trace, or `None` if the trace is in a file at `path`.
     pub stored: Option<StoredTrace>,
 }
@@ -102,7 +102,7 @@ impl TraceContents {
         };
         let packed = Self::open_without_decompressing(&file.path).map_err(|error| {
             if error.is_missing() {
-                FileDigest::invalid_file_error(
+                FileLengthAndHash::invalid_file_error(
                     file,
                     "the file does not exist, but the job's file names it".to_owned(),
                 )

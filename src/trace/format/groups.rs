@@ -73,7 +73,7 @@ pub fn match_list_notation(before: &str, text: String) -> String {
 
 /// Reads a group file: a JSON object that maps each group's name to its ranks, such as `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
-    let file: GroupFile = serde_json::from_str(text).map_err(|e| {
+    let file: DuplicateRejectingGroupMap = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed_at(
             0,
             format!(
@@ -86,9 +86,9 @@ pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
 
 /// A map that rejects duplicate keys, because a plain map would silently keep the last value of a key.
 #[derive(Default)]
-pub(super) struct GroupFile(pub(super) DeclaredGroups);
+pub(super) struct DuplicateRejectingGroupMap(pub(super) DeclaredGroups);
 
-impl<'de> Deserialize<'de> for GroupFile {
+impl<'de> Deserialize<'de> for DuplicateRejectingGroupMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(GroupVisitor).map(Self)
     }

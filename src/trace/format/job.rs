@@ -18,8 +18,8 @@
 //! The traces are in the same folder as the job file. Lengths and hashes describe the files on disk, whether compressed
 //! or not.
 
-use super::digest::FileDigest;
-use super::groups::{DeclaredGroups, GroupFile};
+use super::digest::FileLengthAndHash;
+use super::groups::{DeclaredGroups, DuplicateRejectingGroupMap};
 use super::read_all::read_text;
 use super::roles::GroupRoles;
 use super::{TraceError, escape_name};
@@ -35,7 +35,7 @@ const SCHEMA: &str = "chakram.job.1";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFile {
     /// The job's traces, in ascending order of ranks.
-    pub ranks: Vec<JobRank>,
+    pub ranks: Vec<JobFileTraceEntry>,
     /// Groups that traces use but do not declare.
     pub groups: DeclaredGroups,
     /// Roles of groups. Roles in the job file take precedence over roles in the traces.
@@ -46,13 +46,13 @@ pub struct JobFile {
 
 /// The trace of one rank, as a job file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobRank {
+pub struct JobFileTraceEntry {
     /// Number of the rank in the job.
     pub rank: u32,
     /// File name, in the folder of the job file.
     pub file: String,
     /// Length and hash of the file.
-    pub seal: FileDigest,
+    pub seal: FileLengthAndHash,
 }
 
 #[derive(Deserialize)]
@@ -63,7 +63,7 @@ struct JobDocument {
     #[serde(default)]
     roles: String,
     #[serde(default)]
-    groups: GroupFile,
+    groups: DuplicateRejectingGroupMap,
     ranks: Vec<JobRankRow>,
 }
 
@@ -118,10 +118,10 @@ impl JobFile {
                     row.rank
                 )));
             };
-            ranks.push(JobRank {
+            ranks.push(JobFileTraceEntry {
                 rank: row.rank,
                 file: row.file,
-                seal: FileDigest {
+                seal: FileLengthAndHash {
                     bytes: row.bytes,
                     blake3: Some(*hash.as_bytes()),
                 },
@@ -190,7 +190,7 @@ impl JobFile {
     }
 
     /// Returns the trace of `rank`.
-    pub fn trace_of_rank(&self, rank: u32) -> Option<&JobRank> {
+    pub fn trace_of_rank(&self, rank: u32) -> Option<&JobFileTraceEntry> {
         let found = self.ranks.binary_search_by_key(&rank, |row| row.rank);
         found.ok().map(|index| &self.ranks[index])
     }
@@ -206,11 +206,11 @@ mod tests {
     use super::*;
 
     fn job() -> JobFile {
-        let seal = |bytes: u64| FileDigest {
+        let seal = |bytes: u64| FileLengthAndHash {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
         };
-        let rank = |rank: u32| JobRank {
+        let rank = |rank: u32| JobFileTraceEntry {
             rank,
             file: format!("it's \"a\".{rank}.et"),
             seal: seal(rank.into()),

@@ -14,7 +14,7 @@
 
 use super::TraceError;
 use super::attr::{AttrView, AttributeContent, find_replay_attribute};
-use super::encoder::MessageEncoder;
+use super::encoder::ProtobufMessageBuilder;
 use super::rewrite::{AttributeEdit, RecordEdit};
 use super::scan::CORE;
 use super::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -33,7 +33,7 @@ const NODE_ATTRIBUTES: u32 = 10;
 /// per member, in the order of `ranks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TraceMemberRanks {
+pub struct TraceMemberSubstitutions {
     /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
     /// Cores of the members on a machine of tiles; empty if the trace states none.
@@ -47,7 +47,7 @@ pub struct TraceMemberRanks {
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-impl TraceMemberRanks {
+impl TraceMemberSubstitutions {
     /// Returns the text of the `members` attribute.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("numbers and names can be written")
@@ -123,7 +123,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     let Ok(Some(first)) = records.next_record() else {
         return Ok(None);
     };
-    let Some(members) = TraceMemberRanks::read_from_metadata(first)? else {
+    let Some(members) = TraceMemberSubstitutions::read_from_metadata(first)? else {
         return Ok(None);
     };
     let Ok(place) = members.ranks.binary_search(&rank) else {
@@ -144,7 +144,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
             .map(|core| (CORE, AttributeEdit::Text(core))),
     );
     let mut out = FrameWriter::new(Vec::with_capacity(contents.len()));
-    let mut message = MessageEncoder::default();
+    let mut message = ProtobufMessageBuilder::default();
     let mut write = |record: RawRecord<'_>, attributes: &[(&str, AttributeEdit<'_>)]| {
         let edit = RecordEdit {
             attributes,
@@ -170,7 +170,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     Ok(Some(out.into_inner()))
 }
 
-impl TraceMemberRanks {
+impl TraceMemberSubstitutions {
     /// Returns how a node's attribute changes for the member at index `place`, if the attribute is a peer, a group or
     /// the rank itself.
     fn edit_member_attribute(
@@ -239,8 +239,8 @@ mod tests {
         writer.into_inner()
     }
 
-    fn members() -> TraceMemberRanks {
-        TraceMemberRanks {
+    fn members() -> TraceMemberSubstitutions {
+        TraceMemberSubstitutions {
             ranks: vec![4, 5, 9],
             cores: vec![[0, 0], [1, 0], [12, 3]],
             peers: BTreeMap::from([(20, vec![20, 4, 300])]),
@@ -274,7 +274,10 @@ mod tests {
 
     #[test]
     fn members_that_make_no_sense_are_refused() {
-        assert_eq!(TraceMemberRanks::parse(&members().to_text()), Ok(members()));
+        assert_eq!(
+            TraceMemberSubstitutions::parse(&members().to_text()),
+            Ok(members())
+        );
         for (text, why) in [
             ("{", "EOF"),
             (r#"{"ranks":[1]}"#, "two or more"),
@@ -291,7 +294,7 @@ mod tests {
             ),
             (r#"{"ranks":[1,2],"rest":3}"#, "rest"),
         ] {
-            let found = TraceMemberRanks::parse(text).unwrap_err();
+            let found = TraceMemberSubstitutions::parse(text).unwrap_err();
             assert!(found.contains(why), "{text}: {found}");
             let error = extract_rank_trace(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
             assert!(error.to_string().contains("attribute `members`"), "{error}");

@@ -38,7 +38,7 @@
 use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
 use super::wire::{FrameCursor, RawRecord};
-use super::{SourceMap, TraceError};
+use super::{OriginalRecordLocations, TraceError};
 use chakram_base::setting::SettingKey;
 use prost::Message;
 use std::fmt;
@@ -151,7 +151,7 @@ pub struct UpgradedTrace {
     /// Generation of the original file.
     pub generation: SchemaGeneration,
     /// Original locations of the file's records.
-    pub(super) origins: SourceMap,
+    pub(super) origins: OriginalRecordLocations,
 }
 
 /// Upgrades the decompressed `contents` of a file; `generation` overrides detection. Returns `None` if the contents are
@@ -208,7 +208,7 @@ pub fn upgrade_contents(
     Ok(Some(UpgradedTrace {
         bytes,
         generation,
-        origins: SourceMap::from_record_offsets(origins, !has_metadata),
+        origins: OriginalRecordLocations::from_record_offsets(origins, !has_metadata),
     }))
 }
 

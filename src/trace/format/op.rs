@@ -1,6 +1,6 @@
 //! The operation of a node, decoded once from the node's type and attributes.
 
-use super::attr::NodeAttributes;
+use super::attr::ReplayedNodeAttributes;
 use super::{CollectiveKind, Dtype, TraceError, escape_name};
 use chakram_base::units::Span;
 
@@ -122,7 +122,7 @@ pub enum Op<'a> {
     },
 }
 
-impl<'a> NodeAttributes<'a> {
+impl<'a> ReplayedNodeAttributes<'a> {
     /// Returns the node's lane: a device node's `stream`, otherwise `tid`, which older converters use for streams and
     /// threads.
     #[inline]
@@ -385,10 +385,10 @@ mod tests {
     /// Returns the operation of a node of type `kind`, with the given `in_switch` and an access to the memory
     /// `tensor_loc`.
     fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
-        let facts = NodeAttributes {
+        let facts = ReplayedNodeAttributes {
             tensor_loc,
             in_switch: Some(in_switch),
-            ..NodeAttributes::default()
+            ..ReplayedNodeAttributes::default()
         };
         facts.decode_op(5, kind).map_err(|error| error.to_string())
     }
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn types_of_newer_and_of_no_schemas_are_told_apart() {
         let why = |kind| {
-            NodeAttributes::default()
+            ReplayedNodeAttributes::default()
                 .decode_op(5, kind)
                 .unwrap_err()
                 .to_string()

@@ -40,7 +40,7 @@ impl CostBasis {
 
 /// Estimated host time that a profiler needs for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProfilerCost {
+pub struct ProfilerRecordCost {
     /// Host time for one record, in ns.
     pub record_ns: u64,
     /// Ends of the cost's 90 % interval, in ns. If the cost comes from measured steps of the job, both ends are equal,
@@ -65,7 +65,7 @@ pub struct UnprofiledSteps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfilerFacts {
     /// Estimated host time for one record of the profiler.
-    pub cost: Option<ProfilerCost>,
+    pub cost: Option<ProfilerRecordCost>,
     /// Steps measured without the profiler.
     pub unprofiled: Option<UnprofiledSteps>,
 }
@@ -113,7 +113,7 @@ impl From<ProfilerAttributeCollector> for CaptureProfilerFacts {
         Self {
             cost: record
                 .zip(attributes.basis)
-                .map(|(record_ns, basis)| ProfilerCost {
+                .map(|(record_ns, basis)| ProfilerRecordCost {
                     record_ns,
                     interval_ns: [low.unwrap_or(record_ns), high.unwrap_or(record_ns)],
                     basis,

@@ -2,7 +2,7 @@
 
 use crate::format::TraceError;
 use crate::format::attr::AttrView;
-use crate::format::encoder::{self, MessageEncoder};
+use crate::format::encoder::{self, ProtobufMessageBuilder};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
 /// New value for an attribute.
@@ -62,7 +62,7 @@ impl RecordEdit<'_> {
     pub fn write_edited(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
     ) -> Result<(), TraceError> {
         self.edit_fields(record, out)
             .map_err(|e| e.in_record(record.number, record.offset))
@@ -74,7 +74,7 @@ impl RecordEdit<'_> {
     pub fn append_edited_record(
         &self,
         record: RawRecord<'_>,
-        message: &mut MessageEncoder,
+        message: &mut ProtobufMessageBuilder,
         file: &mut Vec<u8>,
     ) -> Result<(), TraceError> {
         if self.is_empty() {
@@ -90,7 +90,7 @@ impl RecordEdit<'_> {
     fn edit_fields(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
     ) -> Result<(), TraceError> {
         let node = record.number > 0;
         let attributes = if node {
@@ -154,7 +154,7 @@ impl RecordEdit<'_> {
         }
         for (&(name, value), set) in self.attributes.iter().zip(set) {
             if !set && value != AttributeEdit::Remove {
-                let mut message = MessageEncoder::default();
+                let mut message = ProtobufMessageBuilder::default();
                 message.append_bytes(ATTRIBUTE_NAME, name.as_bytes());
                 append_edited_value(&mut message, None, value);
                 out.append_bytes(attributes, message.as_bytes());
@@ -170,8 +170,8 @@ fn edit_input_values(
     inputs: &[u8],
     at: usize,
     values: Option<&str>,
-) -> Result<MessageEncoder, TraceError> {
-    let mut out = MessageEncoder::default();
+) -> Result<ProtobufMessageBuilder, TraceError> {
+    let mut out = ProtobufMessageBuilder::default();
     if let Some(values) = values {
         out.append_bytes(VALUES, values.as_bytes());
     }
@@ -190,11 +190,11 @@ fn edit_attribute_value(
     message: &[u8],
     at: usize,
     value: AttributeEdit<'_>,
-) -> Result<Option<MessageEncoder>, TraceError> {
+) -> Result<Option<ProtobufMessageBuilder>, TraceError> {
     if value == AttributeEdit::Remove {
         return Ok(None);
     }
-    let mut out = MessageEncoder::default();
+    let mut out = ProtobufMessageBuilder::default();
     let mut kept = None;
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
@@ -210,7 +210,11 @@ fn edit_attribute_value(
 }
 
 /// Appends `value` with the old value's type if this type can represent it.
-fn append_edited_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
+fn append_edited_value(
+    out: &mut ProtobufMessageBuilder,
+    kept: Option<u32>,
+    value: AttributeEdit<'_>,
+) {
     let count = match value {
         AttributeEdit::Remove => return,
         AttributeEdit::Count(count) => count,
@@ -263,7 +267,7 @@ mod tests {
             offset: 0,
             bytes,
         };
-        let mut out = MessageEncoder::default();
+        let mut out = ProtobufMessageBuilder::default();
         edit.write_edited(record, &mut out).unwrap();
         out.as_bytes().to_vec()
     }

@@ -118,7 +118,7 @@ pub fn salvage_trace(
         Some(Ok(TextFormat::JsonLines)) => salvage_lines(contents, &mut report),
         Some(Ok(_)) => {
             return Err(TraceError::invalid_at(
-                super::TraceLocation::default(),
+                super::TraceErrorLocation::default(),
                 "the text is a single JSON value, from which no part can be salvaged",
                 format!(
                     "use {} with .et files and JSON Lines only",

@@ -1,12 +1,12 @@
 //! Fast reader of node records. The reader makes one pass over the bytes, without copies or allocations.
 
-use super::attr::{self, AttrView, NodeAttributes};
+use super::attr::{self, AttrView, ReplayedNodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
 use super::origin::{CallStacks, NodeOrigin};
 use super::profiler_cost::{CaptureProfilerFacts, ProfilerAttributeCollector};
 use super::roles::{self, GroupRoles};
-use super::split_sizes::SplitSizes;
+use super::split_sizes::AllToAllSplitText;
 use super::utf8::as_utf8;
 use super::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
 use super::work_amounts::{self, JobWorkAmounts};
@@ -63,7 +63,7 @@ pub struct NodeView<'a> {
     /// Bytes that the node allocates and frees on its NPU.
     pub memory: MemoryChanges,
     /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
-    pub splits: SplitSizes<'a>,
+    pub splits: AllToAllSplitText<'a>,
     /// Position of the node in its job. The writer writes all labels, but the reader reads only the phase, because
     /// replays need no other label.
     pub labels: NodeLabels<'a>,
@@ -92,7 +92,7 @@ impl<'a> NodeView<'a> {
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
-            splits: SplitSizes::default(),
+            splits: AllToAllSplitText::default(),
             labels: NodeLabels::default(),
             origin: NodeOrigin::default(),
         }
@@ -277,7 +277,7 @@ pub fn scan_node<'a>(
 ) -> Result<NodeView<'a>, TraceError> {
     // All steps of the scan except the first are inlined, so that the compiler can skip view fields that a caller does
     // not use.
-    let mut fields = NodeFields::default();
+    let mut fields = UncheckedNodeFields::default();
     fields
         .read_fields(record, deps)
         .and_then(|()| fields.decode_op(record))
@@ -287,19 +287,19 @@ pub fn scan_node<'a>(
 
 /// Fields of a node as read, before they are checked together.
 #[derive(Default)]
-struct NodeFields<'a> {
+struct UncheckedNodeFields<'a> {
     id: u64,
     kind: u64,
     micros: u64,
     start_micros: u64,
     name: &'a [u8],
-    facts: NodeAttributes<'a>,
+    facts: ReplayedNodeAttributes<'a>,
 }
 
 /// A node's name and operation, and the text of its group declarations.
-type DecodedOp<'a> = (&'a str, Op<'a>, Option<&'a str>);
+type NameOpAndGroupText<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
-impl<'a> NodeFields<'a> {
+impl<'a> UncheckedNodeFields<'a> {
     #[inline(never)]
     fn read_fields(
         &mut self,
@@ -341,7 +341,7 @@ impl<'a> NodeFields<'a> {
     }
 
     #[inline(always)]
-    fn decode_op(&self, record: RawRecord<'a>) -> Result<DecodedOp<'a>, TraceError> {
+    fn decode_op(&self, record: RawRecord<'a>) -> Result<NameOpAndGroupText<'a>, TraceError> {
         let (id, kind) = (self.id, self.kind);
         let name = as_utf8(self.name).ok_or_else(|| {
             TraceError::malformed_at(record.offset, format!("the name of node {id} is not UTF-8"))
@@ -438,7 +438,7 @@ pub fn read_node_name(record: RawRecord<'_>) -> &str {
 pub(super) fn read_attribute<'a>(
     message: &'a [u8],
     offset: usize,
-    facts: &mut NodeAttributes<'a>,
+    facts: &mut ReplayedNodeAttributes<'a>,
 ) -> Result<(), TraceError> {
     let attr = AttrView::scan_attribute(message, offset)?;
     if attr.is_set() {

@@ -7,7 +7,7 @@ use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};
 use super::trace_format::{TraceFormat, detect_text_format};
 use super::wire::{FrameCursor, MAX_RECORD};
-use super::{SchemaGeneration, SourceMap, TraceError, old_schemas, text};
+use super::{OriginalRecordLocations, SchemaGeneration, TraceError, old_schemas, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
 /// Number of bytes that are inspected to detect the format.
@@ -16,7 +16,7 @@ const HEAD: u64 = 1 << 16;
 type RejoinedStream<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
 
 /// Record reader of a trace.
-pub struct RecordSource<'s> {
+pub struct TraceRecordReader<'s> {
     form: TraceFormat,
     kind: SourceReader<'s>,
     record: Vec<u8>,
@@ -26,10 +26,10 @@ pub struct RecordSource<'s> {
 enum SourceReader<'s> {
     Frames(FrameReader<RejoinedStream<'s>>),
     Lines(Box<JsonLineReader<RejoinedStream<'s>>>),
-    Whole(Vec<u8>, usize, Option<SourceMap>),
+    Whole(Vec<u8>, usize, Option<OriginalRecordLocations>),
 }
 
-impl<'s> RecordSource<'s> {
+impl<'s> TraceRecordReader<'s> {
     /// Creates a reader of `stream`; `generation` overrides detection.
     ///
     /// Fails if `stream` is not a trace. In formats that are read as a whole, also fails on any other error.

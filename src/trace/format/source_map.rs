@@ -1,10 +1,10 @@
 //! Original locations of the records of a trace that was upgraded or read from text.
 
-use super::{TraceError, TraceLocation};
+use super::{TraceError, TraceErrorLocation};
 
 /// Original location of each record.
 #[derive(Clone, Debug)]
-pub struct SourceMap(SourcePositions);
+pub struct OriginalRecordLocations(SourcePositions);
 
 #[derive(Clone, Debug)]
 enum SourcePositions {
@@ -14,7 +14,7 @@ enum SourcePositions {
     Lines(Vec<(u32, u32)>),
 }
 
-impl SourceMap {
+impl OriginalRecordLocations {
     /// Creates a map of records at these offsets. If `inserted` is true, the first record has no
     /// original location.
     pub fn from_record_offsets(offsets: Vec<usize>, inserted: bool) -> Self {
@@ -35,7 +35,7 @@ impl SourceMap {
     }
 
     /// Translates a location in the converted contents into a location in the original file.
-    pub fn relocate(&self, place: &mut TraceLocation) {
+    pub fn relocate(&self, place: &mut TraceErrorLocation) {
         let Some(record) = place.record else {
             return;
         };
@@ -56,7 +56,7 @@ impl SourceMap {
 impl TraceError {
     /// Translates the location in an error into a location in the original file, using `origins`.
     #[must_use]
-    pub fn relocate_to_origin(mut self, origins: &SourceMap) -> Self {
+    pub fn relocate_to_origin(mut self, origins: &OriginalRecordLocations) -> Self {
         if let Some(place) = self.location_mut() {
             origins.relocate(place);
         }

@@ -9,14 +9,14 @@ pub const RECEIVE_BYTES: &str = "receive_bytes";
 
 /// The two lists as a trace states them, in texts such as `[512, 0, 1024]`; empty if the trace does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SplitSizes<'a> {
+pub struct AllToAllSplitText<'a> {
     /// Bytes sent to each member, as text.
     pub send: &'a str,
     /// Bytes received from each member, as text.
     pub receive: &'a str,
 }
 
-impl SplitSizes<'_> {
+impl AllToAllSplitText<'_> {
     /// Returns true if the trace states neither list.
     pub fn is_empty(&self) -> bool {
         self.send.is_empty() && self.receive.is_empty()
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn lists_come_back_and_anything_else_is_refused() {
-        let of = |send| SplitSizes { send, receive: "" }.parse(7);
+        let of = |send| AllToAllSplitText { send, receive: "" }.parse(7);
         let text = format_size_list(&[512, 0, 1024]);
         assert_eq!(of(&text).unwrap(), (vec![512, 0, 1024], vec![]));
         assert_eq!(of("").unwrap(), (vec![], vec![]));

@@ -1,6 +1,6 @@
 //! Text formats of traces: chakram's JSON Lines, and JSON from other tools or people.
 
-use super::{SourceMap, TraceError, TraceLocation, old_schemas};
+use super::{OriginalRecordLocations, TraceError, TraceErrorLocation, old_schemas};
 
 mod base64;
 mod graph_json;
@@ -36,7 +36,7 @@ pub struct TextTrace {
     /// The trace as the contents of a file in the current schema.
     pub bytes: Vec<u8>,
     /// Original lines of the trace's records.
-    pub(super) origins: SourceMap,
+    pub(super) origins: OriginalRecordLocations,
 }
 
 impl TextTrace {
@@ -72,7 +72,7 @@ pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, Trac
 /// Builds the error for a capture that the user passes instead of a trace.
 pub(super) fn not_a_trace_error(name: &str) -> TraceError {
     TraceError::invalid_at(
-        TraceLocation::default(),
+        TraceErrorLocation::default(),
         format!("this is {name}, not an execution trace"),
         "`chakram convert pytorch` converts the host traces and Kineto traces of a run",
     )
@@ -97,7 +97,7 @@ impl RecordBuffer {
     fn into_trace(self) -> TextTrace {
         TextTrace {
             bytes: self.bytes,
-            origins: SourceMap::from_lines(self.lines),
+            origins: OriginalRecordLocations::from_lines(self.lines),
         }
     }
 }

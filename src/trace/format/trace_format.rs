@@ -9,7 +9,7 @@
 
 use super::text::{SniffedText, TextFormat, classify_text, not_a_trace_error};
 use super::wire::FrameCursor;
-use super::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
+use super::{SchemaGeneration, TraceError, TraceErrorLocation, old_schemas};
 use std::fmt;
 
 /// A trace format.
@@ -57,7 +57,7 @@ pub fn detect_text_format(contents: &[u8]) -> Option<Result<TextFormat, TraceErr
                 return None;
             }
             TraceError::invalid_at(
-                TraceLocation::default(),
+                TraceErrorLocation::default(),
                 "the JSON is not an execution trace",
                 "JSON Lines of `chakram convert trace`, the output of chakra_jsonizer, or an object \
                  with `workload_graph` or `nodes`",

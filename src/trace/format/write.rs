@@ -5,7 +5,7 @@
 
 use super::TraceError;
 use super::attr;
-use super::encoder::MessageEncoder;
+use super::encoder::ProtobufMessageBuilder;
 use super::groups::NODE_MARK;
 use super::op::Op;
 use super::origin::NodeOrigin;
@@ -55,7 +55,7 @@ pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
 
 /// A node's inputs or outputs; each field is the text of a Python literal, or empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeIo<'a> {
+pub struct NodeInputsOrOutputs<'a> {
     /// The values, such as `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
     pub values: &'a str,
     /// Shapes of the tensors, such as `[[32, 32], []]`.
@@ -70,9 +70,9 @@ pub struct NodeExtras<'a> {
     /// Ids of the node's control dependencies.
     pub control: &'a [u64],
     /// Inputs of the node.
-    pub inputs: NodeIo<'a>,
+    pub inputs: NodeInputsOrOutputs<'a>,
     /// Outputs of the node.
-    pub outputs: NodeIo<'a>,
+    pub outputs: NodeInputsOrOutputs<'a>,
     /// Further attributes, in the order in which they are written. The writer rejects an attribute that replays use and
     /// that would change the node's meaning.
     pub attributes: &'a [NamedAttribute<'a>],
@@ -82,7 +82,7 @@ pub struct NodeExtras<'a> {
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: FrameWriter<W>,
-    message: MessageEncoder,
+    message: ProtobufMessageBuilder,
 }
 
 impl<W: Write> TraceWriter<W> {
@@ -97,7 +97,7 @@ impl<W: Write> TraceWriter<W> {
     pub fn start_with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out: FrameWriter::new(out),
-            message: MessageEncoder::default(),
+            message: ProtobufMessageBuilder::default(),
         };
         this.message.append_bytes(1, SCHEMA_VERSION.as_bytes());
         for (name, value) in attributes {
@@ -215,14 +215,14 @@ fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Appends a number, unless it is 0.
-fn append_varint(put: &mut MessageEncoder, number: u32, value: u64) {
+fn append_varint(put: &mut ProtobufMessageBuilder, number: u32, value: u64) {
     if value != 0 {
         put.append_varint(number, value);
     }
 }
 
 /// Appends a text, unless it is empty.
-fn append_text(put: &mut MessageEncoder, number: u32, text: &str) {
+fn append_text(put: &mut ProtobufMessageBuilder, number: u32, text: &str) {
     if !text.is_empty() {
         put.append_bytes(number, text.as_bytes());
     }
@@ -231,7 +231,7 @@ fn append_text(put: &mut MessageEncoder, number: u32, text: &str) {
 /// Appends an attribute to a node's message.
 #[inline(always)]
 pub(super) fn append_named_attribute(
-    put: &mut MessageEncoder,
+    put: &mut ProtobufMessageBuilder,
     name: &str,
     value: AttributeValue<'_>,
 ) {
@@ -251,7 +251,7 @@ pub(super) fn append_named_attribute(
 
 /// Appends an attribute's fields. Writes the value even if it is the default.
 #[inline]
-pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+pub fn put_attribute(put: &mut ProtobufMessageBuilder, name: &str, value: AttributeValue<'_>) {
     append_text(put, 1, name);
     match value {
         AttributeValue::Int32(v) => put.append_varint(7, i64::from(v).cast_unsigned()),
@@ -281,9 +281,9 @@ pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue
 /// Adds the shapes from the node's labels to inputs or outputs; fails if `io` and the labels state different shapes.
 fn add_shape_labels<'a>(
     id: u64,
-    io: &NodeIo<'a>,
+    io: &NodeInputsOrOutputs<'a>,
     shapes: &'a str,
-) -> Result<NodeIo<'a>, TraceError> {
+) -> Result<NodeInputsOrOutputs<'a>, TraceError> {
     if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
         return Err(TraceError::invalid_node(
             id,
@@ -292,13 +292,18 @@ fn add_shape_labels<'a>(
         ));
     }
     let shapes = if shapes.is_empty() { io.shapes } else { shapes };
-    Ok(NodeIo { shapes, ..*io })
+    Ok(NodeInputsOrOutputs { shapes, ..*io })
 }
 
 /// Appends a node's inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that
 /// the node is known to have none.
-fn append_io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
-    if stated || *io != NodeIo::default() {
+fn append_io_info(
+    put: &mut ProtobufMessageBuilder,
+    number: u32,
+    io: &NodeInputsOrOutputs<'_>,
+    stated: bool,
+) {
+    if stated || *io != NodeInputsOrOutputs::default() {
         put.append_nested(number, |put| {
             append_text(put, 1, io.values);
             append_text(put, 2, io.shapes);

@@ -3,7 +3,8 @@
 use super::origins::NodeOriginCollector;
 use super::{
     ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot,
-    Interner, Lane, MessageNode, NO_DTYPE, NameTable, NodeIdMap, NodeKind, REDUCED, STORED,
+    Interner, Lane, NO_DTYPE, NodeIdMap, NodeKind, REDUCED, STORED, SendOrReceiveNode,
+    StringArenaInterner,
 };
 use crate::format::groups::{DeclaredGroups, parse_group_metadata};
 use crate::format::origin::CallStacks;
@@ -17,7 +18,7 @@ use crate::format::{
 };
 use chakram_base::ids::NodeIndex;
 use chakram_base::interrupt;
-use chakram_base::setting::{SettingChoice, SettingKey};
+use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_base::units::Span;
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub enum DependencyPolicy {
     Data,
 }
 
-impl SettingChoice for DependencyPolicy {
+impl EnumeratedSetting for DependencyPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Auto,
@@ -51,7 +52,7 @@ impl SettingChoice for DependencyPolicy {
 
 /// The peers and groups that one rank binds to a graph's slots, and the rank's group declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SlotBinding {
+pub struct RankSlotBinding {
     /// Rank of each peer slot.
     pub peers: Vec<u32>,
     /// Name of the group that is bound to each group slot; `None` means all ranks.
@@ -79,7 +80,7 @@ pub struct GraphBuilder {
     policy: DependencyPolicy,
     graph: Graph,
     index_of: NodeIdMap,
-    names: NameTable,
+    names: StringArenaInterner,
     lanes: Interner<Lane>,
     /// Name and dimension mask of each group slot.
     groups: Interner<(Option<String>, Option<u32>)>,
@@ -107,7 +108,7 @@ impl GraphBuilder {
             policy,
             graph: Graph::default(),
             index_of: NodeIdMap::new(dense_ids.max(1024)),
-            names: NameTable::default(),
+            names: StringArenaInterner::default(),
             lanes: Interner::default(),
             groups: Interner::default(),
             peers: Interner::default(),
@@ -353,7 +354,7 @@ impl GraphBuilder {
                 self.graph.repairs.host_communication += u64::from(host);
                 let peer = self.peers.intern_key(peer);
                 let detail = self.graph.messages.len() as u32;
-                self.graph.messages.push(MessageNode {
+                self.graph.messages.push(SendOrReceiveNode {
                     node: index,
                     peer,
                     tag,
@@ -432,7 +433,7 @@ impl GraphBuilder {
     /// Sorts, links and checks the nodes, and returns the graph with the rank's binding.
     ///
     /// Fails if a data dependency is on a missing node or on the node itself, or if dependencies form a cycle.
-    pub fn finish_graph(mut self) -> Result<(Graph, SlotBinding), TraceError> {
+    pub fn finish_graph(mut self) -> Result<(Graph, RankSlotBinding), TraceError> {
         self.intern_node_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
         for column in self.graph.sparse.columns_mut() {
@@ -477,7 +478,7 @@ impl GraphBuilder {
         graph.remote_memories = self.remote_memories.into_keys();
         graph.kernels = self.kernels.into_keys();
         graph.release_spare_memory();
-        let binding = SlotBinding {
+        let binding = RankSlotBinding {
             peers: self.peers.into_keys(),
             groups,
             declared: Arc::new(self.declared),

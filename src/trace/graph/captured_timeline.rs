@@ -16,7 +16,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// The properties of a node that determine its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimelineNodeInput {
+pub struct NodeTimingInputs {
     /// Time from the end of the node's last predecessor until the node is ready.
     pub delay: Span,
     /// Time from the node's start to its end.
@@ -48,7 +48,7 @@ pub struct NodeTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// How often settling nodes (see [`TimelineNodeInput::settles`]) have begun at this instant, each time after all other
+    /// How often settling nodes (see [`NodeTimingInputs::settles`]) have begun at this instant, each time after all other
     /// events.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
@@ -77,7 +77,7 @@ impl TimelineInstant {
 impl NodeTimeline {
     /// Computes the times of all nodes. `next` contains each node's successors, and `step` returns a node's timing.
     /// Lane indices must be below `lanes`.
-    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> TimelineNodeInput) -> Self {
+    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTimingInputs) -> Self {
         let count = next.row_count();
         let mut waiting = vec![0_u32; count];
         for (_, to) in next.edges() {

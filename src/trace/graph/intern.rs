@@ -15,13 +15,13 @@ pub fn stable_hash(value: &impl Hash) -> u64 {
 
 /// Distinct strings in one arena, with indices in order of first use.
 #[derive(Clone, Default)]
-pub struct NameTable {
+pub struct StringArenaInterner {
     text: String,
     ends: Vec<u32>,
     /// For each name, the upper half of its hash, and its index. With the stored hash, the table can grow without
     /// reading the names.
     index: HashTable<(u32, u32)>,
-    /// Names that wait for [`NameTable::intern_staged_names`], concatenated.
+    /// Names that wait for [`StringArenaInterner::intern_staged_names`], concatenated.
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -29,7 +29,7 @@ pub struct NameTable {
 /// Number of staged names that are looked up together.
 const BATCH: usize = 64;
 
-impl NameTable {
+impl StringArenaInterner {
     /// Reserves memory for `names` names of about 32 bytes each.
     pub fn reserve_names(&mut self, names: usize) {
         self.text.reserve(names * 32);
@@ -38,7 +38,7 @@ impl NameTable {
     }
 
     /// Stages `name`, so that it is interned later. Returns true if the caller must call
-    /// [`NameTable::intern_staged_names`] now.
+    /// [`StringArenaInterner::intern_staged_names`] now.
     ///
     /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but only if no
     /// node is read between the look-ups. Therefore, look-ups are batched.
@@ -162,15 +162,15 @@ fn slice_name<'t>(text: &'t str, ends: &[u32], i: u32) -> &'t str {
     &text[start..ends[i] as usize]
 }
 
-impl PartialEq for NameTable {
+impl PartialEq for StringArenaInterner {
     fn eq(&self, other: &Self) -> bool {
         self.ends == other.ends && self.text == other.text
     }
 }
 
-impl Eq for NameTable {}
+impl Eq for StringArenaInterner {}
 
-impl std::fmt::Debug for NameTable {
+impl std::fmt::Debug for StringArenaInterner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
             .entries((0..self.ends.len() as u32).map(|i| self.get(i)))
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn names_are_numbered_in_order_of_first_use() {
-        let mut names = NameTable::default();
+        let mut names = StringArenaInterner::default();
         let numbers: Vec<_> = ["mm", "", "add", "mm", ""]
             .iter()
             .map(|n| names.intern_name(n).unwrap())

@@ -1,12 +1,12 @@
 //! Reads a trace file's contents into a graph, in one pass.
 
-use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
+use super::builder::{DependencyPolicy, GraphBuilder, RankSlotBinding};
 use super::{Graph, Lane};
 use crate::format::TraceError;
 use crate::format::profiler_cost::CaptureProfilerFacts;
 use crate::format::scan::{self, NodeView};
 use crate::format::wire::FrameCursor;
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Span;
 
 /// Treatment of the profiler's estimated cost in a captured job's times.
@@ -21,7 +21,7 @@ pub enum ProfilerCostPolicy {
     RemoveIfMeasured,
 }
 
-impl SettingChoice for ProfilerCostPolicy {
+impl EnumeratedSetting for ProfilerCostPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Remove,
@@ -52,7 +52,7 @@ impl Graph {
         contents: &[u8],
         rank: u32,
         policy: DependencyPolicy,
-    ) -> Result<(Self, SlotBinding), TraceError> {
+    ) -> Result<(Self, RankSlotBinding), TraceError> {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
@@ -62,7 +62,7 @@ impl Graph {
         rank: u32,
         policy: DependencyPolicy,
         profiler: ProfilerCostPolicy,
-    ) -> Result<(Self, SlotBinding), TraceError> {
+    ) -> Result<(Self, RankSlotBinding), TraceError> {
         let mut profiled = false;
         let measured = FrameCursor::new(contents)
             .next_record()?
@@ -102,7 +102,7 @@ impl Graph {
         rank: u32,
         policy: DependencyPolicy,
         mut edit: impl FnMut(&mut NodeView<'_>) -> Result<(), TraceError>,
-    ) -> Result<(Self, SlotBinding), TraceError> {
+    ) -> Result<(Self, RankSlotBinding), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let Some(first) = frames.next_record()? else {
             return Err(TraceError::empty_file());
@@ -136,6 +136,6 @@ impl Graph {
         }
         let (graph, binding) = builder.finish_graph()?;
         let core = metadata.core;
-        Ok((graph, SlotBinding { core, ..binding }))
+        Ok((graph, RankSlotBinding { core, ..binding }))
     }
 }

@@ -22,12 +22,12 @@ pub(super) struct SparseColumns {
     pub step_of: SparseColumn<u32>,
     pub stack_of: SparseColumn<u32>,
     /// Estimated cost of the profiler in each node's times.
-    profiler: SparseColumn<ProfilerTimeParts>,
+    profiler: SparseColumn<ProfilerCostInTimes>,
 }
 
 /// The profiler's estimated cost in a node's times. The graph records whether its times still include this cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct ProfilerTimeParts {
+struct ProfilerCostInTimes {
     delay: Span,
     recorded: Span,
 }
@@ -133,7 +133,7 @@ impl SparseColumns {
             let delay = node.profiler.min(node.delay);
             let recorded = (node.profiler - delay).min(node.recorded);
             self.profiler
-                .push_value(index, ProfilerTimeParts { delay, recorded });
+                .push_value(index, ProfilerCostInTimes { delay, recorded });
         }
     }
 

@@ -120,9 +120,9 @@ pub fn first_difference<T: PartialEq>(
 
 /// A trace's calls, by group slot.
 #[derive(Clone, Debug, Default)]
-pub struct CallsBySlot(Csr);
+pub struct CallsByGroupSlot(Csr);
 
-impl CallsBySlot {
+impl CallsByGroupSlot {
     /// Builds the lists from the (slot, index) pairs of all calls, which must be in program order with ascending
     /// indices.
     pub fn new(slots: usize, calls: impl Iterator<Item = (u32, u32)> + Clone) -> Self {

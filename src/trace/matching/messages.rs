@@ -56,7 +56,7 @@ impl<S> MessageHalf<S> {
 
 /// All sends and receives of one channel.
 #[derive(Clone, Copy, Debug)]
-pub struct ChannelMatches<'h, S = ()> {
+pub struct ChannelMessages<'h, S = ()> {
     /// Channel of the sends and receives.
     pub channel: MessageChannel<S>,
     /// The sends, in program order.
@@ -92,14 +92,14 @@ pub enum MessageDisagreement<S = ()> {
 /// ascending order.
 pub fn match_messages<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
-) -> impl Iterator<Item = ChannelMatches<'_, S>> {
+) -> impl Iterator<Item = ChannelMessages<'_, S>> {
     // The sort is stable, so halves of one kind stay in program order.
     halves.sort_by_key(|half| (half.channel, half.receive));
     let same = |a: &MessageHalf<S>, b: &MessageHalf<S>| a.channel == b.channel;
     halves.chunk_by(same).map(|all| {
         let (sends, receives) = all.split_at(all.partition_point(|half| !half.receive));
         let channel = all[0].channel;
-        ChannelMatches {
+        ChannelMessages {
             channel,
             sends,
             receives,
@@ -107,7 +107,7 @@ pub fn match_messages<S: Copy + Ord>(
     })
 }
 
-impl<'h, S: Copy> ChannelMatches<'h, S> {
+impl<'h, S: Copy> ChannelMessages<'h, S> {
     /// Iterates over the matched pairs, as (send, receive).
     pub fn matched_pairs(&self) -> impl Iterator<Item = (CommRef, CommRef)> + use<'h, S> {
         let pairs = self.sends.iter().zip(self.receives);

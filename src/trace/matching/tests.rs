@@ -96,7 +96,7 @@ fn members_disagree_where_one_first_differs() {
     ];
     let calls_of = said.clone().map(|calls| {
         let numbers = 0..calls.len() as u32;
-        CallsBySlot::new(1, numbers.map(|call| (0, call)))
+        CallsByGroupSlot::new(1, numbers.map(|call| (0, call)))
     });
     let member = |rank: u32, of: usize| calls_of[of].calls_of_member(rank, [0]);
     let signature = |(rank, call): CommRef| said[rank as usize][call as usize];
@@ -119,7 +119,7 @@ fn members_disagree_where_one_first_differs() {
 #[test]
 fn calls_by_several_slots_are_in_program_order() {
     let slots = [0, 1, 0, 2, 1];
-    let calls = CallsBySlot::new(3, slots.into_iter().zip(0..));
+    let calls = CallsByGroupSlot::new(3, slots.into_iter().zip(0..));
     let of = |slots: &[u32]| {
         calls
             .calls_of_member(0, slots.iter().copied())

@@ -69,7 +69,7 @@ impl CollectivePattern {
             "a lower count",
         )?;
         let members = match &self.group {
-            Some(group) => CollectiveMembers::from_group(group, self.ranks)?,
+            Some(group) => CollectiveSubgroup::from_group(group, self.ranks)?,
             None => None,
         };
         let size = members
@@ -111,7 +111,7 @@ impl CollectivePattern {
         })
     }
 
-    fn check_root(&self, members: Option<&CollectiveMembers>) -> Result<(), GenerateError> {
+    fn check_root(&self, members: Option<&CollectiveSubgroup>) -> Result<(), GenerateError> {
         let Some(root) = self.root else {
             return Ok(());
         };
@@ -137,14 +137,14 @@ impl CollectivePattern {
 
 /// A group that is not the world group.
 #[derive(Debug)]
-struct CollectiveMembers {
+struct CollectiveSubgroup {
     sorted: Vec<u32>,
     /// The lowest rank outside the group, which represents all ranks outside the group; `None` if
     /// the group contains every rank.
     outsider: Option<u32>,
 }
 
-impl CollectiveMembers {
+impl CollectiveSubgroup {
     /// Returns `None` if `group` is the world in rank order.
     fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
         if group.is_empty() {
@@ -181,7 +181,7 @@ impl CollectiveMembers {
 #[derive(Debug)]
 pub(super) struct CollectiveGenerator {
     options: CollectivePattern,
-    members: Option<CollectiveMembers>,
+    members: Option<CollectiveSubgroup>,
 }
 
 impl CollectiveGenerator {
@@ -276,7 +276,7 @@ impl TraceGenerator for CollectiveGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{record_every_rank, rejection_message};
-    use super::super::{GeneratedJob, WorkloadPattern};
+    use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         let data: Vec<_> = ranks[3].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2]]);
         assert_eq!(ranks[3][2].name, "all-reduce/2");
-        let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
+        let job = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options)).unwrap();
         assert_eq!((job.declared_groups().len(), job.class_of(3)), (0, 0));
     }
 
@@ -299,7 +299,7 @@ mod tests {
         let mut options = CollectivePattern::new(CollectiveKind::Broadcast, 64, 6);
         options.group = Some(vec![4, 1, 3]);
         let pattern = WorkloadPattern::Collective(options);
-        let job = GeneratedJob::new(pattern.clone()).unwrap();
+        let job = CheckedWorkloadPattern::new(pattern.clone()).unwrap();
         assert_eq!(
             job.declared_groups(),
             DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
@@ -321,7 +321,7 @@ mod tests {
             options.group = Some(group.to_vec());
             let pattern = WorkloadPattern::Collective(options.clone());
             assert_eq!(
-                GeneratedJob::new(pattern.clone())
+                CheckedWorkloadPattern::new(pattern.clone())
                     .unwrap()
                     .declared_groups()
                     .len(),

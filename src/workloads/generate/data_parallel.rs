@@ -312,7 +312,7 @@ impl TraceGenerator for DataParallelGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
-    use super::super::{GeneratedJob, WorkloadPattern};
+    use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
     fn tiny() -> DataParallelPattern {
@@ -422,7 +422,7 @@ mod tests {
         // 98 nodes, so two steps are needed. If 0 nodes are requested, the result is one layer and
         // one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
-            let job = GeneratedJob::new(WorkloadPattern::DataParallel(
+            let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::defaults_with_min_node_count(8, nodes),
             ));
             assert_eq!(job.unwrap().node_count(7), expected);

@@ -1,8 +1,8 @@
 //! Finds neighbouring ranks that one trace can represent, because they differ only in peers, groups
 //! and cores.
 
-use super::GeneratedJob;
-use chakram_trace::format::members::TraceMemberRanks;
+use super::CheckedWorkloadPattern;
+use chakram_trace::format::members::TraceMemberSubstitutions;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Sink for RankPeersAndGroups {
     }
 }
 
-impl GeneratedJob {
+impl CheckedWorkloadPattern {
     /// Returns ranges of neighbouring ranks that one trace can represent, for example the ranks of
     /// a stage. The ranks of a range have the same graph and exchange no messages with one another.
     /// A rank that must have its own trace is in no range.
@@ -39,7 +39,7 @@ impl GeneratedJob {
     /// # Errors
     ///
     /// Fails only if emitting a node fails, which does not happen for a generated job.
-    pub fn find_equal_rank_ranges(&self) -> Result<Vec<TraceMemberRanks>, TraceError> {
+    pub fn find_equal_rank_ranges(&self) -> Result<Vec<TraceMemberSubstitutions>, TraceError> {
         let partners = |rank: u32| -> Result<RankPeersAndGroups, TraceError> {
             let mut partners = RankPeersAndGroups::default();
             self.emit_nodes(rank, &mut partners)?;
@@ -69,7 +69,11 @@ impl GeneratedJob {
     }
 
     /// Returns the trace members for a run of ranks from `first`, or `None` for a single rank.
-    fn members_of(&self, first: u32, run: &[RankPeersAndGroups]) -> Option<TraceMemberRanks> {
+    fn members_of(
+        &self,
+        first: u32,
+        run: &[RankPeersAndGroups],
+    ) -> Option<TraceMemberSubstitutions> {
         if run.len() < 2 {
             return None;
         }
@@ -84,7 +88,7 @@ impl GeneratedJob {
             let all: Vec<String> = run.iter().map(|of| of.groups[place].clone()).collect();
             (all[0].clone(), all)
         });
-        let members = TraceMemberRanks {
+        let members = TraceMemberSubstitutions {
             peers: drop_equal_entries(peers),
             groups: drop_equal_entries(groups),
             cores: cores.unwrap_or_default(),

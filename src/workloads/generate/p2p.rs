@@ -253,7 +253,7 @@ impl TraceGenerator for P2pGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
-    use super::super::{GeneratedJob, WorkloadPattern};
+    use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
     fn generate(traffic: TrafficPattern, ranks: u32, count: u32) -> Vec<Vec<EmittedNode>> {
@@ -305,7 +305,7 @@ mod tests {
             (names(&ranks[1]), names(&ranks[2])),
             (vec!["idle"], vec!["idle"])
         );
-        let job = GeneratedJob::new(WorkloadPattern::P2p(P2pPattern::new(
+        let job = CheckedWorkloadPattern::new(WorkloadPattern::P2p(P2pPattern::new(
             TrafficPattern::PingPong,
             1,
             4,

@@ -169,7 +169,7 @@ enum ChunkPlacement<'o> {
 
 /// Parameters that define most schedules (see the module's documentation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ScheduleShape {
+struct ScheduleParameters {
     /// Number of chunks into which a stage's layers are divided.
     chunks: u32,
     /// Number of micro-batches that a chunk processes before the next chunk runs.
@@ -311,7 +311,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the steps of a schedule that is defined by a list instead of a [`ScheduleShape`].
+    /// Returns the steps of a schedule that is defined by a list instead of a [`ScheduleParameters`].
     fn listed_steps(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
         let alone = |passes: Vec<PipelinePass>| {
             let steps = passes.into_iter().map(PipelineStep::single_pass);
@@ -379,7 +379,12 @@ impl PipelineSchedule {
         }
     }
 
-    fn stage_shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Option<ScheduleShape> {
+    fn stage_shape(
+        &self,
+        stage: u32,
+        stages: u32,
+        micro_batches: u32,
+    ) -> Option<ScheduleParameters> {
         if let Err(error) = self.check_size(stages, micro_batches) {
             panic!("{error}");
         }

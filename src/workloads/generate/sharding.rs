@@ -43,8 +43,8 @@ use sizes::{LETTERS, OperatorTotals};
 
 pub use crate::model::OperatorAxis;
 pub use layout::{
-    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, plan_redistribution,
-    reduce_scatter_groups,
+    MemberNumberDigit, MemberPartition, Redistribution, ShardLayout, ShardMessage,
+    plan_redistribution, reduce_scatter_groups,
 };
 
 /// Number of equal shards of an operator along each axis.
@@ -224,7 +224,7 @@ impl OperatorSharding {
     }
 
     /// Returns the digit of a device's position that is the index of its shard along `axis`.
-    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MeshAxis {
+    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MemberNumberDigit {
         self.grid.mesh_axis_for_operator_axis(axis)
     }
 

@@ -70,7 +70,7 @@ impl Sink for EmissionRecorder {
     }
 }
 
-fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
+fn write_rank(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     job.emit_nodes(rank, &mut writer).unwrap();
     writer.into_inner()
@@ -83,8 +83,8 @@ fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
 pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate_options().unwrap();
     let (job, again) = (
-        GeneratedJob::new(pattern.clone()).unwrap(),
-        GeneratedJob::new(pattern).unwrap(),
+        CheckedWorkloadPattern::new(pattern.clone()).unwrap(),
+        CheckedWorkloadPattern::new(pattern).unwrap(),
     );
     let mut recorder = EmissionRecorder::default();
     let mut ranks = Vec::new();
@@ -115,7 +115,7 @@ pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode
 
 /// Checks every rank's own graph and slots (peers and group names). The graph and slots must equal
 /// those that are derived from the rank that represents the rank's shape.
-pub(super) fn assert_rank_shapes_match(job: &GeneratedJob) {
+pub(super) fn assert_rank_shapes_match(job: &CheckedWorkloadPattern) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);
         assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
@@ -167,9 +167,9 @@ impl TraceGenerator for PairedRanksPattern {
         if rank / 2 + 1 == self.pairs { rank } else { 0 }
     }
 
-    fn bind_slots(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
+    fn bind_slots(&self, rank: u32, first: &RankSlotBinding) -> RankSlotBinding {
         let ranks = self.rank_count();
-        SlotBinding {
+        RankSlotBinding {
             peers: vec![(rank + 2 + self.wrong) % ranks, (rank + ranks - 2) % ranks],
             groups: vec![None, Some(format!("pair{}", rank / 2))],
             ..first.clone()
@@ -216,7 +216,7 @@ impl TraceGenerator for PairedRanksPattern {
 
 #[test]
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
-    let job = GeneratedJob(Box::new(PairedRanksPattern { pairs: 3, wrong: 0 }));
+    let job = CheckedWorkloadPattern(Box::new(PairedRanksPattern { pairs: 3, wrong: 0 }));
     assert_rank_shapes_match(&job);
     let workload = job.build_workload().unwrap();
     // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have their own shape, although their graphs
@@ -239,7 +239,7 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 #[test]
 #[should_panic(expected = "slots of rank 0")]
 fn slots_that_are_not_those_of_the_nodes_are_found() {
-    assert_rank_shapes_match(&GeneratedJob(Box::new(PairedRanksPattern {
+    assert_rank_shapes_match(&CheckedWorkloadPattern(Box::new(PairedRanksPattern {
         pairs: 3,
         wrong: 1,
     })));

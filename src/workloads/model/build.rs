@@ -1,7 +1,7 @@
 //! Converts the tables of a model file to a [`ModelDefinition`]. Defines the file format and checks
 //! all rules for models.
 
-use super::{Model, ModelDefinition, ModelDefinitionForm, ModelError, ModelSizes};
+use super::{Model, ModelDefinition, ModelDefinitionForm, ModelError, ModelSizeOverrides};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod chain;
@@ -30,9 +30,9 @@ impl ModelDefinition {
         Self::parse_with_sizes(
             text,
             file,
-            ModelSizes {
+            ModelSizeOverrides {
                 tokens,
-                ..ModelSizes::default()
+                ..ModelSizeOverrides::default()
             },
         )
     }
@@ -42,7 +42,11 @@ impl ModelDefinition {
     /// # Errors
     ///
     /// Fails if the model is invalid, or if it cannot have these sizes.
-    pub fn parse_with_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
+    pub fn parse_with_sizes(
+        text: &str,
+        file: &str,
+        sizes: ModelSizeOverrides,
+    ) -> Result<Self, ModelError> {
         parse_definition(text, file, sizes)
     }
 }
@@ -52,9 +56,9 @@ impl ModelDefinition {
 fn parse_definition(
     text: &str,
     file: &str,
-    sizes: ModelSizes,
+    sizes: ModelSizeOverrides,
 ) -> Result<ModelDefinition, ModelError> {
-    let ModelSizes { tokens, layers } = sizes;
+    let ModelSizeOverrides { tokens, layers } = sizes;
     // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;

@@ -74,7 +74,7 @@ pub struct ModelDefinition {
 
 /// Sizes that replace sizes in a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ModelSizes {
+pub struct ModelSizeOverrides {
     /// Number of tokens per sample.
     pub tokens: Option<u64>,
     /// Number of blocks; layers before and after the blocks do not count.

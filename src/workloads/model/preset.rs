@@ -1,7 +1,7 @@
 //! The built-in models, and the search for a model file by preset name or path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
-use super::{Model, ModelDefinition, ModelError, ModelSizes};
+use super::{Model, ModelDefinition, ModelError, ModelSizeOverrides};
 use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -161,7 +161,7 @@ impl ModelSource {
     /// Fails if the model is invalid, or if it cannot have these sizes.
     pub fn parse_definition_with_sizes(
         &self,
-        sizes: ModelSizes,
+        sizes: ModelSizeOverrides,
     ) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse_with_sizes(&self.text, &self.file, sizes)
     }

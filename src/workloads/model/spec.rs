@@ -113,12 +113,12 @@ pub struct TensorKeptForBackward {
     /// Bytes per element; `None` for the model's number format.
     pub bytes: Option<u64>,
     /// Kinds of attention kernels that save the tensor.
-    pub with: KeepingAttentionKernels,
+    pub with: TensorSavingAttentionKernels,
 }
 
 /// Kinds of attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeepingAttentionKernels {
+pub enum TensorSavingAttentionKernels {
     /// All attention kernels save the tensor.
     Any,
     /// Only fused attention saves the tensor.
@@ -130,7 +130,7 @@ pub enum KeepingAttentionKernels {
 
 /// Sizes of sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowSpec {
+pub struct ImageWindowSizes {
     /// Number of rows in a window.
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
@@ -188,7 +188,7 @@ pub struct OperatorAxesAndTensors {
     /// (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
-    pub windows: Option<WindowSpec>,
+    pub windows: Option<ImageWindowSizes>,
     /// Results that the operator uses.
     pub role: OperatorInputSource,
     /// Kernels of the forward pass and of the backward pass.
@@ -359,9 +359,9 @@ impl OperatorAxesAndTensors {
         let mut sums = [0_u64; 2];
         for one in &self.kept {
             match (one.with, fused) {
-                (KeepingAttentionKernels::Fused, false)
-                | (KeepingAttentionKernels::Unfused, true) => continue,
-                (KeepingAttentionKernels::Unfused, false) => {
+                (TensorSavingAttentionKernels::Fused, false)
+                | (TensorSavingAttentionKernels::Unfused, true) => continue,
+                (TensorSavingAttentionKernels::Unfused, false) => {
                     sums[1] = sums[1].saturating_add(bytes(one))
                 }
                 _ => {}

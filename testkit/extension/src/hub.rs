@@ -1,7 +1,7 @@
 //! A network model: a hub that forwards messages one at a time.
 
 use chakram::extend::{
-    DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
+    DeliveryNotice, EventScheduler, LineSendPattern, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram::units::{Bandwidth, Span, Time};
 
@@ -45,7 +45,7 @@ impl NetworkBackend for HubNetwork {
     }
 
     /// Any two messages delay each other, so the engine must simulate all messages of a collective.
-    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

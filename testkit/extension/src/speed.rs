@@ -1,6 +1,6 @@
 //! A model of kernel durations: operations divided by a single rate.
 
-use chakram::extend::{KernelModel, KernelProfile};
+use chakram::extend::{KernelDurationModel, KernelTraceFacts};
 use chakram::machine::NpuClass;
 use chakram::units::{FlopRate, Span};
 
@@ -8,8 +8,8 @@ use chakram::units::{FlopRate, Span};
 #[derive(Debug)]
 pub struct UniformRateModel(pub FlopRate);
 
-impl KernelModel for UniformRateModel {
-    fn price_kernel(&self, kernel: &KernelProfile, _: &NpuClass) -> Option<Span> {
+impl KernelDurationModel for UniformRateModel {
+    fn price_kernel(&self, kernel: &KernelTraceFacts, _: &NpuClass) -> Option<Span> {
         let seconds = kernel.flops as f64 / self.0.per_second();
         (kernel.flops > 0).then(|| Span::from_seconds(seconds))
     }

@@ -1,7 +1,7 @@
 //! A collective algorithm: an all-reduce through the first member.
 
 use chakram::extend::{
-    CollectivePrimitive, CollectiveStage, LinePosition, SendStep, UserAlgorithmModel,
+    CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep, UserAlgorithmModel,
 };
 
 /// All members send their buffers to the first member, and the first member sends the sum back to
@@ -18,7 +18,12 @@ impl UserAlgorithmModel for StarAllReduce {
         primitive == CollectivePrimitive::AllReduce
     }
 
-    fn nth_send(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    fn nth_send(
+        &self,
+        stage: &CollectiveStage,
+        line: MemberLinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
             // When all buffers have arrived, the first member sends the sum to one member after
@@ -35,7 +40,7 @@ impl UserAlgorithmModel for StarAllReduce {
         })
     }
 
-    fn receive_count(&self, _: &CollectiveStage, line: LinePosition) -> u32 {
+    fn receive_count(&self, _: &CollectiveStage, line: MemberLinePosition) -> u32 {
         match line.index {
             0 => line.size - 1,
             _ => 1,

@@ -1,11 +1,11 @@
 //! A memory model: one tape that serves all NPUs and winds before each access.
 
-use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
+use chakram::extend::{RemoteMemoryAccess, ReplacementMemoryModel, UserRemoteMemoryModel};
 use chakram::units::{Bandwidth, Span, Time};
 
 /// The memory's parameters: rate and winding time.
 #[derive(Clone, Copy, Debug)]
-pub struct TapeLibrary {
+pub struct TapeMemoryParameters {
     /// Rate of loads and stores.
     pub rate: Bandwidth,
     /// Duration of winding before each access.
@@ -15,12 +15,12 @@ pub struct TapeLibrary {
 /// State of the tape in a run.
 #[derive(Debug)]
 struct TapeState {
-    design: TapeLibrary,
+    design: TapeMemoryParameters,
     free: Time,
 }
 
-impl MemoryDesign for TapeLibrary {
-    fn create_remote_memory(&self) -> Option<Box<dyn MemoryModel>> {
+impl ReplacementMemoryModel for TapeMemoryParameters {
+    fn create_remote_memory(&self) -> Option<Box<dyn UserRemoteMemoryModel>> {
         Some(Box::new(TapeState {
             design: *self,
             free: Time::ZERO,
@@ -28,7 +28,7 @@ impl MemoryDesign for TapeLibrary {
     }
 }
 
-impl MemoryModel for TapeState {
+impl UserRemoteMemoryModel for TapeState {
     fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time {
         let seconds = access.bytes as f64 / self.design.rate.bytes_per_second();
         self.free = now.max(self.free) + self.design.wind + Span::from_seconds(seconds);

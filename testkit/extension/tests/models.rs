@@ -1,7 +1,7 @@
 //! Tests replays with the models of the example extension.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
-use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, UserAlgorithm};
+use chakram::extend::{CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle};
 use chakram::generate::{
     CollectivePattern, KernelChainPattern, MemoryAccessPattern, P2pPattern, TrafficPattern,
     WorkloadPattern,
@@ -12,7 +12,7 @@ use chakram::{Job, Machine};
 use chakram_extension::hub::HubNetwork;
 use chakram_extension::speed::UniformRateModel;
 use chakram_extension::star::StarAllReduce;
-use chakram_extension::tape::TapeLibrary;
+use chakram_extension::tape::TapeMemoryParameters;
 use std::sync::Arc;
 
 /// Returns a machine with four NPUs and a switch. At the machine's rate of 1 GB/s, a byte takes
@@ -49,10 +49,10 @@ fn messages_pass_a_hub_one_after_another() {
 #[test]
 fn a_star_carries_out_an_all_reduce() {
     static STAR: StarAllReduce = StarAllReduce;
-    let star = CollectiveAlgorithm::Own(UserAlgorithm(&STAR));
+    let star = CollectiveAlgorithm::Own(UserAlgorithmHandle(&STAR));
     let machine = Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap();
     let machine = machine
-        .with_algorithm(0, AlgorithmChoice::Named(star))
+        .with_algorithm(0, DimensionAlgorithmChoice::Named(star))
         .unwrap();
     let pattern = CollectivePattern::new(CollectiveKind::AllReduce, 1000, 4);
     let report = job(WorkloadPattern::Collective(pattern));
@@ -90,7 +90,7 @@ fn loads_come_from_tape() {
         2, 1, 1_000_000,
     )));
     let options = ReplayOptions::with_changes(|options| {
-        options.extensions.memory = Some(Arc::new(TapeLibrary {
+        options.extensions.memory = Some(Arc::new(TapeMemoryParameters {
             rate: Bandwidth::new(1e9).unwrap(),
             wind: Span::from_ns(1_000_000),
         }));

@@ -15,7 +15,7 @@ pub enum NetworkModel {
 
 /// Topology of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetworkShape {
+pub enum DimensionTopology {
     Ring,
     FullyConnected,
     Switch,
@@ -24,7 +24,7 @@ pub enum NetworkShape {
 /// One dimension of the network; the first dimension is the innermost.
 #[derive(Clone, Debug)]
 pub struct NetworkDimension {
-    pub shape: NetworkShape,
+    pub shape: DimensionTopology,
     pub n: usize,
     /// Bandwidth, in units of 2^30 bytes per second.
     pub bw: f64,
@@ -88,7 +88,7 @@ pub struct SystemConfig {
 
 /// Assignment of memory servers to NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerAttachment {
+pub enum MemoryServerAssignment {
     None,
     PerNpu,
     Pool,
@@ -99,7 +99,7 @@ pub enum ServerAttachment {
 /// Contents of the remote memory file.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryConfig {
-    pub attachment: ServerAttachment,
+    pub attachment: MemoryServerAssignment,
     pub latency: u64,
     /// Bandwidth in whole bytes per ns.
     pub bw: u64,

@@ -2,8 +2,9 @@
 
 use super::algorithms::NativeAlgorithm;
 use super::config::{
-    BusParameters, CollectiveOperation, CustomAlgorithm, MemoryConfig, NetworkDimension,
-    NetworkModel, NetworkShape, PriorityPolicy, ServerAttachment, SimulationConfig, SystemConfig,
+    BusParameters, CollectiveOperation, CustomAlgorithm, DimensionTopology, MemoryConfig,
+    MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig,
+    SystemConfig,
 };
 use super::trace;
 use serde_json::Value;
@@ -80,9 +81,9 @@ fn parse_network_dimensions(text: &str) -> Vec<NetworkDimension> {
     };
     let (sizes, bws, lats) = (list("npus_count:"), list("bandwidth:"), list("latency:"));
     let shape = |name: &String| match name.as_str() {
-        "Ring" => NetworkShape::Ring,
-        "Switch" => NetworkShape::Switch,
-        _ => NetworkShape::FullyConnected,
+        "Ring" => DimensionTopology::Ring,
+        "Switch" => DimensionTopology::Switch,
+        _ => DimensionTopology::FullyConnected,
     };
     let dim = |(i, name): (usize, &String)| NetworkDimension {
         shape: shape(name),
@@ -153,12 +154,12 @@ fn parse_memory(json: &Value) -> MemoryConfig {
     let whole = |key: &str| json[key].as_f64().unwrap_or(0.0) as u64;
     MemoryConfig {
         attachment: match json["memory-type"].as_str() {
-            Some("PER_NPU_MEMORY_EXPANSION") => ServerAttachment::PerNpu,
-            Some("MEMORY_POOL") => ServerAttachment::Pool,
+            Some("PER_NPU_MEMORY_EXPANSION") => MemoryServerAssignment::PerNpu,
+            Some("MEMORY_POOL") => MemoryServerAssignment::Pool,
             Some("PER_NODE_MEMORY_EXPANSION") => {
-                ServerAttachment::PerNode(whole("num-npus-per-node") as usize)
+                MemoryServerAssignment::PerNode(whole("num-npus-per-node") as usize)
             }
-            _ => ServerAttachment::None,
+            _ => MemoryServerAssignment::None,
         },
         latency: whole("remote-mem-latency"),
         bw: whole("remote-mem-bw"),

@@ -7,7 +7,7 @@
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
-use super::config::ServerAttachment;
+use super::config::MemoryServerAssignment;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A memory server with a queue of requests.
@@ -34,14 +34,14 @@ impl OracleSimulator<'_> {
         let request = MemoryRequest { npu, node, bytes };
         let server = match self.config.memory.attachment {
             // ASTRA-sim aborts here with a message; in this simulator, the node never ends.
-            ServerAttachment::None => return,
-            ServerAttachment::PerNpu => {
+            MemoryServerAssignment::None => return,
+            MemoryServerAssignment::PerNpu => {
                 let ns = self.access_time(bytes);
                 self.agenda.add_delay(npu, ns, DelayedCall::NodeEnds(node));
                 return;
             }
-            ServerAttachment::Pool => 0,
-            ServerAttachment::PerNode(size) => npu / size.max(1),
+            MemoryServerAssignment::Pool => 0,
+            MemoryServerAssignment::PerNode(size) => npu / size.max(1),
         };
         if self.servers.entry(server).or_default().busy {
             let queue = &mut self.servers.entry(server).or_default().waiting;

@@ -2,14 +2,14 @@
 
 /// The first message of a trace file.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Metadata {
+pub struct TraceFileMetadata {
     #[prost(string, tag = "1")]
     pub version: String,
 }
 
 /// A node of a trace.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Node {
+pub struct TraceNodeMessage {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(string, tag = "2")]
@@ -23,24 +23,24 @@ pub struct Node {
     #[prost(uint64, tag = "7")]
     pub duration_micros: u64,
     #[prost(message, repeated, tag = "10")]
-    pub attr: Vec<Attribute>,
+    pub attr: Vec<NodeAttribute>,
 }
 
 /// An attribute of a node.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Attribute {
+pub struct NodeAttribute {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(
-        oneof = "Value",
+        oneof = "NodeAttributeValue",
         tags = "7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 28, 29"
     )]
-    pub value: Option<Value>,
+    pub value: Option<NodeAttributeValue>,
 }
 
 /// The value of an attribute.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Value {
+pub enum NodeAttributeValue {
     #[prost(int32, tag = "7")]
     Int32(i32),
     #[prost(int64, tag = "9")]

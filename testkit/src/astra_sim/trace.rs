@@ -1,7 +1,7 @@
 //! Reads and writes nodes in the format of trace files.
 
 use super::config::{CollectiveOperation, NodeWork, TraceNode};
-use super::message::{self, Attribute, Bools, Metadata, Value};
+use super::message::{self, Bools, NodeAttribute, NodeAttributeValue, TraceFileMetadata};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ const BROADCAST: i128 = 5;
 /// Reads the nodes of a file, up to the first incomplete node.
 pub fn read_nodes(mut bytes: &[u8]) -> Vec<TraceNode> {
     let mut nodes = Vec::new();
-    if Metadata::decode_length_delimited(&mut bytes).is_err() {
+    if TraceFileMetadata::decode_length_delimited(&mut bytes).is_err() {
         return nodes;
     }
     while !bytes.is_empty() {
-        match message::Node::decode_length_delimited(&mut bytes) {
+        match message::TraceNodeMessage::decode_length_delimited(&mut bytes) {
             Ok(message) => nodes.push(decode_node(message)),
             Err(_) => break,
         }
@@ -29,19 +29,23 @@ pub fn read_nodes(mut bytes: &[u8]) -> Vec<TraceNode> {
     nodes
 }
 
-fn parse_number(value: &Value) -> Option<i128> {
+fn parse_number(value: &NodeAttributeValue) -> Option<i128> {
     Some(match *value {
-        Value::Int32(v) | Value::Sint32(v) | Value::Sfixed32(v) => v.into(),
-        Value::Int64(v) | Value::Sint64(v) | Value::Sfixed64(v) => v.into(),
-        Value::Uint32(v) | Value::Fixed32(v) => v.into(),
-        Value::Uint64(v) | Value::Fixed64(v) => v.into(),
-        Value::Bool(v) => v.into(),
+        NodeAttributeValue::Int32(v)
+        | NodeAttributeValue::Sint32(v)
+        | NodeAttributeValue::Sfixed32(v) => v.into(),
+        NodeAttributeValue::Int64(v)
+        | NodeAttributeValue::Sint64(v)
+        | NodeAttributeValue::Sfixed64(v) => v.into(),
+        NodeAttributeValue::Uint32(v) | NodeAttributeValue::Fixed32(v) => v.into(),
+        NodeAttributeValue::Uint64(v) | NodeAttributeValue::Fixed64(v) => v.into(),
+        NodeAttributeValue::Bool(v) => v.into(),
         _ => return None,
     })
 }
 
-fn decode_node(message: message::Node) -> TraceNode {
-    let values: BTreeMap<&str, &Value> = message
+fn decode_node(message: message::TraceNodeMessage) -> TraceNode {
+    let values: BTreeMap<&str, &NodeAttributeValue> = message
         .attr
         .iter()
         .filter_map(|a| Some((a.name.as_str(), a.value.as_ref()?)))
@@ -50,12 +54,12 @@ fn decode_node(message: message::Node) -> TraceNode {
     let count = |name: &str| int(name) as u64;
     let npu = |name: &str| int(name) as usize;
     let group = match values.get("pg_name") {
-        Some(Value::Text(text)) => text.parse().unwrap_or(0),
+        Some(NodeAttributeValue::Text(text)) => text.parse().unwrap_or(0),
         Some(other) => parse_number(other).unwrap_or(0) as u64,
         None => 0,
     };
     let dims = match values.get("involved_dim") {
-        Some(Value::Bools(list)) => Some(list.values.clone()),
+        Some(NodeAttributeValue::Bools(list)) => Some(list.values.clone()),
         _ => None,
     };
     let (bytes, tag) = (count("comm_size"), count("comm_tag"));
@@ -103,7 +107,7 @@ fn decode_node(message: message::Node) -> TraceNode {
 /// Encodes nodes as a trace file.
 pub fn write_nodes(nodes: &[TraceNode]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let start = Metadata {
+    let start = TraceFileMetadata {
         version: "0.0.4".to_owned(),
     };
     bytes.extend(start.encode_length_delimited_to_vec());
@@ -113,29 +117,29 @@ pub fn write_nodes(nodes: &[TraceNode]) -> Vec<u8> {
     bytes
 }
 
-fn encode_node(node: &TraceNode) -> message::Node {
-    let mut values = vec![("is_cpu_op", Value::Bool(node.cpu))];
-    let size = |bytes: u64| ("comm_size", Value::Int64(bytes as i64));
-    let rank = |npu: usize| Value::Int32(npu as i32);
+fn encode_node(node: &TraceNode) -> message::TraceNodeMessage {
+    let mut values = vec![("is_cpu_op", NodeAttributeValue::Bool(node.cpu))];
+    let size = |bytes: u64| ("comm_size", NodeAttributeValue::Int64(bytes as i64));
+    let rank = |npu: usize| NodeAttributeValue::Int32(npu as i32);
     let kind = match node.work {
         NodeWork::Nothing => 0,
         NodeWork::Memory { store, bytes } => {
-            values.push(("tensor_size", Value::Uint64(bytes)));
+            values.push(("tensor_size", NodeAttributeValue::Uint64(bytes)));
             if store { 3 } else { 2 }
         }
         NodeWork::Compute { ops, bytes } => {
-            values.push(("num_ops", Value::Int64(ops as i64)));
-            values.push(("tensor_size", Value::Uint64(bytes)));
+            values.push(("num_ops", NodeAttributeValue::Int64(ops as i64)));
+            values.push(("tensor_size", NodeAttributeValue::Uint64(bytes)));
             4
         }
         NodeWork::Send { dst, bytes, tag } => {
             values.extend([("comm_dst", rank(dst)), size(bytes)]);
-            values.push(("comm_tag", Value::Int32(tag as i32)));
+            values.push(("comm_tag", NodeAttributeValue::Int32(tag as i32)));
             5
         }
         NodeWork::Receive { src, bytes, tag } => {
             values.extend([("comm_src", rank(src)), size(bytes)]);
-            values.push(("comm_tag", Value::Int32(tag as i32)));
+            values.push(("comm_tag", NodeAttributeValue::Int32(tag as i32)));
             6
         }
         NodeWork::Collective {
@@ -146,34 +150,37 @@ fn encode_node(node: &TraceNode) -> message::Node {
             priority,
         } => {
             let code = KINDS.iter().find(|(_, k)| *k == kind).map_or(0, |k| k.0);
-            values.extend([("comm_type", Value::Int64(code as i64)), size(bytes)]);
-            values.push(("comm_priority", Value::Int32(priority as i32)));
+            values.extend([
+                ("comm_type", NodeAttributeValue::Int64(code as i64)),
+                size(bytes),
+            ]);
+            values.push(("comm_priority", NodeAttributeValue::Int32(priority as i32)));
             if group != 0 {
-                values.push(("pg_name", Value::Text(group.to_string())));
+                values.push(("pg_name", NodeAttributeValue::Text(group.to_string())));
             }
             if let Some(dims) = dims {
                 let values_of = Bools {
                     values: dims.clone(),
                 };
-                values.push(("involved_dim", Value::Bools(values_of)));
+                values.push(("involved_dim", NodeAttributeValue::Bools(values_of)));
             }
             7
         }
         NodeWork::Broadcast => {
-            values.push(("comm_type", Value::Int64(BROADCAST as i64)));
+            values.push(("comm_type", NodeAttributeValue::Int64(BROADCAST as i64)));
             values.push(size(1));
             7
         }
         NodeWork::Unsupported => {
-            values.push(("comm_type", Value::Int64(9)));
+            values.push(("comm_type", NodeAttributeValue::Int64(9)));
             7
         }
     };
-    let attribute = |(name, value): (&str, Value)| Attribute {
+    let attribute = |(name, value): (&str, NodeAttributeValue)| NodeAttribute {
         name: name.to_owned(),
         value: Some(value),
     };
-    message::Node {
+    message::TraceNodeMessage {
         id: node.id,
         name: format!("n{}", node.id),
         kind,

@@ -2,7 +2,7 @@
 //! input.
 
 use super::config::{
-    NetworkModel, NetworkShape, PriorityPolicy, ServerAttachment, SimulationConfig,
+    DimensionTopology, MemoryServerAssignment, NetworkModel, PriorityPolicy, SimulationConfig,
 };
 use super::load::KEYS;
 use super::trace;
@@ -72,9 +72,9 @@ impl SimulationConfig {
             format!("[ {} ]", words.join(", "))
         };
         let shape = |i: usize| match self.dims[i].shape {
-            NetworkShape::Ring => "Ring".to_owned(),
-            NetworkShape::FullyConnected => "FullyConnected".to_owned(),
-            NetworkShape::Switch => "Switch".to_owned(),
+            DimensionTopology::Ring => "Ring".to_owned(),
+            DimensionTopology::FullyConnected => "FullyConnected".to_owned(),
+            DimensionTopology::Switch => "Switch".to_owned(),
         };
         format!(
             "topology: {}\nnpus_count: {}\nbandwidth: {}  # GB/s\nlatency: {}  # ns\n",
@@ -129,17 +129,17 @@ impl SimulationConfig {
 
     fn memory_json(&self) -> Value {
         let kind = match self.memory.attachment {
-            ServerAttachment::None => "NO_MEMORY_EXPANSION",
-            ServerAttachment::PerNpu => "PER_NPU_MEMORY_EXPANSION",
-            ServerAttachment::Pool => "MEMORY_POOL",
-            ServerAttachment::PerNode(_) => "PER_NODE_MEMORY_EXPANSION",
+            MemoryServerAssignment::None => "NO_MEMORY_EXPANSION",
+            MemoryServerAssignment::PerNpu => "PER_NPU_MEMORY_EXPANSION",
+            MemoryServerAssignment::Pool => "MEMORY_POOL",
+            MemoryServerAssignment::PerNode(_) => "PER_NODE_MEMORY_EXPANSION",
         };
         let mut json = json!({
             "memory-type": kind,
             "remote-mem-latency": self.memory.latency,
             "remote-mem-bw": self.memory.bw,
         });
-        if let ServerAttachment::PerNode(size) = self.memory.attachment {
+        if let MemoryServerAssignment::PerNode(size) = self.memory.attachment {
             json["num-npus-per-node"] = json!(size);
             json["num-nodes"] = json!(self.npu_count().div_ceil(size));
         }

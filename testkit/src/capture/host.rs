@@ -4,8 +4,8 @@ use super::meet::CommunicationHistoryReplay;
 use super::out::{BufferedOutput, template_number_in_step, tensor_slots_of_operator};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
-use super::simulate::RankClock;
-use super::{PID, SimulatedCapture};
+use super::simulate::SimulatedRankState;
+use super::{CapturableJob, PID};
 use std::io::{Result, Write};
 
 /// Autograd's first sequence number in the first captured step.
@@ -20,11 +20,7 @@ const NO_SCHEMA: &str = ",{\"name\": \"op_schema\", \"type\": \"string\", \"valu
                          ,{\"name\": \"tensor_range\", \"type\": \"string\", \"value\": \"\"}";
 
 /// Writes the file of `rank`.
-pub(super) fn write_host_file(
-    capture: &SimulatedCapture,
-    rank: u32,
-    sink: impl Write,
-) -> Result<()> {
+pub(super) fn write_host_file(capture: &CapturableJob, rank: u32, sink: impl Write) -> Result<()> {
     let program = capture.named_program(rank);
     let history = &capture.outcome.histories[rank as usize];
     let mut records = StepRecords::new(&program, false);
@@ -66,7 +62,7 @@ pub(super) fn write_host_file(
     out.write_str(BETWEEN);
     write_thread_root_node(&mut out, "process", 1, 1, 0);
     out.write_str("\n  ],\n  \"finish_ts\": ");
-    out.write_number(start + RankClock::current_time(&clock) / 1_000_000);
+    out.write_number(start + SimulatedRankState::current_time(&clock) / 1_000_000);
     out.write_str("\n}");
     out.flush_rest()
 }
@@ -130,7 +126,7 @@ fn write_thread_root_node(
 }
 
 /// Writes the list of process groups.
-fn write_groups(out: &mut BufferedOutput<impl Write>, capture: &SimulatedCapture, rank: u32) {
+fn write_groups(out: &mut BufferedOutput<impl Write>, capture: &CapturableJob, rank: u32) {
     write_head(out, 3);
     out.write_str("## process_group:init ##");
     write_parent_id(out, 2);

@@ -5,7 +5,7 @@ use super::meet::CommunicationHistoryReplay;
 use super::out::{BufferedOutput, template_number_in_step};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
-use super::{Device, EPOCH, PID, SimulatedCapture, gpu};
+use super::{CapturableJob, Device, EPOCH, PID, gpu};
 use std::io::{Result, Write};
 
 /// Maximum number of host threads: two threads of the program, and four Gloo workers.
@@ -14,7 +14,7 @@ const THREADS: usize = 6;
 /// A file under construction.
 pub(super) struct KinetoFileWriter<'c, W: Write> {
     pub out: BufferedOutput<W>,
-    pub capture: &'c SimulatedCapture,
+    pub capture: &'c CapturableJob,
     pub program: &'c StepProgram,
     pub pid: u64,
     /// Clock offset of the rank, ns.
@@ -157,7 +157,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
 
 /// Writes the file of `rank`.
 pub(super) fn write_kineto_file(
-    capture: &SimulatedCapture,
+    capture: &CapturableJob,
     rank: u32,
     sink: impl Write,
 ) -> Result<()> {

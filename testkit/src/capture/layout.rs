@@ -3,7 +3,7 @@
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
 use super::program::{CommunicationMember, CommunicationProperties, GroupAxis, StepProgram};
-use super::{Options, Style};
+use super::{JobParallelism, Options};
 
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl JobLayout {
         program: &mut StepProgram,
         asked: &[(CommunicationOperation, u64, u32)],
     ) {
-        if options.style == Style::Pipeline {
+        if options.style == JobParallelism::Pipeline {
             let bytes = u64::from(options.tokens) * u64::from(options.hidden) * 4;
             let stages = options.ranks - 1;
             for nth in 0..stages * options.microbatches * 2 {

@@ -5,14 +5,16 @@ use super::Options;
 use super::cost::{hash_parts, simulated_transfer_duration};
 use super::layout::JobLayout;
 use super::program::StepProgram;
-use super::simulate::{CommunicationAccess, EventRecorder, RankClock, RankPace, WaiterKind};
+use super::simulate::{
+    CommunicationAccess, CommunicationWaiterKind, EventRecorder, RankPace, SimulatedRankState,
+};
 
 /// One member's part in a meeting (collective or message); times are in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MemberCommunicationTimes {
     pub start: u64,
     pub end: u64,
-    pub waited: Option<(WaiterKind, u64, u64)>,
+    pub waited: Option<(CommunicationWaiterKind, u64, u64)>,
 }
 
 /// A rank's parts in meetings (collectives and messages), by step in program order.
@@ -44,7 +46,7 @@ impl CommunicationAccess for CommunicationHistoryReplay<'_> {
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64> {
         Some(self.0.parts[self.0.communication_position(step, m)].end)
     }
-    fn record_wait(&mut self, _: u32, _: u32, _: WaiterKind, _: u64, _: u64) {}
+    fn record_wait(&mut self, _: u32, _: u32, _: CommunicationWaiterKind, _: u64, _: u64) {}
 }
 
 /// Number of a rank's events, start of its first event, and end of its last event.
@@ -136,9 +138,9 @@ pub(super) fn draw_pace(options: &Options, rank: u32) -> RankPace {
 }
 
 /// Returns the clock of `rank` before the first step.
-pub(super) fn create_clock(options: &Options, rank: u32) -> RankClock {
+pub(super) fn create_clock(options: &Options, rank: u32) -> SimulatedRankState {
     let late = options.late.iter().rev().find(|(r, _)| *r == rank);
-    RankClock::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
+    SimulatedRankState::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
 /// One rank's view of meetings (collectives and messages) while some of their ends are unknown.
@@ -171,7 +173,14 @@ impl CommunicationAccess for UnfinishedCommunications<'_> {
         let end = self.history.parts[self.history.communication_position(step, m)].end;
         (end != u64::MAX).then_some(end)
     }
-    fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64) {
+    fn record_wait(
+        &mut self,
+        step: u32,
+        m: u32,
+        by: CommunicationWaiterKind,
+        from: u64,
+        until: u64,
+    ) {
         let at = self.history.communication_position(step, m);
         self.history.parts[at].waited = Some((by, from, until));
     }

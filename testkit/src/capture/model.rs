@@ -4,7 +4,7 @@
 //! With tensor parallelism, the activations between layers are sharded: an all-gather precedes the
 //! first matrix, and a reduce-scatter follows the second matrix.
 
-use super::Style;
+use super::JobParallelism;
 use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
 use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
@@ -69,7 +69,7 @@ impl StepProgramBuilder<'_> {
             input,
             output: &output,
         };
-        if self.options.style == Style::Functional {
+        if self.options.style == JobParallelism::Functional {
             let meet = self.add_functional_collective(ask);
             self.wait_tensor(meet, &output);
         } else {

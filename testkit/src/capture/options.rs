@@ -56,7 +56,7 @@ impl Device {
 
 /// Division of the work among ranks, and the collectives that the ranks call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Style {
+pub enum JobParallelism {
     /// Replicas that call `c10d::allreduce_` for buckets, as in `DistributedDataParallel`.
     Ddp,
     /// Replicas that call `_c10d_functional` collectives and `wait_tensor`.
@@ -82,8 +82,8 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Device::Cpu, value_name = "DEVICE")]
     pub device: Device,
     /// Division of work among ranks, and the collectives that they call
-    #[arg(long, value_enum, default_value_t = Style::Ddp, value_name = "STYLE")]
-    pub style: Style,
+    #[arg(long, value_enum, default_value_t = JobParallelism::Ddp, value_name = "STYLE")]
+    pub style: JobParallelism,
     /// Number of ranks
     #[arg(long, value_name = "N")]
     pub ranks: u32,
@@ -157,7 +157,7 @@ fn parse_late(text: &str) -> Result<(u32, u64), String> {
 
 impl Options {
     /// Returns options for a small job that uses every feature.
-    pub fn new(device: Device, style: Style, ranks: u32) -> Self {
+    pub fn new(device: Device, style: JobParallelism, ranks: u32) -> Self {
         Self {
             device,
             style,
@@ -259,7 +259,7 @@ impl Options {
             let found = format!("{} ns", self.clock_skew);
             return Err(refuse_option("clock_skew", found, "three weeks at most"));
         }
-        if self.style == Style::Pipeline {
+        if self.style == JobParallelism::Pipeline {
             self.validate_pipeline()?;
         }
         self.validate_size()
@@ -289,7 +289,7 @@ impl Options {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));
         let many = match self.style {
-            Style::Pipeline => wide(self.microbatches),
+            JobParallelism::Pipeline => wide(self.microbatches),
             _ => 1,
         };
         let bytes = layers * (8 * h * h + 13 * h) * 4 + many * layers * tokens * h * 32;
@@ -317,7 +317,7 @@ impl Options {
             "fewer layers or microbatches",
         )?;
         let meets = match self.style {
-            Style::Pipeline => many * 4,
+            JobParallelism::Pipeline => many * 4,
             _ => {
                 let params = layers * (8 * h * h + 6 * h) * 4;
                 let buckets = (params / u128::from(self.bucket.max(1))).min(layers * 6) + 2;

@@ -1,6 +1,6 @@
 //! Adds up gradients, and reduces them in buckets over the data-parallel group.
 
-use super::Style;
+use super::JobParallelism;
 use super::build::{StepProgramBuilder, operator_call};
 use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
@@ -152,7 +152,7 @@ impl StepProgramBuilder<'_> {
     ) {
         let bucket = reducer.buckets[nth].tensor.clone();
         let view = self.add_bucket_view(&bucket, grad, offset);
-        if self.options.style == Style::Functional {
+        if self.options.style == JobParallelism::Functional {
             self.add_copy_operator(&view, grad);
         } else {
             let name = "torch::distributed::reducer::mul_out";
@@ -177,7 +177,7 @@ impl StepProgramBuilder<'_> {
                 output,
             };
             reducer.buckets[nth].meet = Some(match self.options.style {
-                Style::Functional => {
+                JobParallelism::Functional => {
                     let sum = self.create_temporary(&bucket.shape);
                     (self.add_functional_collective(ask(&sum)), sum)
                 }
@@ -194,7 +194,7 @@ impl StepProgramBuilder<'_> {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");
             match self.options.style {
-                Style::Functional => self.wait_tensor(*meet, sum),
+                JobParallelism::Functional => self.wait_tensor(*meet, sum),
                 _ => self.add_communication_wait(*meet),
             }
             let views: Vec<_> = bucket
@@ -213,7 +213,7 @@ impl StepProgramBuilder<'_> {
                 let grad = known.grad.as_ref().expect("it was accumulated");
                 let name = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
                 match self.options.style {
-                    Style::Functional => self.add_copy_operator(grad, &view),
+                    JobParallelism::Functional => self.add_copy_operator(grad, &view),
                     _ => self.add_operator(
                         operator_call(name),
                         &[OperatorOperand::Tensor(&known.value)],

@@ -17,12 +17,19 @@ pub(super) trait CommunicationAccess {
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64>;
     /// Records that a thread or stream of this rank waits for the collective or message `m` during
     /// `from..until`.
-    fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64);
+    fn record_wait(
+        &mut self,
+        step: u32,
+        m: u32,
+        by: CommunicationWaiterKind,
+        from: u64,
+        until: u64,
+    );
 }
 
 /// Kind of waiter for a collective or message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaiterKind {
+pub enum CommunicationWaiterKind {
     /// The thread that requested the meeting.
     Host,
     /// The compute stream.
@@ -106,7 +113,7 @@ pub(super) struct RankPace {
 
 /// State of a rank during the job.
 #[derive(Clone, Debug)]
-pub(super) struct RankClock {
+pub(super) struct SimulatedRankState {
     pace: RankPace,
     draws: u64,
     now: u64,
@@ -129,7 +136,7 @@ fn index_of_axis(axis: GroupAxis) -> usize {
     }
 }
 
-impl RankClock {
+impl SimulatedRankState {
     pub(super) fn new(pace: RankPace, now: u64) -> Self {
         Self {
             pace,
@@ -259,7 +266,13 @@ impl RankClock {
                 };
                 if end > self.now {
                     let until = end + WAKE;
-                    meetings.record_wait(self.step, m, WaiterKind::Host, self.now, until);
+                    meetings.record_wait(
+                        self.step,
+                        m,
+                        CommunicationWaiterKind::Host,
+                        self.now,
+                        until,
+                    );
                     self.now = until;
                 }
             }
@@ -299,7 +312,13 @@ impl RankClock {
                 if end > self.compute_free {
                     let until = end + STREAM_GAP;
                     let from = self.compute_free;
-                    meetings.record_wait(self.step, m, WaiterKind::Stream, from, until);
+                    meetings.record_wait(
+                        self.step,
+                        m,
+                        CommunicationWaiterKind::Stream,
+                        from,
+                        until,
+                    );
                     self.compute_free = until;
                 }
             }

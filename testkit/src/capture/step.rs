@@ -9,7 +9,7 @@ use super::model::{LayerParameters, SavedActivations};
 use super::program::{CopyDirection, GroupAxis, StepProgram, ThreadInstruction};
 use super::reducer::GradientReducer;
 use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
-use super::{Options, Style};
+use super::{JobParallelism, Options};
 use std::collections::VecDeque;
 
 /// Number of the first captured step.
@@ -36,7 +36,7 @@ pub(super) fn build_program(
     };
     b.add_python_time();
     b.add_operator(call, &[], &[], |b| match options.style {
-        Style::Pipeline => b.add_stage_step(),
+        JobParallelism::Pipeline => b.add_stage_step(),
         _ => b.add_replica_step(),
     });
     b.finish_program()
@@ -56,7 +56,7 @@ impl StepProgramBuilder<'_> {
         let mut x = self.add_input_data();
         let shape = x.shape.clone();
         let mut saved = Vec::new();
-        if shared && self.options.style == Style::Ddp {
+        if shared && self.options.style == JobParallelism::Ddp {
             let name = "DistributedDataParallel.forward";
             self.add_python_time();
             self.add_operator(annotation_call(name), &[], &[], |b| {

@@ -7,7 +7,7 @@ fn times(meeting: &CommunicationTruth) -> Vec<[u64; 4]> {
     meeting.members.iter().map(of).collect()
 }
 
-fn waits(meeting: &CommunicationTruth) -> Vec<(WaiterKind, u64, u64)> {
+fn waits(meeting: &CommunicationTruth) -> Vec<(CommunicationWaiterKind, u64, u64)> {
     let of = |m: &MemberTruth| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
     meeting.members.iter().filter_map(of).collect()
 }
@@ -21,7 +21,7 @@ fn a_layer_on_two_ranks_by_hand() {
         skew: 0,
         jitter: 0,
         stragglers: vec![(1, 2000)],
-        ..Options::new(Device::Cpu, Style::Ddp, 2)
+        ..Options::new(Device::Cpu, JobParallelism::Ddp, 2)
     };
     let truth = generate_capture(&options).unwrap().compute_truth();
     let [broadcast, reduce] = &truth.collectives[..] else {
@@ -49,8 +49,8 @@ fn a_layer_on_two_ranks_by_hand() {
     assert_eq!(
         waits(broadcast),
         [
-            (WaiterKind::Host, 38_002, until),
-            (WaiterKind::Host, 74_004, until)
+            (CommunicationWaiterKind::Host, 38_002, until),
+            (CommunicationWaiterKind::Host, 74_004, until)
         ]
     );
     // Until the all-reduce's request, these operators run (the numbers include their children):
@@ -99,8 +99,16 @@ fn a_layer_on_two_ranks_by_hand() {
     assert_eq!(
         waits(reduce),
         [
-            (WaiterKind::Host, asked[0] + 1_500, end + 10_000),
-            (WaiterKind::Host, asked[1] + 2_500, end + 10_000),
+            (
+                CommunicationWaiterKind::Host,
+                asked[0] + 1_500,
+                end + 10_000
+            ),
+            (
+                CommunicationWaiterKind::Host,
+                asked[1] + 2_500,
+                end + 10_000
+            ),
         ]
     );
     assert_eq!(truth.ranks[0].steps[0][0], 5_000);
@@ -110,7 +118,7 @@ fn a_layer_on_two_ranks_by_hand() {
 #[test]
 fn options_that_make_no_sense_are_refused() {
     let why = |change: fn(&mut Options)| {
-        let mut options = Options::new(Device::Cpu, Style::Ddp, 4);
+        let mut options = Options::new(Device::Cpu, JobParallelism::Ddp, 4);
         change(&mut options);
         generate_capture(&options).unwrap_err().to_string()
     };
@@ -133,11 +141,11 @@ fn options_that_make_no_sense_are_refused() {
             "fewer or smaller steps",
         ),
         (
-            why(|o| (o.device, o.style) = (Device::Cuda, Style::Pipeline)),
+            why(|o| (o.device, o.style) = (Device::Cuda, JobParallelism::Pipeline)),
             "ddp or functional on cuda",
         ),
         (
-            why(|o| (o.style, o.layers) = (Style::Pipeline, 6)),
+            why(|o| (o.style, o.layers) = (JobParallelism::Pipeline, 6)),
             "a multiple of the 4 stages",
         ),
     ] {

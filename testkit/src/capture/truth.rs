@@ -1,8 +1,8 @@
 //! The true times of a generated job, for comparison with the times in its captures.
 
 use super::meet::MemberCommunicationTimes;
-use super::simulate::WaiterKind;
-use super::{SimulatedCapture, cost::CommunicationOperation, draw_pace};
+use super::simulate::CommunicationWaiterKind;
+use super::{CapturableJob, cost::CommunicationOperation, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -96,14 +96,14 @@ pub struct MemberTruth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitTruth {
     /// Kind of waiter.
-    pub by: WaiterKind,
+    pub by: CommunicationWaiterKind,
     /// Start of the wait, ns.
     pub from_ns: u64,
     /// End of the wait, ns: the thread runs again, or the stream may start its next kernel.
     pub until_ns: u64,
 }
 
-impl SimulatedCapture {
+impl CapturableJob {
     /// Returns the job's true times.
     pub fn compute_truth(&self) -> JobTruth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
@@ -234,7 +234,7 @@ fn truth_of_member((rank, part): (u32, MemberCommunicationTimes), last: u64) -> 
     }
 }
 
-impl Serialize for WaiterKind {
+impl Serialize for CommunicationWaiterKind {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(match self {
             Self::Host => "host",

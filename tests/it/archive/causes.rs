@@ -1,12 +1,12 @@
 //! Tests the causes that a check names for moved predictions: each cause alone, and two causes
 //! together.
 
-use super::Corpus;
+use super::ArchiveTestFolder;
 use super::regression::{SOUND, causes, check, machine, sound};
 
 /// Returns an archive with a baseline for the job that `words` generate, on the machine `SOUND`.
-fn with_baseline(words: &[&str]) -> Corpus {
-    let corpus = Corpus::new();
+fn with_baseline(words: &[&str]) -> ArchiveTestFolder {
+    let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
     corpus.ok(&["archive", "create", "@a.etz"]);
     replace(&corpus, words, &[]);
@@ -18,7 +18,7 @@ fn with_baseline(words: &[&str]) -> Corpus {
 }
 
 /// Generates the job that `words` describe, and adds it to the archive as `w`, with `options`.
-fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
+fn replace(corpus: &ArchiveTestFolder, words: &[&str], options: &[&str]) {
     corpus.ok(&[&["generate"], words, &["-o", "@job/job"]].concat());
     let add = ["archive", "add", "@a.etz", "@job/job", "--name", "w"];
     corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
@@ -26,7 +26,7 @@ fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
 
 /// Returns the causes that a check names. If `text` is given, the check uses the machine that
 /// `text` describes.
-fn named(corpus: &Corpus, text: Option<&str>) -> Vec<String> {
+fn named(corpus: &ArchiveTestFolder, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
     let (code, found) = check(corpus, if text.is_some() { words } else { &[] });

@@ -1,11 +1,11 @@
 //! Tests commands that are killed, that run at the same time, or that run out of disk space.
 
-use super::{Corpus, names};
+use super::{ArchiveTestFolder, names};
 use chakram::archive::Archive;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn equivalent_command(corpus: &Corpus, words: &[&str]) -> Command {
+fn equivalent_command(corpus: &ArchiveTestFolder, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let words = words.iter().map(|word| match word.strip_prefix('@') {
         Some(path) => corpus.name(path),
@@ -20,7 +20,7 @@ fn equivalent_command(corpus: &Corpus, words: &[&str]) -> Command {
 
 /// Runs a command and kills it after `micros` microseconds. Returns `false` if the command had
 /// already ended.
-fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
+fn kill(corpus: &ArchiveTestFolder, words: &[&str], micros: u64) -> bool {
     let mut child = equivalent_command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));
     let done = child.try_wait().unwrap().is_some();
@@ -59,7 +59,7 @@ fn two_hundred_killed_commands_lose_nothing() {
 /// command, so a few add commands end before the kill.
 fn kill_adds(kills: u64) {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         corpus.small(archive, "first", "1");
         corpus.ok(&[
@@ -112,7 +112,7 @@ fn kill_adds(kills: u64) {
 
 /// Kills `kills` collections that drop a workload, and `kills` merges that restore this workload.
 fn kill_collections_and_merges(kills: u64) {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@other.etz"]);
     corpus.small("@other.etz", "other", "30");
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
@@ -169,7 +169,7 @@ fn kill_collections_and_merges(kills: u64) {
 #[test]
 fn adds_at_the_same_time_are_all_there() {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         corpus.ok(&[
             "generate",
@@ -221,7 +221,7 @@ fn adds_at_the_same_time_are_all_there() {
 #[test]
 fn a_full_disk_leaves_the_archive_as_it_was() {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         corpus.small(archive, "first", "1");
         let before = super::files(&corpus.at(""))
@@ -262,7 +262,7 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     for (archive, kind) in [("@in/a.etz", &[][..]), ("@in/a", &["--folder"])] {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         std::fs::create_dir(corpus.at("in")).unwrap();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         corpus.small(archive, "first", "1");

@@ -1,6 +1,6 @@
 //! Tests archives with damaged bytes.
 
-use super::Corpus;
+use super::ArchiveTestFolder;
 use crate::corpus::is_whole;
 use chakram::archive::Archive;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn is_noticed(path: &Path) -> bool {
 
 #[test]
 fn every_changed_byte_of_a_file_is_noticed() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.ok(&[
         "generate",
@@ -46,7 +46,7 @@ fn every_changed_byte_of_a_file_is_noticed() {
 
 #[test]
 fn every_changed_byte_of_a_folder_is_noticed() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "--folder", "@a"]);
     corpus.small("@a", "x", "1");
     for file in ["manifest", "packs/00000001.etz"] {
@@ -66,7 +66,7 @@ fn every_changed_byte_of_a_folder_is_noticed() {
 #[test]
 #[ignore = "takes minutes: cargo test --release --test it ten_thousand -- --ignored"]
 fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18/capture");
     let capture = capture.display().to_string();
@@ -116,7 +116,7 @@ fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
 
 #[test]
 fn a_tail_is_told_and_what_is_before_it_stays() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.small("@a.etz", "first", "1");
     let path = corpus.at("a.etz");
@@ -193,7 +193,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
 /// no command may treat it as unfinished.
 #[test]
 fn a_damaged_end_is_damage_and_no_writer_removes_it() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     for (name, layers) in [("w1", "1"), ("w2", "2"), ("w3", "3")] {
         corpus.small("@a.etz", name, layers);
@@ -252,7 +252,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
 /// The tail contains an archive whose end matches no segment of this archive.
 #[test]
 fn an_archive_within_a_tail_ends_no_segment() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     for archive in ["@a.etz", "@inner.etz"] {
         corpus.ok(&["archive", "create", archive]);
     }
@@ -281,7 +281,7 @@ fn an_archive_within_a_tail_ends_no_segment() {
 /// that names the pack.
 #[test]
 fn a_pack_that_no_manifest_names_was_not_finished() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "--folder", "@a"]);
     corpus.small("@a", "first", "1");
     let manifest = std::fs::read(corpus.at("a/manifest")).unwrap();
@@ -307,7 +307,7 @@ fn a_pack_that_no_manifest_names_was_not_finished() {
 /// inode each), which is 1,024 MB. A small input may unpack only to 16 MiB.
 #[test]
 fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     let bomb = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/it/archive/ranks-bomb.etz"
@@ -349,7 +349,7 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
 /// so 70,000 names of at least 10 letters stay below the 16 MiB to which any archive may unpack.
 #[test]
 fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     let words = ["generate", "collective", "all-reduce", "--size", "1MB"];
     // The complete test has more names than 16 bits can count.
     let ranks = if is_whole() { "70000" } else { "7000" };
@@ -370,7 +370,7 @@ fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
 
 #[test]
 fn what_is_no_archive_is_refused() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     for (name, bytes) in [
         ("zeros", vec![0; 100_000]),
         ("text", b"hello\n".repeat(5000)),

@@ -1,6 +1,6 @@
 //! Tests that extraction returns packed files byte for byte.
 
-use super::{Corpus, files};
+use super::{ArchiveTestFolder, files};
 use crate::corpus::{corpus_path, sample_every_nth};
 use std::io::Read;
 
@@ -8,7 +8,12 @@ const LEVELS: &[&str] = &["plain", "default", "best"];
 
 /// Adds the traces under `prefix` at each of `levels`, to a file and to a folder. Compares the
 /// extracted files with `wanted`.
-fn round_trips(corpus: &Corpus, prefix: &str, levels: &[&str], wanted: &[(String, Vec<u8>)]) {
+fn round_trips(
+    corpus: &ArchiveTestFolder,
+    prefix: &str,
+    levels: &[&str],
+    wanted: &[(String, Vec<u8>)],
+) {
     for (kind, ending) in [(&[][..], ".etz"), (&["--folder"], "")] {
         for &level in levels {
             let archive = format!("@{level}{ending}");
@@ -60,7 +65,7 @@ fn generated_jobs_come_back() {
             "64",
         ],
     ] {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         let all = [&["generate"], words, &["-o", "@job/job"]].concat();
         corpus.ok(&all);
         round_trips(&corpus, "@job/job", LEVELS, &files(&corpus.at("job")));
@@ -92,7 +97,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
     folders.sort();
     let mut converted = 0;
     for folder in sample_every_nth(n, folders) {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         let from = folder.display().to_string();
         let traces = corpus.run(&["convert", "pytorch", &from, "-o", "@job/job"]);
         // Some captures cannot be converted, but their files are archived too.
@@ -120,7 +125,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
 
 #[test]
 fn other_files_are_found_in_their_places() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     let case = "traces/data-parallel-8";
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.ok(&[
@@ -164,7 +169,7 @@ fn other_files_are_found_in_their_places() {
 
 #[test]
 fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     let case = "traces/data-parallel-8";
     let machine = "traces/data-parallel-8/machine.toml";
@@ -193,7 +198,7 @@ fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
 
 #[test]
 fn plain_archives_are_traces_to_any_reader_of_zstd() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&[
         "generate",
         "data-parallel",
@@ -263,7 +268,7 @@ fn plain_archives_are_traces_to_any_reader_of_zstd() {
 
 #[test]
 fn commands_take_workloads_where_they_take_traces() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     let case = "traces/data-parallel-8";
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.ok(&["archive", "add", "@a.etz", case, "--name", "x/dp"]);

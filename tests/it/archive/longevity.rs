@@ -1,6 +1,6 @@
 //! Tests that this program and a Python reader read archives of every version of the format.
 
-use super::{Corpus, files, names};
+use super::{ArchiveTestFolder, files, names};
 use crate::corpus::corpus_path as shared;
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +27,7 @@ fn python() -> Option<String> {
 
 /// Extracts every workload of `archive` with this program and with the Python reader, and compares
 /// the extracted files.
-fn readers_agree(corpus: &Corpus, python: &str, archive: &Path) {
+fn readers_agree(corpus: &ArchiveTestFolder, python: &str, archive: &Path) {
     for (number, name) in names(archive).iter().enumerate() {
         let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
         let workload = format!("{}::{name}", archive.display());
@@ -58,7 +58,7 @@ fn readers_agree(corpus: &Corpus, python: &str, archive: &Path) {
 #[test]
 fn archives_of_every_version_are_read() {
     for golden in GOLDEN {
-        let corpus = Corpus::new();
+        let corpus = ArchiveTestFolder::new();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
         // The last version also has a captured job, whose columns are sums over other columns.
         let captured = ["captured", "default", "plain"];
@@ -87,7 +87,7 @@ fn archives_of_every_version_are_read() {
 #[test]
 fn the_reader_in_python_reads_what_is_written_today() {
     let Some(python) = python() else { return };
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     for (kind, archive) in [(&[][..], "@a.etz"), (&["--folder"], "@a")] {
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         let words = [

@@ -1,6 +1,6 @@
 //! Tests the extraction of single ranks and of ranges of nodes.
 
-use super::{Corpus, files};
+use super::{ArchiveTestFolder, files};
 use std::path::Path;
 
 /// Splits a trace into records; each record keeps its length prefix. This reader is independent of
@@ -28,7 +28,7 @@ fn frames(archive: &[u8]) -> Vec<usize> {
 }
 
 /// Extracts `nodes` of rank 0 into `to` and returns the trace.
-fn part(corpus: &Corpus, nodes: &str, to: &str) -> Vec<u8> {
+fn part(corpus: &ArchiveTestFolder, nodes: &str, to: &str) -> Vec<u8> {
     let out = format!("@{to}");
     let words = ["archive", "extract", "@a.etz::long", "-o", &out];
     corpus.ok(&[&words[..], &["--ranks", "0", "--nodes", nodes]].concat());
@@ -39,7 +39,7 @@ fn part(corpus: &Corpus, nodes: &str, to: &str) -> Vec<u8> {
 
 #[test]
 fn nodes_are_read_alone() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     let nodes = "90000";
     corpus.ok(&[
@@ -83,7 +83,7 @@ fn nodes_are_read_alone() {
 
 #[test]
 fn parts_that_are_not_there_are_refused() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.small("@a.etz", "x", "1");
     let extract = |archive: &str, words: &[&str]| {

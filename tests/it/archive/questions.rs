@@ -1,8 +1,8 @@
 //! Asks random questions, and compares the answers of `--where` with the answers of a plain filter.
 
-use super::Corpus;
+use super::ArchiveTestFolder;
 use chakram::archive::{
-    CompressionLevel, MetadataQuery, MetadataValue, Provenance, TraceRow, WorkloadEntry,
+    CompressionLevel, MetadataQuery, MetadataValue, Provenance, SharedTraceRow, WorkloadEntry,
     WorkloadListingRow,
 };
 use proptest::prelude::*;
@@ -223,7 +223,7 @@ proptest! {
             }
         }
         let mut workload = entry(&given);
-        workload.traces.extend((0..ranks).map(|rank| TraceRow {
+        workload.traces.extend((0..ranks).map(|rank| SharedTraceRow {
             rank,
             ranks: 1,
             ending: ".et".to_owned(),
@@ -244,7 +244,7 @@ proptest! {
 
 #[test]
 fn lists_are_filtered() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.ok(&[
         "generate", "chain", "--ranks", "2", "--nodes", "3", "-o", "@job",

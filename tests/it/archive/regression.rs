@@ -1,6 +1,6 @@
 //! Tests checks of an archive in which some predictions changed and others did not.
 
-use super::Corpus;
+use super::ArchiveTestFolder;
 use crate::corpus::is_whole;
 use serde_json::Value;
 use std::fmt::Write;
@@ -31,7 +31,7 @@ pub fn sound() -> String {
     machine(SOUND[0], SOUND[1], SOUND[2], SOUND[3], SOUND[4], "ring")
 }
 
-pub fn check(corpus: &Corpus, words: &[&str]) -> (i32, Value) {
+pub fn check(corpus: &ArchiveTestFolder, words: &[&str]) -> (i32, Value) {
     let output = corpus.run(&[&["archive", "check", "@a.etz", "--format", "json"], words].concat());
     let code = output.status.code().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -48,7 +48,7 @@ pub fn causes(check: &Value, at: usize) -> String {
 
 #[test]
 fn causes_are_named() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
     corpus.ok(&["archive", "create", "@a.etz"]);
     let job = |layers: &str, at: &str| {
@@ -153,7 +153,7 @@ fn causes_are_named() {
 
 #[test]
 fn baselines_survive_collections_and_merges() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.small("@a.etz", "two", "2");
     corpus.ok(&[
@@ -173,7 +173,7 @@ fn baselines_survive_collections_and_merges() {
 
 #[test]
 fn a_prediction_that_cannot_be_made_is_told() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.ok(&[
         "generate", "chain", "--ranks", "2", "--nodes", "3", "-o", "@job",
@@ -227,7 +227,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
 
 #[test]
 fn seeded_regressions_are_caught_and_nothing_else() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
     corpus.ok(&["archive", "create", "--folder", "@a.etz"]);
     // The archive has 40 workloads: collectives, messages, chains, and steps of small models.
@@ -372,7 +372,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
 /// the check uses the same treatment.
 #[test]
 fn a_capture_of_some_ranks_has_a_baseline() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/archive/partial");
     corpus.ok(&["convert", "pytorch", capture, "-o", "@j/j"]);
     let told = corpus.fails(2, &["archive", "add", "@c.etz", "@j"]);
@@ -410,7 +410,7 @@ fn a_capture_of_some_ranks_has_a_baseline() {
 /// prediction.
 #[test]
 fn predictions_have_the_options_of_their_replays() {
-    let corpus = Corpus::new();
+    let corpus = ArchiveTestFolder::new();
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/data-parallel-8");
     let inline = "Ring(4)_Switch(2)";
     let rates = ["--bandwidth", "250GB/s,50GB/s", "--latency", "500ns,1us"];

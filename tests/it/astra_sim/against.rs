@@ -15,7 +15,7 @@ const NEVER: &str = "note: the original would never finish this job: ";
 
 /// Returns an error if this note is wrong or missing. The note is wrong if the simulator says that
 /// the original finishes. It is missing if only the program finishes.
-fn told(ran: &product::Ran, original: bool, program: bool) -> Option<String> {
+fn told(ran: &product::ProgramRunAnswer, original: bool, program: bool) -> Option<String> {
     match (ran.error.contains(NEVER), original, program) {
         (true, true, _) => Some(format!("a note too many: {}", ran.error)),
         (false, false, true) => Some("no note".to_owned()),

@@ -7,13 +7,13 @@ mod table;
 use super::product;
 use crate::corpus::sample_every_nth;
 use CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter};
+use DimensionTopology::{FullyConnected, Ring, Switch};
 use NetworkModel::{Aware, Unaware};
-use NetworkShape::{FullyConnected, Ring, Switch};
 use std::collections::BTreeMap;
 use testkit::astra_sim::algorithms::NativeAlgorithm;
 use testkit::astra_sim::config::{
-    CollectiveOperation, MemoryConfig, NetworkDimension, NetworkModel, NetworkShape, NodeWork,
-    PriorityPolicy, ServerAttachment, SimulationConfig, SystemConfig, TraceNode,
+    CollectiveOperation, DimensionTopology, MemoryConfig, MemoryServerAssignment, NetworkDimension,
+    NetworkModel, NodeWork, PriorityPolicy, SimulationConfig, SystemConfig, TraceNode,
 };
 use testkit::astra_sim::{self as oracle, SimulationAnswer};
 
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 /// latency).
 pub fn one(
     network: NetworkModel,
-    dims: &[(NetworkShape, usize, f64, f64)],
+    dims: &[(DimensionTopology, usize, f64, f64)],
     kind: CollectiveOperation,
     names: &[&str],
     bytes: u64,
@@ -65,7 +65,7 @@ pub fn one(
             reduction_delay: 1,
         },
         memory: MemoryConfig {
-            attachment: ServerAttachment::None,
+            attachment: MemoryServerAssignment::None,
             latency: 0,
             bw: 0,
         },
@@ -150,7 +150,7 @@ fn double_binary_trees() {
 /// Returns the arrival time of a message of 1 MiB from NPU `src` to NPU `dst`.
 fn message(
     network: NetworkModel,
-    dims: &[(NetworkShape, usize, f64, f64)],
+    dims: &[(DimensionTopology, usize, f64, f64)],
     src: usize,
     dst: usize,
 ) -> u64 {

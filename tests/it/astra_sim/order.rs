@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::astra_sim::config::{
     CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter},
+    DimensionTopology::{FullyConnected, Ring, Switch},
     NetworkModel::{self, Aware, Unaware},
-    NetworkShape::{FullyConnected, Ring, Switch},
     NodeWork, SimulationConfig, TraceNode,
 };
 use testkit::astra_sim::create_random_config;
@@ -19,14 +19,19 @@ use testkit::astra_sim::create_random_config;
 /// Printed and logged lines of a run under the original's name, with the numbers of analytical and
 /// of simulated collectives.
 #[derive(Debug, PartialEq)]
-struct Transcript {
+struct RunOutputTranscript {
     code: Option<i32>,
     printed: String,
     logged: String,
     collectives: Option<(u64, u64)>,
 }
 
-fn transcript(folder: &Path, network: NetworkModel, args: &[String], more: &[&str]) -> Transcript {
+fn transcript(
+    folder: &Path,
+    network: NetworkModel,
+    args: &[String],
+    more: &[&str],
+) -> RunOutputTranscript {
     let name = match network {
         Unaware => "AstraSim_Analytical_Congestion_Unaware",
         Aware => "AstraSim_Analytical_Congestion_Aware",
@@ -49,7 +54,7 @@ fn transcript(folder: &Path, network: NetworkModel, args: &[String], more: &[&st
         let (stepwise, _) = rest.split_once(" simulated")?;
         Some((closed.parse().ok()?, stepwise.parse().ok()?))
     });
-    Transcript {
+    RunOutputTranscript {
         code: output.status.code(),
         printed: String::from_utf8_lossy(&output.stdout).into_owned(),
         logged: std::fs::read_to_string(folder.join("log/log.log")).unwrap_or_default(),
@@ -72,7 +77,7 @@ fn compare(config: &SimulationConfig) -> u64 {
     let found = closed.collectives.map_or(0, |(closed, _)| closed);
     let collectives = stepwise.collectives;
     assert_eq!(
-        Transcript {
+        RunOutputTranscript {
             collectives,
             ..closed
         },

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use std::process::{Command, Output};
 
 /// A node with its operation, its recorded µs, its dependencies and its lists of tensors.
-struct Node {
+struct TensorTraceNode {
     op: Op<'static>,
     micros: u64,
     deps: &'static [u64],
     tensors: Option<[&'static [&'static str]; 2]>,
 }
 
-fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> Node {
-    Node {
+fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> TensorTraceNode {
+    TensorTraceNode {
         op,
         micros,
         deps,
@@ -46,11 +46,11 @@ fn message(receive: bool, peer: u32) -> Op<'static> {
 }
 
 /// A folder with the files of a ring of NPUs that have links of 50 GiB/s and 500 ns.
-struct Case(tempfile::TempDir);
+struct RingJobFolder(tempfile::TempDir);
 
-impl Case {
+impl RingJobFolder {
     /// Adds `system` to the default system file, and writes each entry of `ranks` as a trace.
-    fn new(system: Value, ranks: &[&[Node]]) -> Self {
+    fn new(system: Value, ranks: &[&[TensorTraceNode]]) -> Self {
         let folder = tempfile::tempdir().expect("there is room");
         let mut all = json!({
             "scheduling-policy": "LIFO", "collective-optimization": "baseline",
@@ -105,7 +105,7 @@ impl Case {
     }
 }
 
-fn trace(nodes: &[Node]) -> Vec<u8> {
+fn trace(nodes: &[TensorTraceNode]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, node) in nodes.iter().enumerate() {
         let mut view = NodeView::new(id as u64, ["f", "b", "x", "y"][id % 4], node.op);
@@ -135,14 +135,14 @@ fn text(bytes: &[u8]) -> &str {
 /// The load after the message takes 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231
 /// ns, and rank 1, with a kernel of 5 µs, ends at 25,031 ns. Rank 0's kernel runs during its send,
 /// but rank 1's kernel runs after its receive.
-fn mixed(system: Value) -> Case {
+fn mixed(system: Value) -> RingJobFolder {
     let load = Op::Memory {
         store: false,
         place: MemoryLocation::Remote,
         bytes: 1000,
         in_switch: false,
     };
-    Case::new(
+    RingJobFolder::new(
         system,
         &[
             &[
@@ -190,7 +190,7 @@ fn with_the_roofline_it_says_how_kernels_use_the_npu() {
         node(kernel(20_000, 1_000), 0, &[]),
         node(kernel(1_000, 1_000), 0, &[0]),
     ];
-    let case = Case::new(json!({"roofline-enabled": 1}), &[&nodes, &[]]);
+    let case = RingJobFolder::new(json!({"roofline-enabled": 1}), &[&nodes, &[]]);
     let expected = "\
 sys[0] finished, 30 cycles, exposed communication 0 cycles.
 sys[0], Wall time: 30
@@ -309,7 +309,7 @@ fn a_picture_is_drawn_where_the_original_logs() {
 /// Returns the output of the program under the original's name, with the clock at the beginning of
 /// 1970.
 #[cfg(unix)]
-fn original(case: &Case, more: &[&str]) -> Output {
+fn original(case: &RingJobFolder, more: &[&str]) -> Output {
     let link = case.0.path().join("AstraSim_Analytical_Congestion_Unaware");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
     let output = Command::new(&link)
@@ -353,7 +353,7 @@ fn under_its_name_the_lines_are_the_originals() {
     let output = original(&case, &[]);
     assert_eq!(text(&output.stdout), timed_op(printed));
     assert_eq!((text(&output.stderr), output.status.code()), ("", Some(0)));
-    let log = |case: &Case, path: &str| {
+    let log = |case: &RingJobFolder, path: &str| {
         std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
     };
     assert_eq!(log(&case, "log/log.log"), timed_op(printed));
@@ -400,13 +400,13 @@ fn under_its_name_the_lines_are_the_originals() {
 #[cfg(unix)]
 #[test]
 fn ranks_are_told_of_as_they_finish() {
-    let ranks: [&[Node]; 4] = [
+    let ranks: [&[TensorTraceNode]; 4] = [
         &[node(kernel(0, 0), 10, &[]), node(message(false, 1), 0, &[])],
         &[node(message(true, 0), 0, &[])],
         &[node(kernel(0, 0), 1, &[])],
         &[],
     ];
-    let case = Case::new(json!({"all-reduce-implementation": ["oneRing"]}), &ranks);
+    let case = RingJobFolder::new(json!({"all-reduce-implementation": ["oneRing"]}), &ranks);
     let output = original(&case, &[]);
     let said: Vec<&str> = text(&output.stdout).lines().collect();
     let lines = said
@@ -437,7 +437,7 @@ fn ranks_are_told_of_as_they_finish() {
 }
 
 /// Returns a case in which ranks 1 and 2 each receive before they send, while rank 0 has a kernel.
-fn stuck() -> Case {
+fn stuck() -> RingJobFolder {
     let other = |peer| {
         [
             node(message(true, peer), 0, &[]),
@@ -445,7 +445,7 @@ fn stuck() -> Case {
         ]
     };
     let first = [node(kernel(0, 0), 10, &[])];
-    Case::new(json!({}), &[&first, &other(2), &other(1)])
+    RingJobFolder::new(json!({}), &[&first, &other(2), &other(1)])
 }
 
 #[test]
@@ -483,16 +483,16 @@ const MIB: &str = "1048576";
 ///
 /// The forward pass lasts from 0 to 5 µs, and the backward pass from 5 to 8 µs. Weights and
 /// activations exist from 0, and gradients from 5 µs, so the peak is 2.5 MiB.
-fn tracked(system: Value, listed: bool) -> Case {
-    let forward = Node {
+fn tracked(system: Value, listed: bool) -> RingJobFolder {
+    let forward = TensorTraceNode {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
         ..node(kernel(0, 0), 5, &[])
     };
-    let back = Node {
+    let back = TensorTraceNode {
         tensors: listed.then_some([&["a", "524288", "w", MIB], &["g", MIB]]),
         ..node(kernel(0, 0), 3, &[0])
     };
-    Case::new(system, &[&[forward, back], &[]])
+    RingJobFolder::new(system, &[&[forward, back], &[]])
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
 
 /// The program's answer.
 #[derive(Debug, PartialEq)]
-pub struct Ran {
+pub struct ProgramRunAnswer {
     pub code: Option<i32>,
     /// Finish time and exposed communication of each NPU, in ns.
     pub finish: BTreeMap<usize, (u64, i64)>,
@@ -34,7 +34,7 @@ pub struct Ran {
 
 /// Runs the program on the files in `folder`. As in [`Config::command_args`], the first of `args`
 /// is the network.
-pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
+pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramRunAnswer {
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
         .arg("astra-sim")
@@ -44,7 +44,7 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
         .output()
         .expect("the program was built");
     let text = String::from_utf8_lossy(&output.stdout);
-    Ran {
+    ProgramRunAnswer {
         code: output.status.code(),
         finish: text.lines().filter_map(line).collect(),
         error: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -53,7 +53,7 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, with and
 /// without closed forms.
-pub fn run_both(config: &SimulationConfig) -> [Ran; 2] {
+pub fn run_both(config: &SimulationConfig) -> [ProgramRunAnswer; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.command_args(), more))
@@ -61,7 +61,7 @@ pub fn run_both(config: &SimulationConfig) -> [Ran; 2] {
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, only with
 /// closed forms.
-pub fn run_config(config: &SimulationConfig) -> Ran {
+pub fn run_config(config: &SimulationConfig) -> ProgramRunAnswer {
     let [ran, _] = run_both(config);
     ran
 }
@@ -80,7 +80,7 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
 
 /// Returns the differences from the original's answer, if any: in finish times, in exposed
 /// communication, and in the exit code, which reports whether all NPUs finish.
-pub fn difference(ran: &Ran, expected: &SimulationAnswer) -> Option<String> {
+pub fn difference(ran: &ProgramRunAnswer, expected: &SimulationAnswer) -> Option<String> {
     let mut faults = Vec::new();
     let all = expected.finish.iter().all(Option::is_some);
     let code = Some(if all { 0 } else { 1 });

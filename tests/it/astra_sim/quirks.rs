@@ -8,13 +8,13 @@ mod said;
 use super::golden::groups::halves;
 use super::golden::one;
 use CollectiveOperation::{AllGather, AllReduce, ReduceScatter};
+use DimensionTopology::{FullyConnected, Ring, Switch};
 use NetworkModel::{Aware, Unaware};
-use NetworkShape::{FullyConnected, Ring, Switch};
 use serde_json::Value;
 use std::process::Command;
 use testkit::astra_sim::config::{
-    CollectiveOperation, NetworkModel, NetworkShape, NodeWork, ServerAttachment, SimulationConfig,
-    TraceNode,
+    CollectiveOperation, DimensionTopology, MemoryServerAssignment, NetworkModel, NodeWork,
+    SimulationConfig, TraceNode,
 };
 use testkit::astra_sim::create_random_config;
 
@@ -61,7 +61,7 @@ fn without_reductions(mut config: SimulationConfig) -> SimulationConfig {
 /// Returns a configuration with messages of 1 MiB from `src` to `dst` as the only nodes.
 fn message(
     network: NetworkModel,
-    dims: &[(NetworkShape, usize, f64, f64)],
+    dims: &[(DimensionTopology, usize, f64, f64)],
     ends: &[(usize, usize)],
 ) -> SimulationConfig {
     let mut config = one(network, dims, AllReduce, &[], MIB);
@@ -373,7 +373,7 @@ fn communication_overlaps() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     (config.memory.latency, config.memory.bw) = (100, 25);
-    config.memory.attachment = ServerAttachment::PerNpu;
+    config.memory.attachment = MemoryServerAssignment::PerNpu;
     let load = NodeWork::Memory {
         store: false,
         bytes: MIB,
@@ -464,7 +464,7 @@ fn units_and_rounding() {
     let mut config = one(Unaware, &[(Ring, 2, 1.0, 1.0)], AllReduce, &["ring"], MIB);
     (config.system.roofline, config.system.peak_perf) = (true, 2.0);
     (config.memory.latency, config.memory.bw) = (7, 3);
-    config.memory.attachment = ServerAttachment::PerNpu;
+    config.memory.attachment = MemoryServerAssignment::PerNpu;
     for rank in &mut config.ranks {
         let compute = NodeWork::Compute {
             ops: 1_002,

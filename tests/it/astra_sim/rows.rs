@@ -1,6 +1,6 @@
 //! Compares the plain simulator and the program with the answers of the original.
 
-use super::product::{self, Ran};
+use super::product::{self, ProgramRunAnswer};
 use crate::corpus::{CaseFiles, corpus_path, unpack_cases};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ const OTHERS: &[(&str, i32, &str)] = &[
 ];
 
 /// Finish times and exposed communication by NPU.
-type Ends = Vec<Option<(u64, i64)>>;
+type FinishAndExposedTimes = Vec<Option<(u64, i64)>>;
 
 /// Returns the original's last line of results, if the original finished.
 fn expected(case: &CaseFiles) -> Option<Value> {
@@ -64,7 +64,7 @@ fn expected(case: &CaseFiles) -> Option<Value> {
 }
 
 /// Returns the differences, if any, between the original's answer and `ends`.
-fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
+fn difference(expected: &Value, ends: &FinishAndExposedTimes) -> Vec<String> {
     let mut faults = Vec::new();
     if expected["finish_ns"].is_null() {
         let finish = |end: Option<&Option<(u64, i64)>>| end.copied().flatten().map(|end| end.0);
@@ -143,7 +143,7 @@ fn every_row_of_the_reference() {
 }
 
 /// Runs the program on a case.
-fn program(case: &CaseFiles, more: &[&str]) -> Ran {
+fn program(case: &CaseFiles, more: &[&str]) -> ProgramRunAnswer {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, contents) in case {
         let path = folder.path().join(file);
@@ -157,7 +157,7 @@ fn program(case: &CaseFiles, more: &[&str]) -> Ran {
 
 /// Returns the error in the program's output for a row, if there is an error.
 fn fault(name: &str, case: &CaseFiles) -> Option<String> {
-    let refused = |ran: &Ran, code: i32, reason: &str| {
+    let refused = |ran: &ProgramRunAnswer, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);
         (!as_said).then(|| format!("exit {:?} for {code}: {}", ran.code, ran.error))
     };
@@ -180,7 +180,7 @@ fn fault(name: &str, case: &CaseFiles) -> Option<String> {
             ran.code, ran.error
         ));
     };
-    let ends: Ends = (0..npus).map(|npu| ran.finish.get(&npu).copied()).collect();
+    let ends: FinishAndExposedTimes = (0..npus).map(|npu| ran.finish.get(&npu).copied()).collect();
     let mut different = difference(&expected, &ends);
     let code = if ends.iter().all(Option::is_some) {
         0

@@ -11,13 +11,13 @@ const NOT_RUN: usize = 47;
 /// Minimum number of commands. Fewer commands show that the search for commands is broken.
 const LEAST_RUN: usize = 100;
 
-struct Session {
+struct PageCommandSession {
     /// Reason why the command is not run, if there is one.
     not_run: Option<String>,
-    steps: Vec<Step>,
+    steps: Vec<SessionCommand>,
 }
 
-struct Step {
+struct SessionCommand {
     /// Line of the command in its file, from 1.
     line: usize,
     command: String,
@@ -26,7 +26,7 @@ struct Step {
 }
 
 /// Returns the sessions of a page, in order.
-fn sessions(page: &Path, lines: &[&str]) -> Vec<Session> {
+fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSession> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -47,14 +47,14 @@ fn sessions(page: &Path, lines: &[&str]) -> Vec<Session> {
             page.display()
         );
         if !steps.is_empty() {
-            found.push(Session { not_run, steps });
+            found.push(PageCommandSession { not_run, steps });
         }
         at = end + 1;
     }
     found
 }
 
-fn steps(lines: &[&str], start: usize, end: usize) -> Vec<Step> {
+fn steps(lines: &[&str], start: usize, end: usize) -> Vec<SessionCommand> {
     let mut steps = Vec::new();
     let mut at = start;
     while at < end {
@@ -81,7 +81,7 @@ fn steps(lines: &[&str], start: usize, end: usize) -> Vec<Step> {
         while at < end && !lines[at].starts_with("$ ") {
             at += 1;
         }
-        steps.push(Step {
+        steps.push(SessionCommand {
             line,
             command,
             shown: from..at,

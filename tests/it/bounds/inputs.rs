@@ -35,10 +35,10 @@ const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 
 /// A file's name, and three parts of its unpacked content: the beginning, a part that is repeated,
 /// and the end.
-type Bomb = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
+type DecompressionBombFile = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Returns files that unpack to 64 MiB of valid contents.
-fn bombs() -> Vec<Bomb> {
+fn bombs() -> Vec<DecompressionBombFile> {
     let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
     let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
     vec![

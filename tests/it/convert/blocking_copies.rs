@@ -1,14 +1,14 @@
 //! Tests blocking copies: while the host waits in the call, the device works, also on the kernels
 //! that were queued before the copy.
 
-use super::rig::{Job, convert, replay, set_lasts};
+use super::rig::{ConversionResult, convert, replay, set_lasts};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
 /// Returns a job with a kernel of 1,000 us that is launched at 0, and a copy that is queued after
 /// the kernel. The copy's call lasts from 40 to 1,025 us. The copy itself takes 4 us, from 1,014
 /// us, on `stream`.
-fn job(stream: u32) -> Job {
+fn job(stream: u32) -> ConversionResult {
     let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
         format!(
             r#"{{"ph": "X", "cat": "{cat}", "name": "{name}", "pid": 1, "tid": {tid}, "ts": {ts}, "dur": {dur}, "args": {{{args}}}}}"#
@@ -39,7 +39,7 @@ fn job(stream: u32) -> Job {
 }
 
 /// Returns the end of the job in us, if the kernel takes `kernel` us.
-fn ends(mut job: Job, kernel: u64) -> u64 {
+fn ends(mut job: ConversionResult, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
         set_lasts(node, kernel * 1000);

@@ -1,11 +1,11 @@
 //! Tests links without record function ids, and conclusions from clocks and for absent ranks, on
 //! captures of real jobs.
 
-use super::rig::{Job, capture, convert, try_convert};
+use super::rig::{ConversionResult, capture, convert, try_convert};
 use crate::corpus::corpus_path;
 use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use std::path::{Path, PathBuf};
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
 /// Removes every record function id of a Kineto file.
 fn forget_ids(path: &Path) {
@@ -24,7 +24,11 @@ fn forget_ids(path: &Path) {
 /// Links by order equal the links by ids, so the traces differ only in the ids.
 #[test]
 fn links_by_order_are_those_by_id() {
-    for style in [Style::Ddp, Style::Functional, Style::Pipeline] {
+    for style in [
+        JobParallelism::Ddp,
+        JobParallelism::Functional,
+        JobParallelism::Pipeline,
+    ] {
         let options = Options {
             layers: 4,
             ..Options::new(Device::Cpu, style, 2)
@@ -39,7 +43,7 @@ fn links_by_order_are_those_by_id() {
         assert_eq!(by_order.summary.collectives, by_id.summary.collectives);
         assert_eq!(by_order.summary.messages, by_id.summary.messages);
         for (one, other) in by_order.traces.iter().zip(&by_id.traces) {
-            let ids = |trace: &super::rig::Trace| -> Vec<_> {
+            let ids = |trace: &super::rig::SchemaRankTrace| -> Vec<_> {
                 let nodes = trace.nodes.iter();
                 nodes
                     .map(|n| (n.name.clone(), super::rig::attribute(n, "et_id")))
@@ -62,8 +66,8 @@ fn links_that_are_not_sure_are_refused() {
         ..Options::new(Device::Cpu, style, 2)
     };
     let (one, other) = (
-        capture(&options(2, Style::Ddp)),
-        capture(&options(8, Style::Pipeline)),
+        capture(&options(2, JobParallelism::Ddp)),
+        capture(&options(8, JobParallelism::Pipeline)),
     );
     let folder = one.folder.path();
     for rank in 0..2 {
@@ -80,7 +84,7 @@ fn links_that_are_not_sure_are_refused() {
     }
 }
 
-fn dlrm(ranks: &[u32]) -> Option<Job> {
+fn dlrm(ranks: &[u32]) -> Option<ConversionResult> {
     let folder = corpus_path("captures/gpu/dlrm_8gpu")?;
     let names = ["host", "kineto"];
     let paths = ranks.iter().flat_map(|rank| {

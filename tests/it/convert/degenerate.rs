@@ -1,6 +1,6 @@
 //! Tests extreme captures.
 
-use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
+use super::rig::{ConversionResult, causes, convert, delay, lasts, on_host, replay};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
@@ -11,11 +11,11 @@ use testkit::capture::handwritten::{
 
 /// Converts a job of one rank, and checks two invariants of every conversion: dependencies have
 /// lower ids, and the replay ends when the capture ended.
-fn hold(events: &[HandwrittenEvent]) -> Job {
+fn hold(events: &[HandwrittenEvent]) -> ConversionResult {
     hold_all(&[create_single_rank(events)])
 }
 
-fn hold_all(ranks: &[HandwrittenRank<'_>]) -> Job {
+fn hold_all(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
     let folder = tempfile::tempdir().unwrap();
     for rank in ranks {
         rank.write_files(folder.path());

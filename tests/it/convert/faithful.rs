@@ -188,7 +188,7 @@ fn replays_of_real_captures_end_when_these_did() {
 fn a_missing_rank_is_mirrored() {
     for (what, options) in jobs(1) {
         // A message to an absent rank has no matching node.
-        if options.style == testkit::capture::Style::Pipeline {
+        if options.style == testkit::capture::JobParallelism::Pipeline {
             continue;
         }
         let captured = capture(&options);

@@ -1,7 +1,7 @@
 //! Tests host traces of every schema, without Kineto: no communication is lost, and operators have
 //! times that correspond to their work.
 
-use super::rig::{Job, attribute, json, try_convert};
+use super::rig::{ConversionResult, attribute, json, try_convert};
 use crate::commands::chakram;
 use crate::corpus::{corpus_path, sample_every_nth};
 use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
@@ -20,7 +20,7 @@ fn requests(path: &Path) -> Option<u64> {
 }
 
 /// Returns the number of a rank's calls, with calls that could not be decoded.
-fn calls(job: &Job, i: usize) -> u64 {
+fn calls(job: &ConversionResult, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
     collectives + sends + receives

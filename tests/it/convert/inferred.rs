@@ -1,7 +1,9 @@
 //! Infers ranks without a capture from captured ranks, and compares them with jobs in which all
 //! ranks were captured.
 
-use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
+use super::rig::{
+    self, COLLECTIVE, ConversionResult, attribute, capture, convert, text, try_convert,
+};
 use super::truth::jobs;
 use crate::corpus::{corpus_path, is_whole, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
@@ -9,9 +11,9 @@ use chakram::engine::CommTiming;
 use chakram::trace::CollectiveKind;
 use chakram::workload::MissingRankPolicy;
 use std::path::Path;
-use testkit::capture::{Device, JobTruth, Options, Style};
+use testkit::capture::{Device, JobParallelism, JobTruth, Options};
 
-fn inferring(folder: &Path, ranks: u32) -> Result<Job, String> {
+fn inferring(folder: &Path, ranks: u32) -> Result<ConversionResult, String> {
     let options = Conversion {
         infer_ranks: Some(ranks),
         ..Conversion::default()
@@ -28,7 +30,7 @@ fn drop_ranks(folder: &Path, ranks: &[u32]) {
 }
 
 /// Returns the end of a job in a replay as recorded, in ns.
-fn makespan(job: &Job) -> u64 {
+fn makespan(job: &ConversionResult) -> u64 {
     let log = rig::replay(
         &job.traces,
         CommTiming::Recorded,
@@ -39,9 +41,9 @@ fn makespan(job: &Job) -> u64 {
 }
 
 /// Members, kind and bytes of a rank's collectives, sorted by group.
-type Calls = Vec<(Vec<u32>, i64, i64)>;
+type RankCollectiveCalls = Vec<(Vec<u32>, i64, i64)>;
 
-fn converted(job: &Job, rank: usize) -> Calls {
+fn converted(job: &ConversionResult, rank: usize) -> RankCollectiveCalls {
     let nodes = job.traces[rank].nodes.iter();
     let calls = nodes.filter(|node| node.r#type == COLLECTIVE).map(|node| {
         let name = text(node, "pg_name").unwrap_or("0");
@@ -53,14 +55,14 @@ fn converted(job: &Job, rank: usize) -> Calls {
             number("comm_size"),
         )
     });
-    let mut calls: Calls = calls.collect();
+    let mut calls: RankCollectiveCalls = calls.collect();
     // Groups run at the same time, so only the order within each group is kept.
     calls.sort_by(|one, other| one.0.cmp(&other.0));
     calls
 }
 
 /// Returns the collectives that the generated program requested on a rank.
-fn asked(truth: &JobTruth, rank: u32) -> Calls {
+fn asked(truth: &JobTruth, rank: u32) -> RankCollectiveCalls {
     let own = truth
         .collectives
         .iter()
@@ -78,7 +80,7 @@ fn asked(truth: &JobTruth, rank: u32) -> Calls {
         };
         (meeting.ranks.clone(), *kind as i64, bytes as i64)
     });
-    let mut calls: Calls = calls.collect();
+    let mut calls: RankCollectiveCalls = calls.collect();
     calls.sort_by(|one, other| one.0.cmp(&other.0));
     calls
 }
@@ -90,7 +92,7 @@ fn asked(truth: &JobTruth, rank: u32) -> Calls {
 #[test]
 fn half_of_the_ranks_are_inferred() {
     for (what, options) in jobs(0) {
-        if options.style == Style::Pipeline {
+        if options.style == JobParallelism::Pipeline {
             continue;
         }
         let whole = capture(&options);
@@ -149,7 +151,7 @@ fn unseen(truth: &JobTruth, rank: u32) -> u64 {
 fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
     let options = Options {
         layers: 5,
-        ..Options::new(Device::Cpu, Style::Pipeline, 5)
+        ..Options::new(Device::Cpu, JobParallelism::Pipeline, 5)
     };
     let captured = capture(&options);
     let folder = captured.folder.path();
@@ -174,7 +176,7 @@ fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
 
 #[test]
 fn only_ranks_of_the_job_are_inferred() {
-    let captured = capture(&Options::new(Device::Cpu, Style::Ddp, 2));
+    let captured = capture(&Options::new(Device::Cpu, JobParallelism::Ddp, 2));
     let error = inferring(captured.folder.path(), 8)
         .err()
         .expect("it has two");
@@ -208,8 +210,8 @@ const UNLIKE: [(&str, &[u32]); 8] = [
 ];
 
 /// Returns the start of the first node of each rank in a replay as recorded, in ns.
-fn begins(job: &Job) -> Vec<u64> {
-    let first = |trace: &rig::Trace| {
+fn begins(job: &ConversionResult) -> Vec<u64> {
+    let first = |trace: &rig::SchemaRankTrace| {
         // The first node only declares groups.
         let nodes = trace.nodes.iter().skip(1);
         let free = nodes.filter(|node| rig::causes(node).next().is_none());
@@ -271,7 +273,7 @@ fn half_of_real_jobs_are_inferred() {
             let before = *of(&begins).iter().min().unwrap() as f64;
             let behind = expected - *of(&ends).iter().max().unwrap() as f64;
             let seen = expected - before - behind;
-            let transfer = |job: &Job| {
+            let transfer = |job: &ConversionResult| {
                 let ranks = job.summary.ranks.iter();
                 ranks.map(|rank| rank.transfer_ns).sum::<u64>()
             };
@@ -314,7 +316,7 @@ fn half_of_real_jobs_are_inferred() {
 }
 
 /// Returns the job of the capture in `folder` if only the ranks in `kept` are captured.
-fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<Job, String> {
+fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<ConversionResult, String> {
     let files = kept.iter().flat_map(|rank| {
         let file = |kind| folder.join(format!("{kind}.{rank}.json.zst"));
         [file("host"), file("kineto")]

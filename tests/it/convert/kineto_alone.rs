@@ -1,9 +1,10 @@
 //! Tests Kineto traces without host traces, and host traces without Kineto. The existing files
 //! convert, no device time is lost, and replays end when the capture ended.
 
-use super::plain_count::{Intervals, PlainCount, clamp_length, common, union};
+use super::plain_count::{Intervals, PlainFileEvents, clamp_length, common, union};
 use super::rig::{
-    COLLECTIVE, Job, Trace, attribute, capture, causes, convert, json, on_host, replay, try_convert,
+    COLLECTIVE, ConversionResult, SchemaRankTrace, attribute, capture, causes, convert, json,
+    on_host, replay, try_convert,
 };
 use super::truth::jobs;
 use crate::corpus::corpus_path;
@@ -12,10 +13,10 @@ use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
-use testkit::capture::{Device, Style};
+use testkit::capture::{Device, JobParallelism};
 
 /// Returns the kind and bytes of a trace's collectives, in order.
-fn collectives(trace: &Trace) -> Vec<(i64, i64)> {
+fn collectives(trace: &SchemaRankTrace) -> Vec<(i64, i64)> {
     let nodes = trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE);
     nodes
         .map(|n| {
@@ -33,7 +34,7 @@ fn without(folder: &Path, what: &str, ranks: u32) {
     }
 }
 
-fn hold_ends(job: &Job, what: &str) {
+fn hold_ends(job: &ConversionResult, what: &str) {
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
         // Replays do not reproduce waits for absent ranks.
         if comm == CommTiming::Recorded && job.summary.partial > 0 {
@@ -89,7 +90,7 @@ fn generated_captures_convert_without_kineto_traces() {
         let alone = try_convert(&[folder.to_owned()], &Conversion::default());
         // Plain operators on gloo do not name their group, and only Kineto records the workers,
         // which show the group.
-        let plain = (options.device, options.style) == (Device::Cpu, Style::Ddp);
+        let plain = (options.device, options.style) == (Device::Cpu, JobParallelism::Ddp);
         if plain && options.tensor_parallel > 1 {
             let error = alone.err().expect("it is refused").to_string();
             for part in ["is unknown", "host trace does not record", "Kineto traces"] {
@@ -114,7 +115,7 @@ fn generated_captures_convert_without_kineto_traces() {
                     .iter()
                     .all(|n| causes(n).all(|cause| cause < n.id))
             );
-            let flops = |trace: &Trace| -> i64 {
+            let flops = |trace: &SchemaRankTrace| -> i64 {
                 trace
                     .nodes
                     .iter()
@@ -130,7 +131,7 @@ fn generated_captures_convert_without_kineto_traces() {
             let timed = |n| super::rig::lasts(n) > 0 || super::rig::delay(n) > 0;
             assert!(!one.nodes.iter().any(timed), "{what}");
         }
-        if options.style != Style::Pipeline {
+        if options.style != JobParallelism::Pipeline {
             assert!(!collectives(&alone.traces[0]).is_empty(), "{what}");
         }
     }
@@ -138,7 +139,7 @@ fn generated_captures_convert_without_kineto_traces() {
 
 /// Returns the intervals in which nodes ran on devices, and the intervals in which a host thread
 /// waited for such a node, in ns from the job's start.
-fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
+fn replayed(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>, Intervals) {
     let log = replay(
         std::slice::from_ref(trace),
         CommTiming::Captured,
@@ -180,7 +181,7 @@ fn hold_alone(path: &Path) {
     let job = try_convert(&[path.to_owned()], &Conversion::default())
         .unwrap_or_else(|e| panic!("{what}: {e}"));
     hold_ends(&job, &what);
-    let plain = PlainCount::of(path);
+    let plain = PlainFileEvents::of(path);
     let span = plain.last - plain.first;
     let (streams, blocked) = replayed(&job.traces[0]);
     let kept: i64 = streams.values().map(|list| clamp_length(list)).sum();

@@ -3,20 +3,20 @@
 
 use super::rig::{capture, convert, try_convert};
 use chakram::convert::{
-    ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_in_memory_captures,
+    ConvertOptions as Conversion, KinetoTrace, RankHostAndKineto, convert_in_memory_captures,
 };
 use std::path::Path;
 use testkit::capture::handwritten::{
     HandwrittenEvent, HandwrittenRank, create_all_reduce, create_handwritten_event,
     create_operator_event, create_single_rank,
 };
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
-fn job(seed: u64) -> super::rig::Captured {
+fn job(seed: u64) -> super::rig::JobCaptureFiles {
     capture(&Options {
         seed,
         layers: 2,
-        ..Options::new(Device::Cpu, Style::Ddp, 2)
+        ..Options::new(Device::Cpu, JobParallelism::Ddp, 2)
     })
 }
 
@@ -85,7 +85,7 @@ fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
 }
 
 fn converted(files: &[(String, String)]) -> Result<(), String> {
-    let files: Vec<RankFiles<'_>> = (0..)
+    let files: Vec<RankHostAndKineto<'_>> = (0..)
         .zip(files)
         .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())))
         .collect();
@@ -201,7 +201,7 @@ fn windows_that_open_at_different_calls_are_aligned() {
         let files = (0..).zip(files);
         let files = files
             .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())));
-        let files: Vec<RankFiles<'_>> = files.collect();
+        let files: Vec<RankHostAndKineto<'_>> = files.collect();
         let (_, summary) = convert_in_memory_captures(&files, &Conversion::default()).unwrap();
         let waits: Vec<u64> = summary.ranks.iter().map(|rank| rank.wait_ns).collect();
         let alone: u64 = summary.alone.values().sum();
@@ -216,7 +216,10 @@ fn windows_that_open_at_different_calls_are_aligned() {
 /// the parts.
 #[test]
 fn parts_of_a_split_share_a_name() {
-    for (device, style) in [(Device::Cuda, Style::Ddp), (Device::Cpu, Style::Functional)] {
+    for (device, style) in [
+        (Device::Cuda, JobParallelism::Ddp),
+        (Device::Cpu, JobParallelism::Functional),
+    ] {
         let options = Options {
             tensor_parallel: 2,
             ..Options::new(device, style, 4)
@@ -239,7 +242,7 @@ fn parts_of_a_split_share_a_name() {
             std::fs::write(&path, text).unwrap();
         }
         let split = convert(folder);
-        let groups = |job: &super::rig::Job| {
+        let groups = |job: &super::rig::ConversionResult| {
             let groups = job.summary.groups.iter();
             let mut groups: Vec<_> = groups.map(|g| (g.ranks.clone(), g.collectives)).collect();
             groups.sort();
@@ -429,7 +432,7 @@ fn ends_of_messages_are_ranks_of_the_job() {
     };
     let send = kineto(1, "send", r#""Dst Rank": 3"#, 1_000_000_000);
     let receive = kineto(3, "recv", r#""Src Rank": 1"#, 1_000_000_000);
-    let files: [RankFiles<'_>; 2] = [
+    let files: [RankHostAndKineto<'_>; 2] = [
         (1, None, Some(send.as_bytes())),
         (3, None, Some(receive.as_bytes())),
     ];

@@ -4,7 +4,7 @@ use super::rig::capture;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
 /// Runs `chakram convert` with `piped` on standard input.
 fn convert(args: &[&str], piped: &[u8]) -> Output {
@@ -35,7 +35,7 @@ fn packed(contents: &[u8]) -> Vec<u8> {
 fn a_pipe_gives_what_a_file_gives() {
     let options = Options {
         layers: 1,
-        ..Options::new(Device::Cuda, Style::Ddp, 1)
+        ..Options::new(Device::Cuda, JobParallelism::Ddp, 1)
     };
     let captured = capture(&options);
     let folder = captured.folder.path();

@@ -1,6 +1,8 @@
 //! Tests the profiler's cost in a capture, and replays without this cost.
 
-use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host, replay};
+use super::rig::{
+    self, SchemaRankTrace, attribute, capture, convert, delay, lasts, on_host, replay,
+};
 use super::truth::jobs;
 use crate::commands::chakram;
 use crate::corpus::corpus_path;
@@ -9,7 +11,7 @@ use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
 /// Returns the profiler time that a node is charged, in ns.
 fn profiler(node: &chakram::internals::proto::Node) -> u64 {
@@ -55,7 +57,7 @@ fn nodes_bear_what_their_records_took() {
 fn a_chain_is_shorter_by_its_profiler() {
     let captured = capture(&Options {
         layers: 2,
-        ..Options::new(Device::Cpu, Style::Ddp, 1)
+        ..Options::new(Device::Cpu, JobParallelism::Ddp, 1)
     });
     let folder = captured.folder.path();
     let job = convert(folder);
@@ -139,7 +141,7 @@ fn measured_steps_stand_beside_the_replay() {
     let captured = capture(&Options {
         layers: 1,
         steps: 2,
-        ..Options::new(Device::Cpu, Style::Functional, 2)
+        ..Options::new(Device::Cpu, JobParallelism::Functional, 2)
     });
     let folder = captured.folder.path();
     let prefix = folder.join("job").display().to_string();
@@ -230,7 +232,7 @@ fn traces_without_estimates_are_refused() {
 
 /// Returns the job's step time in ms, first from a replay of the capture without the profiler, and then as measured.
 /// The machine has no influence, because all times are recorded times.
-fn steps(side: &Path, what_if: impl Fn(&mut Vec<Trace>) -> u64) -> (f64, f64) {
+fn steps(side: &Path, what_if: impl Fn(&mut Vec<SchemaRankTrace>) -> u64) -> (f64, f64) {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let count = timing["profiled_step_ms"].as_array().expect("steps").len() as f64;
     let ranks = (0..)
@@ -281,14 +283,14 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Error of a predicted step without the profiler, and true if its interval contains the measured
 /// step.
-struct StepPrediction {
+struct StepPredictionAccuracy {
     error: f64,
     is_within: bool,
 }
 
 /// Predicts the step of one side of a pair from its capture, with or without the unprofiled steps that its process
 /// measured, and compares it with the median of other processes.
-fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction {
+fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPredictionAccuracy {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let steps = timing["profiled_step_ms"].as_array().expect("steps").len();
     let folder = tempfile::tempdir().expect("there is room");
@@ -329,7 +331,7 @@ fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction
         ms("makespan_ps"),
         (ms("makespan_ps") / measured - 1.0) * 100.0
     );
-    StepPrediction {
+    StepPredictionAccuracy {
         error: (ms("makespan_ps") / measured - 1.0).abs(),
         is_within: (low..=high).contains(&measured),
     }
@@ -386,7 +388,7 @@ fn interventions_are_predicted_without_the_profiler() {
     };
     // With `--compute scaled:F`, the kernels of a CPU capture are its operators.
     let scaled = |factor: u64| {
-        move |traces: &mut Vec<Trace>| {
+        move |traces: &mut Vec<SchemaRankTrace>| {
             for node in traces.iter_mut().flat_map(|trace| &mut trace.nodes) {
                 let kernel = attribute(node, "num_ops").is_some() && !on_host(node);
                 if kernel && attribute(node, "comm_size").is_none() {

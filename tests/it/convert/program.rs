@@ -179,16 +179,16 @@ fn reports_have_the_time_of_steps_and_modules() {
 
 /// A slice on a track: the names of all open slices from the outermost inwards, and begin and end
 /// in us.
-type Drawn = (Vec<String>, f64, f64);
+type DrawnTrackSlice = (Vec<String>, f64, f64);
 
 /// Slices by track.
-type DrawnSlices = BTreeMap<u64, Vec<Drawn>>;
+type DrawnSlicesByTrack = BTreeMap<u64, Vec<DrawnTrackSlice>>;
 
 /// Arrows by id, each with the track and the time of both ends.
-type DrawnArrows = BTreeMap<u64, Vec<(u64, f64)>>;
+type DrawnArrowEndsById = BTreeMap<u64, Vec<(u64, f64)>>;
 
 /// Returns the slices and the launch arrows of a timeline.
-fn drawn(timeline: &Value) -> (DrawnSlices, DrawnArrows) {
+fn drawn(timeline: &Value) -> (DrawnSlicesByTrack, DrawnArrowEndsById) {
     let mut open: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
     let (mut slices, mut arrows) = (BTreeMap::new(), BTreeMap::new());
     for event in timeline["traceEvents"].as_array().unwrap() {
@@ -233,7 +233,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     run_program(&["replay", &path, "-m", "dgx-h100", "--timeline", &file]);
     let timeline = serde_json::from_slice(&std::fs::read(&timeline).unwrap()).unwrap();
     let (slices, arrows) = drawn(&timeline);
-    let launches: Vec<&Drawn> = slices
+    let launches: Vec<&DrawnTrackSlice> = slices
         .values()
         .flatten()
         .filter(|(names, ..)| names.last().is_some_and(|name| name == "cudaLaunchKernel"))

@@ -4,7 +4,8 @@
 //! dropped. This generator shares no code with the generator of other tests.
 
 use super::rig::{
-    COLLECTIVE, Job, Log, RECEIVE, SEND, Trace, attribute, convert, lane, lasts, on_host, replay,
+    COLLECTIVE, ConversionResult, RECEIVE, ReplayedNodeTimes, SEND, SchemaRankTrace, attribute,
+    convert, lane, lasts, on_host, replay,
 };
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
@@ -39,7 +40,7 @@ impl Random {
 
 /// The true activity of a rank's device.
 #[derive(Debug, Default, PartialEq)]
-struct Truth {
+struct TrueDeviceActivity {
     /// Intervals by stream, ns.
     streams: BTreeMap<u64, Vec<(u64, u64)>>,
     /// Peers and bytes of messages.
@@ -55,18 +56,18 @@ struct Truth {
 }
 
 /// A rank's file under construction.
-struct RankFile {
+struct RankFileBuilder {
     rank: u64,
     events: Vec<Value>,
     /// Current time of the rank's thread, in ns.
     now: u64,
     id: u64,
-    truth: Truth,
+    truth: TrueDeviceActivity,
 }
 
 /// A launch without its kernel, which is added later.
 #[derive(Clone, Copy)]
-struct Launch {
+struct LaunchWithoutKernel {
     correlation: u64,
     /// Earliest start of the launch's kernel.
     ready: u64,
@@ -77,14 +78,14 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-impl RankFile {
+impl RankFileBuilder {
     fn new(rank: u64) -> Self {
         Self {
             rank,
             events: Vec::new(),
             now: 1_000_000 + 7_000 * rank,
             id: 1,
-            truth: Truth::default(),
+            truth: TrueDeviceActivity::default(),
         }
     }
 
@@ -113,7 +114,7 @@ impl RankFile {
         result
     }
 
-    fn launch(&mut self, extended: bool) -> Launch {
+    fn launch(&mut self, extended: bool) -> LaunchWithoutKernel {
         let correlation = 10_000 + self.id;
         self.id += 1;
         let name = match extended {
@@ -125,7 +126,7 @@ impl RankFile {
             "ts": us(self.now), "dur": 3.0, "args": {"correlation": correlation},
         }));
         self.now += 3_000;
-        Launch {
+        LaunchWithoutKernel {
             correlation,
             ready: self.now + 2_000,
             extended,
@@ -138,7 +139,13 @@ impl RankFile {
         own.map_or(0, |own| own.iter().map(|&(_, end)| end).max().unwrap_or(0))
     }
 
-    fn kernel(&mut self, launch: Launch, stream: u64, name: &str, (from, to): (u64, u64)) {
+    fn kernel(
+        &mut self,
+        launch: LaunchWithoutKernel,
+        stream: u64,
+        name: &str,
+        (from, to): (u64, u64),
+    ) {
         let own = self.truth.streams.entry(stream).or_default();
         if let Some(&(_, before)) = own.last()
             && before > from
@@ -261,7 +268,7 @@ impl RankFile {
 /// Sends a batch of messages between ranks. On each rank, one launch, or two successive launches,
 /// carry out all of the rank's messages.
 fn check_batch(
-    files: &mut [RankFile],
+    files: &mut [RankFileBuilder],
     random: &mut Random,
     messages: &[(u64, u64, u64)],
     old: bool,
@@ -288,7 +295,7 @@ fn check_batch(
             file.request(random, message, world, old);
         }
         let two = random.one_in(3);
-        let launches = |file: &mut RankFile| {
+        let launches = |file: &mut RankFileBuilder| {
             let first = file.launch(true);
             (first, two.then(|| file.launch(true)))
         };
@@ -324,10 +331,10 @@ fn check_batch(
 }
 
 /// Adds an all-reduce of all ranks, which is launched inside its record.
-fn all_reduce(files: &mut [RankFile], random: &mut Random) {
+fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
     let elements = 1 + random.below(1 << 20);
     let world = files.len() as u64;
-    let launches: Vec<(Launch, u64)> = files
+    let launches: Vec<(LaunchWithoutKernel, u64)> = files
         .iter_mut()
         .map(|file| {
             let said = json!({
@@ -356,9 +363,9 @@ fn all_reduce(files: &mut [RankFile], random: &mut Random) {
 }
 
 /// Returns the file of each rank, which ends with the wait for the device, and the truth.
-fn append_finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
+fn append_finished(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<TrueDeviceActivity>) {
     let world = files.len();
-    let finish = |mut file: RankFile| {
+    let finish = |mut file: RankFileBuilder| {
         let busy = file.truth.streams.values().flatten();
         let end = busy.map(|&(_, end)| end).max().unwrap_or(0);
         let end = end.max(file.now) + 5_000;
@@ -379,11 +386,11 @@ fn append_finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
     files.into_iter().map(finish).unzip()
 }
 
-fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
+fn random_job(seed: u64) -> (Vec<String>, Vec<TrueDeviceActivity>) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let world = 2 + random.below(3);
     let old = random.one_in(4);
-    let mut files: Vec<RankFile> = (0..world).map(RankFile::new).collect();
+    let mut files: Vec<RankFileBuilder> = (0..world).map(RankFileBuilder::new).collect();
     for _ in 0..4 + random.below(6) {
         for file in &mut files {
             for _ in 0..random.below(5) {
@@ -426,7 +433,7 @@ fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 /// Returns the intervals of each stream in a replay, in ns.
-fn replayed(trace: &Trace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>> {
+fn replayed(trace: &SchemaRankTrace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut streams: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for (node, &(from, to)) in trace.nodes.iter().zip(log) {
         // Keep only compute and communication nodes that do not run on the host.
@@ -443,7 +450,7 @@ fn replayed(trace: &Trace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>>
     streams
 }
 
-fn converted(texts: &[String]) -> Job {
+fn converted(texts: &[String]) -> ConversionResult {
     let folder = tempfile::tempdir().expect("there is room");
     for (rank, text) in texts.iter().enumerate() {
         let path = folder.path().join(format!("kineto.{rank}.json"));
@@ -452,7 +459,7 @@ fn converted(texts: &[String]) -> Job {
     convert(folder.path())
 }
 
-fn captured(job: &Job) -> Log {
+fn captured(job: &ConversionResult) -> ReplayedNodeTimes {
     replay(
         &job.traces,
         CommTiming::Captured,
@@ -463,7 +470,7 @@ fn captured(job: &Job) -> Log {
 
 #[test]
 fn nothing_that_a_device_did_is_lost_or_called_something_else() {
-    let mut all = Truth::default();
+    let mut all = TrueDeviceActivity::default();
     for seed in 1..=60 {
         let (texts, truths) = random_job(seed);
         let job = converted(&texts);
@@ -565,7 +572,7 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
 fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
     let mut random = Random(77);
-    let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
+    let mut files: Vec<RankFileBuilder> = (0..3).map(RankFileBuilder::new).collect();
     check_batch(
         &mut files,
         &mut random,
@@ -610,7 +617,7 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
 #[test]
 fn collectives_match_around_a_dropped_kernel() {
     let mut random = Random(5);
-    let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
+    let mut files: Vec<RankFileBuilder> = (0..3).map(RankFileBuilder::new).collect();
     for _ in 0..3 {
         all_reduce(&mut files, &mut random);
     }
@@ -665,7 +672,7 @@ fn collectives_match_around_a_dropped_kernel() {
 #[test]
 fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
-        let mut files: Vec<RankFile> = (0..4).map(RankFile::new).collect();
+        let mut files: Vec<RankFileBuilder> = (0..4).map(RankFileBuilder::new).collect();
         for file in &mut files {
             let launch = file.host("cpu_op", "a_library", Value::Null, |file| {
                 file.launch(false)
@@ -707,7 +714,7 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
 /// If launches have no recorded kernels, no host time becomes compute.
 #[test]
 fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
-    let mut files: Vec<RankFile> = vec![RankFile::new(0)];
+    let mut files: Vec<RankFileBuilder> = vec![RankFileBuilder::new(0)];
     for _ in 0..20 {
         files[0].drop_kernel();
     }

@@ -1,17 +1,17 @@
 //! Tests bad input. Errors name the file, the finding, what to try and, if useful, the byte. No
 //! file is written, and no code panics.
 
-use super::rig::{Captured, capture, try_convert};
+use super::rig::{JobCaptureFiles, capture, try_convert};
 use crate::corpus::is_whole;
 use chakram::convert::ConvertOptions as Conversion;
-use chakram::trace::CompressedWriter;
+use chakram::trace::MaybeCompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::capture::handwritten::{create_operator_event, create_single_rank};
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
-fn job(style: Style, seed: u64, ranks: u32) -> Captured {
+fn job(style: JobParallelism, seed: u64, ranks: u32) -> JobCaptureFiles {
     capture(&Options {
         seed,
         layers: 2,
@@ -47,7 +47,7 @@ fn copy(from: &Path, to: &Path) {
 /// Files are cut at points along their whole length, and close to their ends.
 #[test]
 fn files_that_end_early_are_refused() {
-    let job = job(Style::Ddp, 0, 2);
+    let job = job(JobParallelism::Ddp, 0, 2);
     let folder = job.folder.path();
     for name in ["host.1.json", "kineto.1.json"] {
         let whole = std::fs::read(folder.join(name)).unwrap();
@@ -55,7 +55,7 @@ fn files_that_end_early_are_refused() {
             let packed = match ending {
                 "" => whole.clone(),
                 ending => {
-                    let mut packer = CompressedWriter::new(Vec::new(), ending).unwrap();
+                    let mut packer = MaybeCompressedWriter::new(Vec::new(), ending).unwrap();
                     packer.write_all(&whole).unwrap();
                     packer.finish().unwrap()
                 }
@@ -94,7 +94,7 @@ fn files_that_end_early_are_refused() {
 
 #[test]
 fn garbage_is_refused() {
-    let job = job(Style::Ddp, 0, 2);
+    let job = job(JobParallelism::Ddp, 0, 2);
     let whole = std::fs::read(job.folder.path().join("kineto.1.json")).unwrap();
     let path = job.folder.path().join("kineto.1.json");
     for at in (5..whole.len()).step_by(whole.len() / 30) {
@@ -125,9 +125,12 @@ fn garbage_is_refused() {
 /// The files are from another job, another run or another rank.
 #[test]
 fn files_that_do_not_belong_together_are_refused() {
-    let (one, other) = (job(Style::Ddp, 0, 2), job(Style::Pipeline, 0, 2));
+    let (one, other) = (
+        job(JobParallelism::Ddp, 0, 2),
+        job(JobParallelism::Pipeline, 0, 2),
+    );
     let mixed = tempfile::tempdir().unwrap();
-    let file = |job: &Captured, name: &str| job.folder.path().join(name);
+    let file = |job: &JobCaptureFiles, name: &str| job.folder.path().join(name);
     let both = |host: &Path, kineto: &Path| {
         copy(host, &mixed.path().join("host.0.json"));
         copy(kineto, &mixed.path().join("kineto.0.json"));
@@ -181,7 +184,7 @@ fn files_that_do_not_belong_together_are_refused() {
     let deeper = capture(&Options {
         layers: 6,
         bucket: 1 << 18,
-        ..Options::new(Device::Cpu, Style::Ddp, 2)
+        ..Options::new(Device::Cpu, JobParallelism::Ddp, 2)
     });
     let strange = tempfile::tempdir().unwrap();
     for (job, rank) in [(&one, 0), (&deeper, 1)] {
@@ -204,7 +207,7 @@ fn folders_without_captures_are_refused() {
     std::fs::write(empty.path().join("config.json"), "{\"a\": 1}").unwrap();
     has(&error(&[empty.path().to_owned()]), &["no captures here"]);
     // Other JSON files in the folder change nothing.
-    let job = job(Style::Ddp, 0, 2);
+    let job = job(JobParallelism::Ddp, 0, 2);
     std::fs::write(job.folder.path().join("config.json"), "{\"a\": 1}").unwrap();
     std::fs::write(job.folder.path().join("notes.0.json"), "[1, 2]").unwrap();
     assert!(try_convert(&[job.folder.path().to_owned()], &Conversion::default()).is_ok());
@@ -214,7 +217,7 @@ fn folders_without_captures_are_refused() {
 
 #[test]
 fn a_step_that_is_not_there_is_refused() {
-    let job = job(Style::Ddp, 0, 2);
+    let job = job(JobParallelism::Ddp, 0, 2);
     let options = Conversion {
         step: Some(99),
         ..Conversion::default()
@@ -238,7 +241,7 @@ fn chakram(args: &[&str]) -> std::process::Output {
 
 #[test]
 fn the_command_says_what_is_wrong_and_exits_with_2() {
-    let job = job(Style::Ddp, 0, 2);
+    let job = job(JobParallelism::Ddp, 0, 2);
     let folder = job.folder.path().to_str().unwrap();
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("file");

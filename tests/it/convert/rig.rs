@@ -7,7 +7,8 @@ use chakram::ids::{NodeIndex, Rank};
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
 use chakram::machine::{
-    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
+    CollectiveAlgorithm, DimensionAlgorithmChoice, LocalMemory, Machine, NpuClass,
+    PeakRatesByFormat,
 };
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
@@ -20,16 +21,16 @@ use tempfile::TempDir;
 use testkit::capture::{JobTruth, Options, generate_capture};
 
 /// The capture files of a generated job.
-pub struct Captured {
+pub struct JobCaptureFiles {
     pub folder: TempDir,
     pub truth: JobTruth,
 }
 
-pub fn capture(options: &Options) -> Captured {
+pub fn capture(options: &Options) -> JobCaptureFiles {
     let folder = tempfile::tempdir().unwrap();
     let made = generate_capture(options).unwrap();
     made.write_files(folder.path()).unwrap();
-    Captured {
+    JobCaptureFiles {
         truth: made.compute_truth(),
         folder,
     }
@@ -37,19 +38,22 @@ pub fn capture(options: &Options) -> Captured {
 
 /// One rank's trace, in the types generated from the schema.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trace {
+pub struct SchemaRankTrace {
     pub rank: u32,
     pub metadata: GlobalMetadata,
     pub nodes: Vec<Node>,
 }
 
 /// The result of a conversion with the program.
-pub struct Job {
+pub struct ConversionResult {
     pub summary: ConversionSummary,
-    pub traces: Vec<Trace>,
+    pub traces: Vec<SchemaRankTrace>,
 }
 
-pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, TraceError> {
+pub fn try_convert(
+    paths: &[PathBuf],
+    options: &Conversion,
+) -> Result<ConversionResult, TraceError> {
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
     let pairs = convert::find_capture_pairs(paths)?.pairs;
@@ -63,23 +67,23 @@ pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, Trace
     let summary = result?;
     let traces = summary.ranks.iter();
     let traces = traces.map(|of| read(of.rank, &std::fs::read(&of.path).unwrap()));
-    Ok(Job {
+    Ok(ConversionResult {
         traces: traces.collect(),
         summary,
     })
 }
 
-pub fn convert(folder: &Path) -> Job {
+pub fn convert(folder: &Path) -> ConversionResult {
     try_convert(&[folder.to_owned()], &Conversion::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn read(rank: u32, mut bytes: &[u8]) -> Trace {
+fn read(rank: u32, mut bytes: &[u8]) -> SchemaRankTrace {
     let metadata = GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
     let mut nodes = Vec::new();
     while !bytes.is_empty() {
         nodes.push(Node::decode_length_delimited(&mut bytes).unwrap());
     }
-    Trace {
+    SchemaRankTrace {
         rank,
         metadata,
         nodes,
@@ -167,7 +171,7 @@ pub fn causes(node: &Node) -> impl Iterator<Item = u64> + '_ {
     node.data_deps.iter().chain(&node.ctrl_deps).copied()
 }
 
-impl Trace {
+impl SchemaRankTrace {
     pub fn captured_ns(&self) -> u64 {
         whole(&self.metadata.attr, "captured_ns").unwrap() as u64
     }
@@ -184,9 +188,9 @@ impl Trace {
 
 /// Start and end of each node of each rank in a replay, in ps.
 #[derive(Debug, Default)]
-pub struct Log(pub Vec<Vec<(u64, u64)>>);
+pub struct ReplayedNodeTimes(pub Vec<Vec<(u64, u64)>>);
 
-impl Log {
+impl ReplayedNodeTimes {
     fn slot(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
         let (i, n) = (instance.index(), node.0 as usize);
         self.0.resize(self.0.len().max(i + 1), Vec::new());
@@ -196,7 +200,7 @@ impl Log {
     }
 }
 
-impl Observer for Log {
+impl Observer for ReplayedNodeTimes {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
@@ -206,7 +210,7 @@ impl Observer for Log {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-impl Log {
+impl ReplayedNodeTimes {
     /// Returns the end of the last node of each rank, in ns.
     pub fn ends(&self) -> Vec<u64> {
         let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
@@ -218,7 +222,7 @@ impl Log {
 fn machine(ranks: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
-        peaks: PeakRates::default(),
+        peaks: PeakRatesByFormat::default(),
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
@@ -240,7 +244,7 @@ fn machine(ranks: u32) -> Machine {
     Machine::with_uniform_class(
         "rig".to_owned(),
         topology,
-        vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring)],
+        vec![DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring)],
         class,
         None,
     )
@@ -249,11 +253,11 @@ fn machine(ranks: u32) -> Machine {
 
 /// Replays traces. Rank r starts at `late(r)` ns.
 pub fn replay(
-    traces: &[Trace],
+    traces: &[SchemaRankTrace],
     comm: CommTiming,
     late: impl Fn(u32) -> u64,
     absent: MissingRankPolicy,
-) -> Log {
+) -> ReplayedNodeTimes {
     let mut builder = WorkloadBuilder::default();
     for trace in traces {
         let (graph, binding) =
@@ -273,7 +277,7 @@ pub fn replay(
     let machine = machine(ranks);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     prepared
-        .run(Log::default())
+        .run(ReplayedNodeTimes::default())
         .unwrap_or_else(|e| panic!("{e}"))
         .1
 }

@@ -1,16 +1,16 @@
 //! Tests that a capture gives the same traces from any source, and that a step is a part of the
 //! whole trace.
 
-use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
+use super::rig::{ConversionResult, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::internals::proto::Node;
-use chakram::trace::CompressedWriter;
+use chakram::trace::MaybeCompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use testkit::capture::{Device, Options, Style};
+use testkit::capture::{Device, JobParallelism, Options};
 
-fn job(style: Style) -> Options {
+fn job(style: JobParallelism) -> Options {
     Options {
         steps: 3,
         ..Options::new(Device::Cpu, style, 4)
@@ -19,14 +19,15 @@ fn job(style: Style) -> Options {
 
 fn pack(from: &Path, to: &Path, ending: &str) {
     let bytes = std::fs::read(from).unwrap();
-    let mut packer = CompressedWriter::new(std::fs::File::create(to).unwrap(), ending).unwrap();
+    let mut packer =
+        MaybeCompressedWriter::new(std::fs::File::create(to).unwrap(), ending).unwrap();
     packer.write_all(&bytes).unwrap();
     packer.finish().unwrap();
 }
 
 #[test]
 fn threads_order_and_compression_change_nothing() {
-    let captured = capture(&job(Style::Ddp));
+    let captured = capture(&job(JobParallelism::Ddp));
     let folder = captured.folder.path();
     let first = convert(folder);
     for threads in [1, 2, 7] {
@@ -62,7 +63,7 @@ fn threads_order_and_compression_change_nothing() {
     }
 }
 
-fn step(folder: &Path, number: u64) -> Job {
+fn step(folder: &Path, number: u64) -> ConversionResult {
     let options = Conversion {
         step: Some(number),
         ..Conversion::default()

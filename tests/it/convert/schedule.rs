@@ -2,11 +2,13 @@
 //! share nothing with the engine. Every node starts after its dependencies and its delay, and every
 //! part of a communication starts after the parts that it needs.
 
-use super::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, causes, delay, eager, lasts};
+use super::rig::{
+    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, causes, delay, eager, lasts,
+};
 use std::collections::BTreeMap;
 
 /// Returns the start (when the node was ready) and the end of every node of every trace, in ns.
-pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
+pub fn schedule(traces: &[SchemaRankTrace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
     let places: Vec<BTreeMap<u64, usize>> = traces
         .iter()
         .map(|t| t.nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect())
@@ -82,7 +84,7 @@ pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u6
 
 /// Returns the latest start of the parts that a part needs, including the part itself.
 fn needed(
-    traces: &[Trace],
+    traces: &[SchemaRankTrace],
     parts: &[(usize, usize)],
     own: (usize, usize),
     times: &[Vec<(Option<u64>, Option<u64>)>],
@@ -101,7 +103,7 @@ fn needed(
 
 /// Returns the nodes that belong together: the k-th collective of a group, or the k-th message with
 /// a tag from one rank to another.
-pub fn meetings(traces: &[Trace]) -> Vec<Vec<(usize, usize)>> {
+pub fn meetings(traces: &[SchemaRankTrace]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (t, trace) in traces.iter().enumerate() {
         let mut counts: BTreeMap<(String, i64), u64> = BTreeMap::new();

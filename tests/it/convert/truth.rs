@@ -1,14 +1,16 @@
 //! Compares the conversion of generated jobs' captures with the truth.
 
 use super::rig::{
-    self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, capture, convert, delay, lane, lasts,
-    on_host, text, wait,
+    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, capture, convert, delay, lane,
+    lasts, on_host, text, wait,
 };
 use super::schedule::schedule;
 use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
-use testkit::capture::{Bound, CommunicationTruth, Device, JobTruth, Options, Style, WaiterKind};
+use testkit::capture::{
+    Bound, CommunicationTruth, CommunicationWaiterKind, Device, JobParallelism, JobTruth, Options,
+};
 
 /// Time from the end of an awaited event until the waiting thread runs again: `WAKE` of the
 /// generator.
@@ -26,11 +28,11 @@ const SHORT: u64 = 40_000;
 pub fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
-        (Device::Cpu, Style::Ddp),
-        (Device::Cpu, Style::Functional),
-        (Device::Cuda, Style::Ddp),
-        (Device::Cuda, Style::Functional),
-        (Device::Cpu, Style::Pipeline),
+        (Device::Cpu, JobParallelism::Ddp),
+        (Device::Cpu, JobParallelism::Functional),
+        (Device::Cuda, JobParallelism::Ddp),
+        (Device::Cuda, JobParallelism::Functional),
+        (Device::Cpu, JobParallelism::Pipeline),
     ] {
         let mut jobs = Vec::new();
         let plain = Options::new(device, style, 4);
@@ -46,7 +48,7 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
             ..plain.clone()
         };
         jobs.push(with("straggler", straggler));
-        if style != Style::Pipeline {
+        if style != JobParallelism::Pipeline {
             let tensor_parallel = Options {
                 tensor_parallel: 2,
                 bucket: 1 << 18,
@@ -67,7 +69,7 @@ pub fn origin(truth: &JobTruth) -> u64 {
 /// Returns, in order, the nodes of rank `r`'s collectives in `group`, or of its messages in one
 /// direction.
 fn calls<'t>(
-    trace: &'t Trace,
+    trace: &'t SchemaRankTrace,
     meeting: &CommunicationTruth,
 ) -> Vec<(usize, &'t chakram::internals::proto::Node)> {
     let is = |node: &chakram::internals::proto::Node| {
@@ -233,7 +235,11 @@ fn everything_is_counted() {
             .ranks
             .iter()
             .map(|r| r.last_ns - origin(&captured.truth));
-        let found: Vec<u64> = job.traces.iter().map(Trace::captured_ns).collect();
+        let found: Vec<u64> = job
+            .traces
+            .iter()
+            .map(SchemaRankTrace::captured_ns)
+            .collect();
         assert_eq!(found, captured_ns.collect::<Vec<_>>(), "{what}");
     }
 }
@@ -307,7 +313,10 @@ fn no_delay_of_a_device_contains_waiting() {
         }
         let waits = captured.truth.collectives.iter().flat_map(|m| &m.members);
         let streams = waits
-            .filter(|m| m.waited.is_some_and(|w| w.by == WaiterKind::Stream))
+            .filter(|m| {
+                m.waited
+                    .is_some_and(|w| w.by == CommunicationWaiterKind::Stream)
+            })
             .count();
         assert!(streams > 0, "{what}: streams wait in these jobs");
     }
@@ -334,7 +343,7 @@ fn clocks_are_put_right() {
                     "{what}: rank {} is {} off: {offset:?}",
                     truth.rank, truth.clock_offset_ns
                 );
-                if options.style == Style::Pipeline {
+                if options.style == JobParallelism::Pipeline {
                     // Messages give bounds between neighbours, and these bounds add up along the
                     // chain.
                     let width: i64 = job

@@ -2,28 +2,30 @@
 //! change.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
-use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
+use super::rig::{
+    SchemaRankTrace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts,
+};
 use super::schedule::schedule;
 use super::truth::origin;
 use crate::corpus::{pick_one_per_list, sample_every_nth};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
-use testkit::capture::{Bound, Device, JobTruth, Options, Style};
+use testkit::capture::{Bound, Device, JobParallelism, JobTruth, Options};
 
 /// By default, returns one job for each program, beginning with the program at index `turn`.
 fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
-        (Device::Cpu, Style::Ddp),
-        (Device::Cpu, Style::Functional),
-        (Device::Cuda, Style::Ddp),
-        (Device::Cuda, Style::Functional),
-        (Device::Cpu, Style::Pipeline),
+        (Device::Cpu, JobParallelism::Ddp),
+        (Device::Cpu, JobParallelism::Functional),
+        (Device::Cuda, JobParallelism::Ddp),
+        (Device::Cuda, JobParallelism::Functional),
+        (Device::Cpu, JobParallelism::Pipeline),
     ] {
         let mut jobs = Vec::new();
         for tensor_parallel in [1, 2] {
-            if tensor_parallel == 2 && style == Style::Pipeline {
+            if tensor_parallel == 2 && style == JobParallelism::Pipeline {
                 continue;
             }
             for bound in [Bound::Kernel, Bound::Launch] {
@@ -55,7 +57,7 @@ fn communicates(node: &Node) -> bool {
 /// of `truth`, in thousandths of the makespan. Both are relative to `zero`.
 fn wrong_by(
     what: &str,
-    traces: &[Trace],
+    traces: &[SchemaRankTrace],
     late: &dyn Fn(u32) -> u64,
     truth: &JobTruth,
     zero: u64,
@@ -202,7 +204,7 @@ fn a_straggler_costs_as_much_as_predicted() {
 /// that uses a result shows the dependency.
 #[test]
 fn streams_wait_for_what_they_use() {
-    for style in [Style::Ddp, Style::Functional] {
+    for style in [JobParallelism::Ddp, JobParallelism::Functional] {
         let options = Options {
             steps: 2,
             ..Options::new(Device::Cuda, style, 4)
@@ -240,7 +242,7 @@ fn streams_wait_for_what_they_use() {
 /// These counts show that the node types for messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
-    let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));
+    let base = capture(&Options::new(Device::Cpu, JobParallelism::Pipeline, 2));
     let job = convert(base.folder.path());
     for trace in &job.traces {
         let count = |kind| trace.nodes.iter().filter(|n| n.r#type == kind).count();

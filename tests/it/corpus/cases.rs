@@ -2,8 +2,8 @@
 
 use super::CaseFiles;
 use chakram::machine::{
-    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, MemoryAttachment, NpuClass,
-    PeakRates, RemoteMemory,
+    CollectiveAlgorithm, DimensionAlgorithmChoice, LocalMemory, Machine, MemoryAttachment,
+    NpuClass, PeakRatesByFormat, RemoteMemory,
 };
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::units::{Bandwidth, Bytes, Span};
@@ -47,7 +47,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
     let capacity = Some(Bytes(1 << 50));
     let class = NpuClass {
         name: "npu".to_owned(),
-        peaks: PeakRates::default(),
+        peaks: PeakRatesByFormat::default(),
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth,
@@ -66,7 +66,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
         whole_ns: false,
         through: None,
     };
-    let algorithms = vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); sizes.len()];
+    let algorithms = vec![DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring); sizes.len()];
     Machine::with_uniform_class(
         "corpus".to_owned(),
         topology,

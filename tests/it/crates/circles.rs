@@ -3,23 +3,23 @@
 //! A module includes all modules below it. A child may name its parent, and a parent may name its
 //! child. A name that the parent re-exports from another child counts as a name of that child.
 
-use super::paths::{self, Module, Modules};
+use super::paths::{self, FileModule, Modules};
 use super::{MEMBERS, SOURCES};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The modules of a crate, by path from the crate's root, each with its file.
 #[derive(Default)]
-struct Tree<'a> {
-    modules: BTreeMap<Vec<String>, (&'a str, &'a Module)>,
+struct CrateModules<'a> {
+    modules: BTreeMap<Vec<String>, (&'a str, &'a FileModule)>,
 }
 
 /// Imports between siblings, by parent module, then by importing child, and then by imported child.
 /// Each import has one place as an example.
-type Arrows = BTreeMap<Vec<String>, Siblings>;
-type Siblings = BTreeMap<String, BTreeMap<String, String>>;
+type SiblingImportsByParent = BTreeMap<Vec<String>, ImportsBetweenSiblings>;
+type ImportsBetweenSiblings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Returns all children that `from` imports, directly or indirectly.
-fn reached<'a>(siblings: &'a Siblings, from: &'a String) -> BTreeSet<&'a String> {
+fn reached<'a>(siblings: &'a ImportsBetweenSiblings, from: &'a String) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut pending = vec![from];
     while let Some(child) = pending.pop() {
@@ -29,7 +29,7 @@ fn reached<'a>(siblings: &'a Siblings, from: &'a String) -> BTreeSet<&'a String>
     reached
 }
 
-impl<'a> Tree<'a> {
+impl<'a> CrateModules<'a> {
     /// Adds the module `at` and all modules below it, for the crate whose `lib.rs` is in `folder`.
     fn add(&mut self, sources: &'a BTreeMap<String, Modules>, folder: &str, at: &[String]) {
         let stem = if at.is_empty() {
@@ -123,8 +123,8 @@ impl<'a> Tree<'a> {
         imports || self.modules.contains_key(&child)
     }
 
-    fn arrows(&self) -> Arrows {
-        let mut arrows = Arrows::new();
+    fn arrows(&self) -> SiblingImportsByParent {
+        let mut arrows = SiblingImportsByParent::new();
         for (at, (file, module)) in &self.modules {
             for path in module.paths.iter().filter(|path| !path.is_test) {
                 let mut through = BTreeSet::new();
@@ -157,7 +157,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Finds the cycles among the children of each module, with a place for each import in a cycle.
-    fn circles(&self) -> Vec<Circle> {
+    fn circles(&self) -> Vec<SiblingModuleCycle> {
         let mut circles = Vec::new();
         for (parent, children) in self.arrows() {
             let mut seen = BTreeSet::new();
@@ -178,7 +178,7 @@ impl<'a> Tree<'a> {
                     }
                 }
                 let modules = members.into_iter().cloned().collect();
-                circles.push(Circle {
+                circles.push(SiblingModuleCycle {
                     parent: parent.clone(),
                     modules,
                     places,
@@ -190,7 +190,7 @@ impl<'a> Tree<'a> {
 }
 
 /// A cycle of sibling modules.
-struct Circle {
+struct SiblingModuleCycle {
     parent: Vec<String>,
     modules: Vec<String>,
     places: Vec<String>,
@@ -215,7 +215,7 @@ fn no_modules_import_one_another_in_a_circle() {
     let mut excused = BTreeSet::new();
     let mut modules = 0;
     for member in MEMBERS {
-        let mut tree = Tree::default();
+        let mut tree = CrateModules::default();
         tree.add(&SOURCES, &format!("{}/", member.folder), &[]);
         modules += tree.modules.len();
         for circle in tree.circles() {
@@ -245,7 +245,7 @@ fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
         ((*name).to_owned(), modules)
     });
     let parsed = parsed.collect();
-    let mut tree = Tree::default();
+    let mut tree = CrateModules::default();
     tree.add(&parsed, "", &[]);
     let circles = tree.circles();
     circles.iter().map(|c| c.modules.join(" ")).collect()

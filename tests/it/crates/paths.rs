@@ -7,7 +7,7 @@ use syn::{Attribute, Ident, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 
 /// A path as written in the source.
 #[derive(Debug)]
-pub struct NamedPath {
+pub struct RustSourcePath {
     pub line: usize,
     pub names: Vec<String>,
     /// `true` inside a `use`, where a single name is also a path.
@@ -18,32 +18,32 @@ pub struct NamedPath {
 
 /// A module of a file: the file itself, or an inline module of it.
 #[derive(Debug, Default)]
-pub struct Module {
+pub struct FileModule {
     /// Imports, by local name, with the full path.
     pub imports: BTreeMap<String, Vec<String>>,
     /// Paths of glob imports.
     pub globs: Vec<Vec<String>>,
     /// Modules that are declared with a semicolon outside unit tests, and have files of their own.
     pub files: Vec<String>,
-    pub paths: Vec<NamedPath>,
+    pub paths: Vec<RustSourcePath>,
 }
 
 /// The modules of a file, by path within the file. The file itself has the empty path.
-pub type Modules = BTreeMap<Vec<String>, Module>;
+pub type Modules = BTreeMap<Vec<String>, FileModule>;
 
 /// Finds the modules of `source`, and the paths in each module.
 pub fn modules(source: &str) -> Result<Modules, syn::Error> {
-    let mut finder = Finder {
+    let mut finder = ModulePathVisitor {
         at: Vec::new(),
         is_test: false,
         depth: 0,
-        found: Modules::from([(Vec::new(), Module::default())]),
+        found: Modules::from([(Vec::new(), FileModule::default())]),
     };
     finder.visit_file(&syn::parse_file(source)?);
     Ok(finder.found)
 }
 
-struct Finder {
+struct ModulePathVisitor {
     at: Vec<String>,
     is_test: bool,
     /// Nesting depth of the current item within its module. Imports inside functions declare no
@@ -52,14 +52,14 @@ struct Finder {
     found: Modules,
 }
 
-impl Finder {
-    fn module(&mut self) -> &mut Module {
+impl ModulePathVisitor {
+    fn module(&mut self) -> &mut FileModule {
         self.found.entry(self.at.clone()).or_default()
     }
 
     fn path(&mut self, names: &[Ident], is_import: bool) {
         let Some(first) = names.first() else { return };
-        let found = NamedPath {
+        let found = RustSourcePath {
             line: first.span().start().line,
             names: names.iter().map(Ident::to_string).collect(),
             is_import,
@@ -142,7 +142,7 @@ impl Finder {
     }
 }
 
-impl<'ast> Visit<'ast> for Finder {
+impl<'ast> Visit<'ast> for ModulePathVisitor {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.is_test;
         self.is_test |= attributes(item).iter().any(is_test);

@@ -2,7 +2,7 @@
 //! times.
 
 use super::rig::{count, file, nodes, whole};
-use chakram::edit::{CommunicationMatches, KeptNodesOfRank, SliceTarget};
+use chakram::edit::{JobCommunication, KeptNodesOfRank, SliceNodeSelector};
 use chakram::internals::MOST_BEHIND;
 use chakram::internals::proto::Node;
 use chakram::workload::DeclaredGroups;
@@ -61,8 +61,8 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
         .collect();
     prop_assume!(!kept.is_empty());
     let contents = file(whole_trace);
-    let mut meetings = CommunicationMatches::default();
-    let cut = SliceTarget::Ids(0..=CUT - 1);
+    let mut meetings = JobCommunication::default();
+    let cut = SliceNodeSelector::Ids(0..=CUT - 1);
     let part =
         KeptNodesOfRank::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
             .unwrap();
@@ -109,7 +109,7 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
 
 /// A node's random number that decides about the cut, its duration, its delay, and its
 /// dependencies. A dependency has a distance back, and is true for a data dependency.
-type Drawn = (u32, u64, u64, Vec<(usize, bool)>);
+type RandomNodeProperties = (u32, u64, u64, Vec<(usize, bool)>);
 
 /// Returns nodes in program order, with dependencies on earlier nodes. A random choice decides
 /// which nodes are cut, more often near `cut`.
@@ -124,7 +124,7 @@ fn graphs() -> impl Strategy<Value = Vec<Node>> {
     (prop::collection::vec(node, 1..40), 0_u32..100).prop_map(|(drawn, cut)| {
         let id = |i: usize, luck: u32| if luck < cut { CUT + i as u64 } else { i as u64 };
         let ids: Vec<u64> = drawn.iter().enumerate().map(|(i, d)| id(i, d.0)).collect();
-        let make = |(i, (_, us, delay, deps)): (usize, &Drawn)| {
+        let make = |(i, (_, us, delay, deps)): (usize, &RandomNodeProperties)| {
             let mut node = Node {
                 id: ids[i],
                 name: format!("n{i}"),

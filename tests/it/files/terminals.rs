@@ -35,13 +35,13 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
 }
 
 /// A running program with one stream on a terminal, and the text that was received so far.
-struct Watched {
+struct WatchedTerminalProgram {
     child: Child,
     seen: Receiver<Vec<u8>>,
     text: String,
 }
 
-impl Watched {
+impl WatchedTerminalProgram {
     /// Starts the program with its standard error or its output on a terminal.
     fn start(folder: &Folder, args: &[&str], output: bool) -> Self {
         let (mut other, own) = terminal(100);
@@ -95,7 +95,7 @@ impl Watched {
 #[test]
 fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() {
     let folder = Folder::new();
-    let mut run = Watched::start(&folder, &super::LONG_JOB, false);
+    let mut run = WatchedTerminalProgram::start(&folder, &super::LONG_JOB, false);
     run.until(" left");
     let bar = run.text.clone();
     assert!(
@@ -120,7 +120,10 @@ fn short_runs_and_pipes_have_no_bar() {
     let short = [
         "generate", "chain", "--ranks", "2", "--nodes", "10", "-o", "a",
     ];
-    assert_eq!(Watched::start(&folder, &short, false).end(), "");
+    assert_eq!(
+        WatchedTerminalProgram::start(&folder, &short, false).end(),
+        ""
+    );
     assert_eq!(folder.errors(&short), "");
 }
 
@@ -151,7 +154,11 @@ fn names_are_cut_in_the_middle_unless_details_are_asked_for() {
         assert!(!text.contains(&long), "{args:?}: {text}");
     };
     for args in reports {
-        is_cut(&Watched::start(&folder, args, true).end(), 100, args);
+        is_cut(
+            &WatchedTerminalProgram::start(&folder, args, true).end(),
+            100,
+            args,
+        );
         is_cut(&folder.ok(args), 120, args);
         for columns in [100, 140] {
             let mut command = folder.command(args);

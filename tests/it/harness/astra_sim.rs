@@ -2,8 +2,8 @@
 //! error of a few lines that names the file and a line.
 
 use chakram::astra_sim::{
-    AstraNetworkFile, CommGroupFile, InputError, PerNodeImplementationFile, RemoteMemoryFile,
-    SystemFile,
+    AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError, PerNodeImplementationFile,
+    RemoteMemoryFile,
 };
 use chakram::internals::logging;
 
@@ -19,7 +19,7 @@ pub fn parse_all(text: &str) {
         assert!(error.len() < 2000, "{} bytes: {error:.300}", error.len());
     };
     for lenient in [false, true] {
-        let _ = SystemFile::parse(text, "f", lenient).map_err(check);
+        let _ = AstraSystemFile::parse(text, "f", lenient).map_err(check);
         if let Ok((network, _)) = AstraNetworkFile::parse(text, "f", lenient).map_err(check) {
             assert!(network.npu_count() >= 2 && network.npu_count() <= chakram::ids::MAX_NPUS);
         }

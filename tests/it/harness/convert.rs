@@ -12,9 +12,9 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuil
 use std::fmt::Write;
 
 /// Returns numbers from the bytes, and 0 after the last byte.
-struct Bytes<'a>(std::slice::Iter<'a, u8>);
+struct NumbersFromBytes<'a>(std::slice::Iter<'a, u8>);
 
-impl Bytes<'_> {
+impl NumbersFromBytes<'_> {
     fn next(&mut self) -> u64 {
         self.0.next().map_or(0, |&byte| u64::from(byte))
     }
@@ -44,7 +44,7 @@ const NAMES: [&str; 16] = [
 ];
 
 /// Returns the arguments of an operator with their types, which may or may not fit.
-fn arguments(name: &str, bytes: &mut Bytes<'_>) -> (String, &'static str) {
+fn arguments(name: &str, bytes: &mut NumbersFromBytes<'_>) -> (String, &'static str) {
     let storage = 10 + bytes.below(4);
     let tensor = format!("[{}, {storage}, 0, 8, 4, \"cpu\"]", 20 + bytes.below(4));
     let (peer, wait) = (bytes.below(3), bytes.below(2) == 0);
@@ -78,7 +78,7 @@ fn arguments(name: &str, bytes: &mut Bytes<'_>) -> (String, &'static str) {
 }
 
 /// Returns the two files of a rank.
-fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
+fn capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String, String) {
     let mut host = String::from("{\"schema\": \"1.1.1-chakra.0.0.4\", \"nodes\": [");
     let mut kineto = format!(
         "{{\"distributedInfo\": {{\"rank\": {rank}, \"world_size\": 2, \"pg_config\": [\
@@ -140,9 +140,9 @@ fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
     (host, kineto)
 }
 
-struct Last(Vec<Time>);
+struct LastCompletionObserver(Vec<Time>);
 
-impl Observer for Last {
+impl Observer for LastCompletionObserver {
     fn on_issued(
         &mut self,
         _: Time,
@@ -165,7 +165,7 @@ impl Observer for Last {
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {
-    let mut bytes = Bytes(data.iter());
+    let mut bytes = NumbersFromBytes(data.iter());
     let same = bytes.below(2) == 0;
     let first = capture(0, &mut bytes);
     let second = match same {
@@ -204,7 +204,7 @@ pub fn run(data: &[u8]) {
     let Ok(prepared) = CompiledReplay::new(&workload, &machine, &options) else {
         return;
     };
-    let last = Last(vec![Time::ZERO; ends.len()]);
+    let last = LastCompletionObserver(vec![Time::ZERO; ends.len()]);
     let (_, last) = prepared.run(last).expect("nobody waits for anybody");
     for (found, end) in last.0.iter().zip(&ends) {
         let found = found.since(Time::ZERO);

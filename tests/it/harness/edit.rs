@@ -3,8 +3,8 @@
 //! reveals no names.
 
 use chakram::edit::{
-    CommunicationMatches, JobScaling, KeptNodesOfRank, RankGrid, ScaledDimension, ShardSizeRule,
-    SliceTarget, TraceAnonymiser, TraceAudit,
+    JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions, ScaledDimension,
+    ShardSizeRule, SliceNodeSelector, TraceAnonymiser, TraceAuditFindings,
 };
 use chakram::units::Span;
 use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
@@ -13,15 +13,15 @@ use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
 pub fn run(data: &[u8]) {
     let whole = graph(data);
     for cut in [
-        SliceTarget::Ids(2..=90),
-        SliceTarget::Annotation("*e*".to_owned()),
+        SliceNodeSelector::Ids(2..=90),
+        SliceNodeSelector::Annotation("*e*".to_owned()),
     ] {
         slice(data, &cut, whole.is_some());
     }
     let anonymiser = TraceAnonymiser::new(b"key", false, Vec::new());
     match anonymiser.anonymise_trace(data) {
         Ok((after, done)) => {
-            let findings = TraceAudit::search_trace(&after)
+            let findings = TraceAuditFindings::search_trace(&after)
                 .expect("it was written whole")
                 .into_findings();
             assert!(findings.is_empty(), "{findings:?}");
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    if let Err(error) = TraceAudit::search_trace(data) {
+    if let Err(error) = TraceAuditFindings::search_trace(data) {
         assert!(!error.to_string().is_empty());
     }
     for (to, sharded) in [(5, ShardSizeRule::KeepTotal), (1, ShardSizeRule::KeepShard)] {
@@ -46,8 +46,8 @@ fn graph(data: &[u8]) -> Option<Graph> {
         .map(|read| read.0)
 }
 
-fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
-    let mut meetings = CommunicationMatches::default();
+fn slice(data: &[u8], cut: &SliceNodeSelector, whole: bool) {
+    let mut meetings = JobCommunication::default();
     let part = KeptNodesOfRank::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
     let Ok(part) = part else {
         return;
@@ -72,9 +72,9 @@ fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
 }
 
 fn scale(data: &[u8], to: u32, sharded: ShardSizeRule) {
-    let grid = RankGrid::parse("dp=2,tp=2").expect("it is right");
+    let grid = RankGridDimensions::parse("dp=2,tp=2").expect("it is right");
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
-    let mut scaling = JobScaling::new(along, sharded, DeclaredGroups::new()).expect("no group");
+    let mut scaling = JobScaler::new(along, sharded, DeclaredGroups::new()).expect("no group");
     let learnt = (0..4).try_for_each(|rank| scaling.scan_rank(rank, data));
     if learnt.and_then(|()| scaling.check_equal_ranks()).is_err() {
         return;

@@ -2,7 +2,8 @@
 //! input causes a panic, and a trace that replays accept has no fault.
 
 use chakram::inspect::{
-    InspectedTrace, NodeFilter, NodeNeighbourhood, RankInspection, RankPathInput, critical_path,
+    InspectedTrace, NodeFilter, NodeNeighbourhood, RankInspectionSummary, RankPathInput,
+    critical_path,
 };
 use chakram::trace::decompress_bytes;
 use chakram::units::{Span, Time};
@@ -38,8 +39,8 @@ pub fn run(data: &[u8]) {
 
 /// Checks that all tables of a summary count the same nodes.
 fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
-    let mut job = chakram::inspect::JobInspection::default();
-    job.add_rank(RankInspection::new(
+    let mut job = chakram::inspect::JobInspectionSummary::default();
+    job.add_rank(RankInspectionSummary::new(
         trace,
         &NodeFilter::default(),
         file,

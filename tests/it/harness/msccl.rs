@@ -1,7 +1,7 @@
 //! Uses random bytes as MSCCL algorithms, which are rejected, or converted to scripts that the
 //! script reader accepts.
 
-use chakram::astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram::astra_sim::custom_algorithm::{self, ScriptComputeDurationSource};
 use chakram::internals::{MscclAlgorithm, MscclTraceWriter};
 
 /// An algorithm that is not rejected has both ends of all its messages.
@@ -19,7 +19,9 @@ pub fn run(data: &[u8]) {
     let traces = traces.map(|trace| trace.expect("memory takes everything").0);
     let traces: Vec<Vec<u8>> = traces.collect();
     // Steps may wait for one another in a cycle, so such an algorithm cannot run.
-    let Ok(read) = custom_algorithm::read_custom_algorithm(&traces, ScriptTiming::Recorded) else {
+    let Ok(read) =
+        custom_algorithm::read_custom_algorithm(&traces, ScriptComputeDurationSource::Recorded)
+    else {
         return;
     };
     if let Err(fault) = read.with_matched_labels() {

@@ -3,11 +3,11 @@
 //! compared with one another and replayed.
 
 use chakram::engine::{
-    CompiledReplay, ComputeModel, ReplayError, ReplayOptions, RooflineEfficiency,
+    CompiledReplay, KernelDurationSource, ReplayError, ReplayOptions, RooflineEfficiency,
 };
 use chakram::generate::{
-    GeneratedJob, ParallelismPlan, PlanSummary, RecomputePolicy, TrainingPattern, WorkloadPattern,
-    ZeroStage,
+    CheckedWorkloadPattern, ParallelismPlan, PlanSummary, RecomputePolicy, TrainingPattern,
+    WorkloadPattern, ZeroStage,
 };
 use chakram::machine::Machine;
 use chakram::model::{Model, ModelDefinition};
@@ -145,7 +145,7 @@ algorithm = "ring"
 
 /// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum PlanCheckOutcome {
     /// The plan was rejected.
     Refused,
     /// The plan has too many nodes for any check.
@@ -178,7 +178,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
+pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     let operators = model
         .layers
         .iter()
@@ -193,18 +193,18 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     };
     // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
-        return End::Long;
+        return PlanCheckOutcome::Long;
     }
-    let job = match GeneratedJob::new(WorkloadPattern::Training(training())) {
+    let job = match CheckedWorkloadPattern::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
             assert!((10..400).contains(&why.len()), "{why}");
-            return End::Refused;
+            return PlanCheckOutcome::Refused;
         }
     };
     if work > MORE {
-        return End::Long;
+        return PlanCheckOutcome::Long;
     }
     let summary = training()
         .summarize_plan()
@@ -227,10 +227,10 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
         );
     }
     if work > LITTLE || plan.rank_count() > RANKS {
-        return End::Summed;
+        return PlanCheckOutcome::Summed;
     }
     ranks(&job, plan, &summary);
-    End::Held
+    PlanCheckOutcome::Held
 }
 
 /// Sums over the work of all ranks.
@@ -245,7 +245,7 @@ struct All {
 }
 
 /// Receives one rank's nodes in order.
-struct One<'a> {
+struct OneRankReceiver<'a> {
     all: &'a mut All,
     groups: &'a DeclaredGroups,
     ranks: u32,
@@ -254,7 +254,7 @@ struct One<'a> {
     used: [u128; TensorClass::COUNT],
 }
 
-impl Sink for One<'_> {
+impl Sink for OneRankReceiver<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         assert_eq!(node.id, self.last + 1, "ids ascend");
         self.last = node.id;
@@ -305,11 +305,11 @@ impl Sink for One<'_> {
 }
 
 /// Compares the ranks of `job` with one another, and replays them.
-fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
+fn ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSummary) {
     let groups = job.declared_groups();
     let mut all = All::default();
     for rank in 0..job.rank_count() {
-        let mut one = One {
+        let mut one = OneRankReceiver {
             all: &mut all,
             groups: &groups,
             ranks: job.rank_count(),
@@ -342,7 +342,7 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
     let workload = job.build_workload().expect("a job is a workload");
     let machine = machine(job.rank_count());
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can be replayed");
     match prepared.run(()) {

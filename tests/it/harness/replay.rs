@@ -55,13 +55,13 @@ capacity = "1 TB"
 
 /// Counts issued and completed nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct NodeEventCounter {
     pub issued: u64,
     pub completed: u64,
     pub collectives: u64,
 }
 
-impl Observer for Count {
+impl Observer for NodeEventCounter {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.issued += 1;
     }
@@ -122,9 +122,9 @@ fn replay(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
-) -> Option<(ReplayOutcome, Count)> {
+) -> Option<(ReplayOutcome, NodeEventCounter)> {
     let prepared = CompiledReplay::new(workload, machine, options).ok()?;
-    match prepared.run(Count::default()) {
+    match prepared.run(NodeEventCounter::default()) {
         Ok((outcome, count)) => {
             let nodes = workload.node_count();
             let all = (outcome.nodes, count.issued, count.completed);

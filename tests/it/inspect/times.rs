@@ -3,7 +3,7 @@
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
-use chakram::inspect::{InspectedTrace, TimeBasis};
+use chakram::inspect::{InspectedTrace, RankTimesSource};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::machine::Machine;
@@ -68,16 +68,16 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
         let trace = InspectedTrace::read_trace(rank, contents[rank as usize], |e| e).unwrap();
-        assert_eq!(trace.times.basis, TimeBasis::Kept);
+        assert_eq!(trace.times.basis, RankTimesSource::Kept);
         let (_, end) = trace.times.first_start_and_last_end();
         assert_eq!(Some(Span(end.0)), trace.raw.metadata.captured);
     }
 }
 
 /// A node, with its type, its delay, wait and duration, its lane, and two choices of dependencies.
-type Line = (u8, [u64; 3], u8, u16, u16);
+type RandomNodeFields = (u8, [u64; 3], u8, u16, u16);
 
-fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): Line) -> Node {
+fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): RandomNodeFields) -> Node {
     let all = |bits: u16| {
         (1..id)
             .filter(|other| bits >> (other % 16) & 1 == 1)
@@ -114,7 +114,7 @@ fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): Line) -> Node {
     }
 }
 
-fn lines() -> impl Strategy<Value = Vec<Line>> {
+fn lines() -> impl Strategy<Value = Vec<RandomNodeFields>> {
     let times = [0_u64..3, 0_u64..2, 0_u64..3];
     prop::collection::vec((0_u8..4, times, 0_u8..4, any::<u16>(), any::<u16>()), 1..24)
 }

@@ -9,7 +9,7 @@
 //! thirteenth core. With this core no ring of neighbours exists, because a mesh is bipartite, so
 //! its cycles have even lengths.
 
-use super::lines::{Line, call, receive, send};
+use super::lines::{TestTraceNode, call, receive, send};
 use super::rig::{replay_with, try_job};
 use chakram::engine::ReplayOptions;
 use chakram::ids::Npu;
@@ -65,16 +65,22 @@ fn cores(members: u32, x: u32) -> Vec<Npu> {
 
 /// Phases of a transfer between groups.
 #[derive(Clone, Copy, PartialEq)]
-enum Phase {
+enum GroupTransferPhase {
     Sum,
     Inter,
     AdapterSum,
     Broadcast,
 }
-use Phase::{AdapterSum, Broadcast, Inter, Sum};
+use GroupTransferPhase::{AdapterSum, Broadcast, Inter, Sum};
 
 /// Returns the time of the `phases` of a strategy, one after another.
-fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phase]) -> u64 {
+fn time(
+    duplex: &str,
+    strategy: u32,
+    members: u32,
+    adapters: u32,
+    phases: &[GroupTransferPhase],
+) -> u64 {
     // Shares have consecutive members and equal sizes, if possible. The first member of each share
     // is its adapter.
     let first = |share: u32| share * members / adapters;
@@ -99,8 +105,8 @@ fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phas
         ));
     }
     let leak = |text: String| -> &'static str { text.leak() };
-    let mut ranks: Vec<Vec<Line>> = vec![Vec::new(); 2 * members as usize];
-    let mut push = |rank: u32, line: Line| {
+    let mut ranks: Vec<Vec<TestTraceNode>> = vec![Vec::new(); 2 * members as usize];
+    let mut push = |rank: u32, line: TestTraceNode| {
         let lines = &mut ranks[rank as usize];
         let before = lines.len() as u64;
         let after: Vec<u64> = (before > 0).then_some(before).into_iter().collect();
@@ -150,7 +156,7 @@ fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phas
     replay_with(&workload, &machine(duplex), &options).ps()
 }
 
-const ALL: [Phase; 4] = [Sum, Inter, AdapterSum, Broadcast];
+const ALL: [GroupTransferPhase; 4] = [Sum, Inter, AdapterSum, Broadcast];
 
 /// Eq. 7 and 8 assume one adapter: each phase starts when the previous phase has ended everywhere.
 /// With several adapters, one share may start its broadcast before the last share has its bytes,

@@ -1,8 +1,10 @@
 //! Tests communication that is timed as recorded or as captured: for which ranks a rank waits, and
 //! when the waits end.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{
+    ObserverLog, ReplayOutcomeAndLog, dim, job, machine, priced, released, replay_with, traces,
+};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayError};
 use chakram::ids::Rank;
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -17,39 +19,39 @@ fn ring_of(n: usize) -> Machine {
     machine(&[dim(DimensionShape::Ring, n as u32, Ring)])
 }
 
-fn run(ranks: &[Vec<Line>], comm: CommTiming) -> Replay {
+fn run(ranks: &[Vec<TestTraceNode>], comm: CommTiming) -> ReplayOutcomeAndLog {
     replay_with(&job(ranks, &[]), &ring_of(ranks.len()), &priced(comm))
 }
 
-fn recorded(ranks: &[Vec<Line>]) -> Replay {
+fn recorded(ranks: &[Vec<TestTraceNode>]) -> ReplayOutcomeAndLog {
     run(ranks, CommTiming::Recorded)
 }
 
 /// A member that first computes, and then joins the collective.
-struct Member {
+struct ComputeThenJoinMember {
     start: u64,
     lasts: u64,
     eager: bool,
 }
 
-fn member(start: u64, lasts: u64) -> Member {
-    Member {
+fn member(start: u64, lasts: u64) -> ComputeThenJoinMember {
+    ComputeThenJoinMember {
         start,
         lasts,
         eager: false,
     }
 }
 
-fn eager(start: u64, lasts: u64) -> Member {
-    Member {
+fn eager(start: u64, lasts: u64) -> ComputeThenJoinMember {
+    ComputeThenJoinMember {
         eager: true,
         ..member(start, lasts)
     }
 }
 
 /// Returns all members of a collective of `kind`. If the collective has a root, the root is rank 1.
-fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
-    let rank = |of: &Member| {
+fn members(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<TestTraceNode>> {
+    let rank = |of: &ComputeThenJoinMember| {
         let bytes = if kind == K::Barrier { 0 } else { 4096 };
         let mut node = call(kind, bytes).after(&[1]).lasts(of.lasts);
         if kind.has_root() {
@@ -357,7 +359,7 @@ fn sends_that_wait_for_each_other_are_named() {
     let workload = job(&ranks, &[]);
     let machine = ring_of(2);
     let prepared = CompiledReplay::new(&workload, &machine, &priced(CommTiming::Recorded)).unwrap();
-    let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
+    let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
         panic!("nobody can go on");
     };
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
@@ -386,7 +388,7 @@ fn only_those_that_a_member_waits_for_are_named() {
     let workload = job(&ranks, &[]);
     let machine = ring_of(3);
     let prepared = CompiledReplay::new(&workload, &machine, &priced(CommTiming::Recorded)).unwrap();
-    let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
+    let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
         panic!("nobody can go on");
     };
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
@@ -427,7 +429,7 @@ fn without_durations_there_is_nothing_to_replay() {
         let prepared = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
         let basis = prepared.duration_source_counts();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
-        let (report, _) = report::replay_to_report(&prepared, None::<Log>).unwrap();
+        let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
         let warnings = report.warnings;
         let wanted = "2 communication nodes take no time: the trace has no duration for them";
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");

@@ -1,23 +1,23 @@
 //! Compares `auto` with the named algorithms, in replays and in the report.
 
-use super::lines::{Line, call};
+use super::lines::{TestTraceNode, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
 use chakram::engine::ReplayOptions;
-use chakram::machine::{AlgorithmChoice, CollectiveAlgorithm, Machine};
+use chakram::machine::{CollectiveAlgorithm, DimensionAlgorithmChoice, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, SwitchingMode};
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
 
 /// Returns a job in which every rank runs `lines`.
-fn all_do(ranks: u32, lines: &[Line]) -> Workload {
+fn all_do(ranks: u32, lines: &[TestTraceNode]) -> Workload {
     job(&vec![lines.to_vec(); ranks as usize], &[])
 }
 
 fn auto(dims: &[Dim]) -> Machine {
     machine_of(
         dims,
-        vec![AlgorithmChoice::Auto; dims.len()],
+        vec![DimensionAlgorithmChoice::Auto; dims.len()],
         SwitchingMode::IDEAL,
     )
 }
@@ -61,7 +61,7 @@ fn no_name_is_much_faster() {
                 let stepped = replay_with(&workload, &auto(&dims), &stepwise()).ps();
                 assert_eq!(found, stepped, "{kind} of {bytes} B");
                 let named = CollectiveAlgorithm::ALL.map(|(algorithm, _)| {
-                    let choices = vec![AlgorithmChoice::Named(algorithm); dims.len()];
+                    let choices = vec![DimensionAlgorithmChoice::Named(algorithm); dims.len()];
                     replay(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL)).ps()
                 });
                 let best = named.into_iter().min().unwrap();

@@ -4,7 +4,7 @@ use super::flows::{any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
 use super::naive;
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
-use super::wires::{Busy, Wiring, alone};
+use super::wires::{WireBusyTimes, WireKind, alone};
 use chakram::engine::NetworkModel;
 use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
 use chakram::machine::{CollectiveAlgorithm, Machine};
@@ -56,8 +56,8 @@ proptest! {
         });
         let flows: Vec<_> = flows.collect();
         let machine = machine(&dims);
-        for (model, wiring) in [(Ports, Wiring::Ports), (Links, Wiring::Links)] {
-            let mut busy = Busy::default();
+        for (model, wiring) in [(Ports, WireKind::Ports), (Links, WireKind::Links)] {
+            let mut busy = WireBusyTimes::default();
             for flow in &flows {
                 busy.carry(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
             }
@@ -107,11 +107,11 @@ proptest! {
         let machine = machine(&dims);
         let mut before = 0;
         for (model, wiring) in [
-            (ContentionFree, Wiring::Ports),
-            (Ports, Wiring::Ports),
-            (Links, Wiring::Links),
+            (ContentionFree, WireKind::Ports),
+            (Ports, WireKind::Ports),
+            (Links, WireKind::Links),
         ] {
-            let mut busy = Busy::default();
+            let mut busy = WireBusyTimes::default();
             for (from, to, bytes) in naive::sent(&dims, kind, bytes, root as usize) {
                 busy.carry(wiring, &dims, (from, to), bytes);
             }

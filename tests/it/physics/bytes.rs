@@ -1,7 +1,7 @@
 //! Tests that the sent bytes equal the received bytes, counted from the programs themselves.
 
 use super::rig::cases;
-use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition};
+use chakram::extend::{CollectivePrimitive, CollectiveStage, MemberLinePosition};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::units::BufferShare;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
 ];
 
 /// State of a line's members when no member can continue.
-struct Line {
+struct HaltedLineState {
     /// Number of messages that reached each member; the next field has the expected numbers.
     received: Vec<u32>,
     expected: Vec<u32>,
@@ -37,7 +37,7 @@ fn line(
     n: u32,
     root: u32,
     bytes: u64,
-) -> Line {
+) -> HaltedLineState {
     let stage = CollectiveStage {
         phase: 0,
         primitive,
@@ -46,14 +46,14 @@ fn line(
         bidirectional: false,
     };
     let algorithm = algorithm.resolve_unsupported_algorithm(primitive, n);
-    let seat = |index| LinePosition {
+    let seat = |index| MemberLinePosition {
         size: n,
         index,
         root,
         position: index,
     };
     let size = n as usize;
-    let mut line = Line {
+    let mut line = HaltedLineState {
         received: vec![0; size],
         expected: (0..n)
             .map(|i| algorithm.receive_count(&stage, seat(i)))

@@ -5,7 +5,8 @@ use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
 use crate::corpus::sample_every_nth;
 use chakram::machine::{
-    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm as A, InterDimensionPolicy, Machine,
+    ChunkingSettings, CollectiveAlgorithm as A, DimensionAlgorithmChoice, DimensionVisitOrder,
+    Machine,
 };
 use chakram::topology::DimensionShape as S;
 use chakram::trace::CollectiveKind as K;
@@ -79,7 +80,7 @@ proptest! {
     #[test]
     fn what_is_chosen_takes_at_most_two_percent_longer_than_any_other_number(
         dims in dims(&[A::Ring, A::Direct, A::HalvingDoubling, A::Pairwise], 1..=3),
-        inter in prop::sample::select(InterDimensionPolicy::ALL.map(|(inter, _)| inter).to_vec()),
+        inter in prop::sample::select(DimensionVisitOrder::ALL.map(|(inter, _)| inter).to_vec()),
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather, K::AllToAll]),
         bytes in prop::sample::select(SIZES.to_vec()),
     ) {
@@ -182,15 +183,15 @@ fn auto_weighs_trees_in_their_chunks() {
             let machine = machine.with_algorithm(0, choice).unwrap();
             makespan(&machine, UNSTATED, &job)
         };
-        let found = of(AlgorithmChoice::Auto);
-        let named = A::ALL.map(|(algorithm, _)| of(AlgorithmChoice::Named(algorithm)));
+        let found = of(DimensionAlgorithmChoice::Auto);
+        let named = A::ALL.map(|(algorithm, _)| of(DimensionAlgorithmChoice::Named(algorithm)));
         let best = named.into_iter().min().unwrap();
         assert!(
             found * 100 <= best * 102,
             "{kind} {bytes} {size}: {found} and {best}"
         );
-        let [ring, double] =
-            [A::Ring, A::DoubleBinaryTree].map(|algorithm| of(AlgorithmChoice::Named(algorithm)));
+        let [ring, double] = [A::Ring, A::DoubleBinaryTree]
+            .map(|algorithm| of(DimensionAlgorithmChoice::Named(algorithm)));
         trees += u32::from(found == double && double < ring);
     }
     assert!(trees >= 1, "{trees}");

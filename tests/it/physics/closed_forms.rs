@@ -2,7 +2,7 @@
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};
-use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
@@ -17,7 +17,7 @@ const SHAPES: [DimensionShape; 3] = [
 fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
-    let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
+    let job = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options)).unwrap();
     job.build_workload().unwrap()
 }
 

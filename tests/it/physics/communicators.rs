@@ -1,7 +1,7 @@
 //! Tests that groups with the same members are different groups. Names distinguish the groups, in
 //! replays and in `validate`.
 
-use super::lines::{Line, call, kernel};
+use super::lines::{TestTraceNode, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
 /// Returns the result of `validate` on the same traces.
-fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
+fn validated(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks
         .iter()
         .map(|lines| ValidatedTrace::check_trace(&contents(lines), DependencyPolicy::Both, 9));
@@ -83,7 +83,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
 
 /// Returns two groups of the same ranks with one collective each. Rank 0 calls the first group
 /// first, and rank 1 calls the second group first.
-fn crossed(dependent: bool) -> Vec<Vec<Line>> {
+fn crossed(dependent: bool) -> Vec<Vec<TestTraceNode>> {
     let after: &[u64] = if dependent { &[1] } else { &[] };
     let (one, two) = (
         || call(K::AllReduce, 1000).group("1"),
@@ -146,7 +146,7 @@ fn disagreements_name_the_group() {
 /// The calls of a group have the same kinds on all ranks, but each rank interleaves the groups in
 /// its own order.
 #[derive(Clone, Debug)]
-struct ParallelismPlan {
+struct InterleavedGroupCalls {
     ranks: u32,
     /// Kinds of collectives for each group.
     calls: [Vec<K>; 3],
@@ -157,7 +157,7 @@ struct ParallelismPlan {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
+fn any_plan() -> impl Strategy<Value = InterleavedGroupCalls> {
     let kinds = || {
         prop::collection::vec(
             prop::sample::select(vec![
@@ -173,7 +173,7 @@ fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
     let times = prop_oneof![Just(0_u64), Just(500), 0_u64..9000];
     let late = prop::collection::vec(prop::collection::vec((times, any::<usize>()), 9), 5);
     (2_u32..=5, [kinds(), kinds(), kinds()], late, any::<bool>()).prop_map(
-        |(ranks, calls, late, streams)| ParallelismPlan {
+        |(ranks, calls, late, streams)| InterleavedGroupCalls {
             ranks,
             calls,
             late,
@@ -182,7 +182,7 @@ fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
     )
 }
 
-impl ParallelismPlan {
+impl InterleavedGroupCalls {
     /// Returns the makespan with these members of groups `a` and `b`, in a job of `all` ranks.
     /// Group `c` has all ranks except the last, or only the first rank.
     fn time(
@@ -194,7 +194,7 @@ impl ParallelismPlan {
     ) -> u64 {
         let some: Vec<u32> = (0..(self.ranks - 1).max(1)).collect();
         let groups = [("a", a), ("b", b), ("c", &some[..])];
-        let lines = |rank: u32| -> Vec<Line> {
+        let lines = |rank: u32| -> Vec<TestTraceNode> {
             if rank >= self.ranks {
                 return vec![kernel(1)];
             }

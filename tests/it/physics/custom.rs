@@ -2,21 +2,22 @@
 //!
 //! On every network, a byte takes 20 ps and a link takes 500 ns.
 
-use super::lines::{Line, call, kernel, line, receive, send};
+use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::rig::{
-    Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
+    Dim, ReplayOutcomeAndLog, contents, dim, job, machine, over, released, replay_with, stepwise,
+    traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_custom_algorithm};
-use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
+use chakram::astra_sim::custom_algorithm::{ScriptComputeDurationSource, read_custom_algorithm};
+use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective};
 use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};
 use chakram::workload::{MissingRankPolicy, Workload};
 
 /// Implements `kind` with one trace for each position.
-fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
+fn custom(kind: K, positions: &[Vec<TestTraceNode>]) -> CustomCollective {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
-    let scripts = read_custom_algorithm(&files, ScriptTiming::Recorded).unwrap();
+    let scripts = read_custom_algorithm(&files, ScriptComputeDurationSource::Recorded).unwrap();
     CustomCollective {
         kind,
         name: "mine".to_owned(),
@@ -43,7 +44,7 @@ fn models() -> impl Iterator<Item = NetworkModel> {
 
 /// Returns a ring all-reduce among n members. In each of 2(n - 1) rounds, every member sends
 /// `share` bytes to the next member. These are the bytes that it received in the previous round.
-fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
+fn ring(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
     let member = |p: u32| {
         let rounds = (0..2 * (n - 1)).flat_map(|round| {
             // Node ids count from 1: node 2 round + 1 sends, and node 2 round + 2 receives.
@@ -60,7 +61,7 @@ fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
 }
 
 /// Returns a job in which all `n` ranks run `lines`.
-fn everybody(n: u32, lines: &[Line]) -> Workload {
+fn everybody(n: u32, lines: &[TestTraceNode]) -> Workload {
     job(&vec![lines.to_vec(); n as usize], &[])
 }
 
@@ -157,7 +158,7 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
 
 /// Returns an algorithm in which position 0 sends to position 1 after 1 us. Positions 2 and 3 wait
 /// for 3 and 7 us in a node that does nothing.
-fn uneven() -> [Vec<Line>; 4] {
+fn uneven() -> [Vec<TestTraceNode>; 4] {
     [
         vec![kernel(1000), send(1, 1000).after(&[1])],
         vec![receive(0, 1000)],
@@ -191,7 +192,7 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
 fn where_there_is_a_root_positions_count_from_it() {
     let own = custom(K::Broadcast, &uneven());
     let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
-    let run = |call: Line| {
+    let run = |call: TestTraceNode| {
         let workload = job(&vec![vec![call]; 4], &groups);
         let replay = replay_with(&workload, &machine(&ring_sizes(4)), &with(&own, stepwise()));
         replay.ends()
@@ -226,7 +227,7 @@ fn several_are_under_way_at_once() {
         } else {
             20_000
         };
-        let ends = |replay: &Replay, rank| [replay.end(rank, 1), replay.end(rank, 2)];
+        let ends = |replay: &ReplayOutcomeAndLog, rank| [replay.end(rank, 1), replay.end(rank, 2)];
         assert_eq!(ends(&both, 0), [20_000, 20_000 + second], "{model}");
         assert_eq!(ends(&both, 1), [520_000, 520_000 + second], "{model}");
         // Rank 0 is ahead, and sends at 0, 20 and 40 ns.

@@ -9,7 +9,7 @@
 //! take random times, but messages between two members keep their order.
 
 use super::programs::halved;
-use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use chakram::extend::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::units::BufferShare;
 use std::cmp::Reverse;
@@ -28,7 +28,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
 
 /// A line and its collective.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct LineCollective {
     algorithm: CollectiveAlgorithm,
     primitive: CollectivePrimitive,
     n: usize,
@@ -38,17 +38,17 @@ struct Line {
 }
 
 /// Parts, each with the set of members whose data it has.
-type Load = Vec<(usize, u64)>;
+type PartContributors = Vec<(usize, u64)>;
 
 #[derive(Clone, Default)]
-struct Member {
+struct MemberDataState {
     begun: bool,
     taken: u32,
     credits: u32,
     arrived: u32,
     /// Messages that arrived early: the number of steps that the member must take first, and the
     /// messages' data.
-    early: Vec<(u32, Load)>,
+    early: Vec<(u32, PartContributors)>,
     /// For each part, the set of members whose data this member has.
     has: Vec<u64>,
 }
@@ -57,10 +57,10 @@ struct Member {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Act,
-    Message { heard: u32, load: Load },
+    Message { heard: u32, load: PartContributors },
 }
 
-impl Line {
+impl LineCollective {
     fn all(&self) -> u64 {
         (1 << self.n) - 1
     }
@@ -161,7 +161,7 @@ impl Line {
 
     /// Returns the parts that message `i` of `index` carries. A part that is reduced elsewhere
     /// leaves its sender.
-    fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> Load {
+    fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> PartContributors {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
         assert_eq!(step.amount.bytes * self.n as u64, shares, "{self:?}: size");
@@ -180,7 +180,7 @@ impl Line {
     }
 
     /// Adds a message's data to the receiver's.
-    fn unload(&self, load: Load, has: &mut [u64]) {
+    fn unload(&self, load: PartContributors, has: &mut [u64]) {
         for (part, set) in load {
             match has[part] & set {
                 0 => has[part] |= set,
@@ -195,8 +195,8 @@ impl Line {
         }
     }
 
-    fn seat(&self, index: usize) -> LinePosition {
-        LinePosition {
+    fn seat(&self, index: usize) -> MemberLinePosition {
+        MemberLinePosition {
             size: self.n as u32,
             index: index as u32,
             root: self.root as u32,
@@ -214,10 +214,10 @@ impl Line {
             bidirectional: false,
         };
         let mut dice = Dice(self.seed);
-        let mut members: Vec<Member> = (0..self.n)
-            .map(|index| Member {
+        let mut members: Vec<MemberDataState> = (0..self.n)
+            .map(|index| MemberDataState {
                 has: self.start(index),
-                ..Member::default()
+                ..MemberDataState::default()
             })
             .collect();
         // Events are ordered by time, then by order of creation.
@@ -242,7 +242,7 @@ impl Line {
             }
             loop {
                 let taken = member.taken;
-                let ready = |(heard, _): &(u32, Load)| *heard <= taken;
+                let ready = |(heard, _): &(u32, PartContributors)| *heard <= taken;
                 while let Some(found) = member.early.iter().position(ready) {
                     let (_, load) = member.early.remove(found);
                     self.unload(load, &mut member.has);
@@ -311,7 +311,7 @@ fn check(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>)
                 continue;
             }
             for seed in 1..=3_u64 {
-                Line {
+                LineCollective {
                     algorithm,
                     primitive,
                     n,

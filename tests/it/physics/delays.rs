@@ -1,13 +1,13 @@
 //! Tests delays. A delay is host time between the end of a node's dependencies and the time at
 //! which the node becomes ready.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{ObserverLog, cases, dim, job, machine, released, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::machine::Machine;
 use chakram::report;
-use chakram::report::TimeCategory;
+use chakram::report::NpuTimeCategory;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::MissingRankPolicy;
@@ -90,12 +90,12 @@ fn delays_are_time_of_the_host() {
     ];
     let (workload, machine) = (job(&[lines], &[]), ring_of(1));
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let (report, _) = report::replay_to_report(&prepared, None::<Log>).unwrap();
+    let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
     let time = &report.rows[0].time;
     assert_eq!(report.outcome.makespan.0, 175_000);
-    assert_eq!(time.parts[TimeCategory::Compute as usize].0, 110_000);
-    assert_eq!(time.parts[TimeCategory::Host as usize].0, 65_000);
-    assert_eq!(time.parts[TimeCategory::Idle as usize].0, 0);
+    assert_eq!(time.parts[NpuTimeCategory::Compute as usize].0, 110_000);
+    assert_eq!(time.parts[NpuTimeCategory::Host as usize].0, 65_000);
+    assert_eq!(time.parts[NpuTimeCategory::Idle as usize].0, 0);
     assert_eq!(time.finish, report.outcome.makespan);
 }
 
@@ -112,7 +112,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     let workload = job(&[rank(1, 10), rank(0, 90)], &[]);
     let machine = ring_of(2);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
+    let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
         panic!("nobody can go on");
     };
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
@@ -132,13 +132,15 @@ fn absurd_delays_are_an_error() {
     let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);
     let machine = ring_of(1);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let end = prepared.run(Log::default()).map(|(outcome, _)| outcome);
+    let end = prepared
+        .run(ObserverLog::default())
+        .map(|(outcome, _)| outcome);
     assert_eq!(end, Err(ReplayError::TooLong));
 }
 
 /// Returns kernels and collectives that depend on some earlier nodes. Their delays have few
 /// distinct values, so that many events are at the same instant.
-fn any_line(before: u64) -> impl Strategy<Value = Line> {
+fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);
     (times(), times(), 0_i64..3, 0_u32..3, after).prop_map(move |(ns, delay, lane, what, after)| {

@@ -1,10 +1,10 @@
 //! Tests that the same input gives the same output, and that unrelated work changes nothing.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{Dim, ObserverLog, cases, dim, job, machine, replay, replay_with, stepwise};
 use chakram::engine::ReplayOptions;
 use chakram::generate::{
-    DataParallelPattern, GeneratedJob, KernelChainPattern, P2pPattern, TrafficPattern,
+    CheckedWorkloadPattern, DataParallelPattern, KernelChainPattern, P2pPattern, TrafficPattern,
     WorkloadPattern,
 };
 use chakram::machine::CollectiveAlgorithm;
@@ -30,7 +30,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
     ];
     for pattern in patterns {
         let once = || {
-            let job = GeneratedJob::new(pattern.clone()).unwrap();
+            let job = CheckedWorkloadPattern::new(pattern.clone()).unwrap();
             replay(&job.build_workload().unwrap(), &machine(&dims))
         };
         let first = once();
@@ -41,7 +41,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
 }
 
 /// Returns the events of instances with an index less than `n`.
-fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
+fn of_first(log: &ObserverLog, n: u32) -> Vec<(u64, bool, u32, u32)> {
     let mut events = log.events.clone();
     events.retain(|event| event.2 < n);
     events
@@ -51,7 +51,7 @@ const N: usize = 5;
 
 /// Returns a job in which ranks 0 to 4 run two all-reduces in their row, and ranks 5 to 9, in the
 /// other row, run `others`.
-fn two_rows(late: &[u64], others: &[Vec<Line>]) -> Vec<Vec<Line>> {
+fn two_rows(late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<Vec<TestTraceNode>> {
     let member = |&ns: &u64| {
         let first = call(K::AllReduce, 5000).group("row");
         let second = call(K::AllToAll, 5000).group("row");
@@ -63,7 +63,7 @@ fn two_rows(late: &[u64], others: &[Vec<Line>]) -> Vec<Vec<Line>> {
         .collect()
 }
 
-fn row(dims: &[Dim], late: &[u64], others: &[Vec<Line>]) -> Vec<(u64, bool, u32, u32)> {
+fn row(dims: &[Dim], late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<(u64, bool, u32, u32)> {
     let groups: [(&str, &[u32]); 2] = [("row", &[0, 1, 2, 3, 4]), ("other", &[5, 6, 7, 8, 9])];
     let workload = job(&two_rows(late, others), &groups);
     of_first(&replay(&workload, &machine(dims)).log, N as u32)
@@ -71,7 +71,7 @@ fn row(dims: &[Dim], late: &[u64], others: &[Vec<Line>]) -> Vec<(u64, bool, u32,
 
 /// Returns messages back and forth between pairs of the other row, and collectives of the whole
 /// row.
-fn others(delays: &[u64], rounds: u64) -> Vec<Vec<Line>> {
+fn others(delays: &[u64], rounds: u64) -> Vec<Vec<TestTraceNode>> {
     let rank = |r: usize| {
         let mut lines = vec![kernel(delays[r])];
         // The pairs are 5-6 and 7-8, and 9 has no partner.
@@ -91,7 +91,7 @@ fn others(delays: &[u64], rounds: u64) -> Vec<Vec<Line>> {
     (0..N).map(rank).collect()
 }
 
-fn idle() -> Vec<Vec<Line>> {
+fn idle() -> Vec<Vec<TestTraceNode>> {
     vec![vec![kernel(0)]; N]
 }
 
@@ -137,7 +137,7 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
 
 /// Returns a kernel, or a collective of all ranks, that depends on some earlier nodes. There are
 /// few distinct times, so that many events are at the same instant.
-fn any_line(before: u64) -> impl Strategy<Value = Line> {
+fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let kernel = (
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),
         0_i64..3,

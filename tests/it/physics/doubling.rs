@@ -1,8 +1,8 @@
 //! Provides a machine file, and tests the effect of doubling one of its numbers.
 
-use super::lines::Line;
-use super::rig::{Log, job};
-use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
+use super::lines::TestTraceNode;
+use super::rig::{ObserverLog, job};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflineEfficiency};
 use chakram::machine::Machine;
 use chakram::workload::Workload;
 use std::collections::BTreeSet;
@@ -50,24 +50,26 @@ capacity = "90 GB"
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(workload, &machine, &options).map_err(|e| e.to_string())?;
-    let (outcome, _) = prepared.run(Log::default()).map_err(|e| e.to_string())?;
+    let (outcome, _) = prepared
+        .run(ObserverLog::default())
+        .map_err(|e| e.to_string())?;
     Ok(outcome.makespan.0)
 }
 
 /// The changed lines of the file, counted from 0.
 #[derive(Default)]
-pub struct Keys(pub BTreeSet<usize>);
+pub struct ChangedFileLines(pub BTreeSet<usize>);
 
 /// Replays `ranks` on the machine file, and again after replacing `old` by `new` in `old => new`.
 /// Expects these makespans; the first may be an error that contains this text.
 #[track_caller]
 pub fn doubled(
-    keys: &mut Keys,
+    keys: &mut ChangedFileLines,
     entry: &str,
-    ranks: &[Vec<Line>],
+    ranks: &[Vec<TestTraceNode>],
     before: Result<u64, &str>,
     after: u64,
 ) {

@@ -2,13 +2,15 @@
 //! or several places. Accesses share links with one another, with messages, and with collectives in
 //! closed form.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::loads::{self, access, load};
-use super::rig::{Dim, Replay, cases, dim, job, machine, replay_with, switched};
+use super::rig::{Dim, ReplayOutcomeAndLog, cases, dim, job, machine, replay_with, switched};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
-use chakram::extend::{EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, OpIndex};
+use chakram::extend::{EventScheduler, LoadStoreTransfer, NetworkBackend, NetworkEvent, OpIndex};
 use chakram::ids::{EndpointId, Npu};
-use chakram::internals::{ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, PortNetwork};
+use chakram::internals::{
+    ContentionFreeNetwork, ExclusiveNetwork, LinkContentionNetwork, PortContentionNetwork,
+};
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
@@ -44,7 +46,7 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
 /// Replays with closed forms and with messages, checks that the results are equal, and returns one
 /// of them.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
+fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayOutcomeAndLog {
     let replay = |stepwise| {
         let options = ReplayOptions::with_changes(|o| {
             o.network = Some(network);
@@ -185,7 +187,7 @@ fn loads_take_closed_forms_back() {
 /// Returns the bytes over the links of four NPUs in kB, with the links' dimension and ends. Also
 /// returns the rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
 fn counted(
-    ranks: &[Vec<Line>],
+    ranks: &[Vec<TestTraceNode>],
     machine: &Machine,
     network: NetworkModel,
 ) -> (Vec<String>, Vec<String>) {
@@ -271,9 +273,9 @@ fn loads_through_a_dimension_are_counted_on_its_links() {
 }
 
 /// Accepts no events, because the end of an access is known at its beginning.
-struct NoEvents;
+struct EventRejectingScheduler;
 
-impl EventScheduler for NoEvents {
+impl EventScheduler for EventRejectingScheduler {
     fn schedule_event(&mut self, _: Time, event: NetworkEvent) {
         panic!("{event:?}");
     }
@@ -321,14 +323,14 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
+        let transfer = LoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
         let alone = path.time_message(transfer.amount);
         let now = Time(1_000_000);
         let taken = [
-            ContentionFreeNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
-            PortNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
-            LinkNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
-            ExclusiveNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
+            ContentionFreeNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
+            PortContentionNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
+            LinkContentionNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
+            ExclusiveNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
         ];
         let off = taken.map(|end| end.unwrap().since(now).0.abs_diff(alone.0));
         prop_assert!(off.into_iter().all(|off| off <= 20), "{off:?} {alone}");
@@ -347,7 +349,7 @@ proptest! {
         calls in prop::collection::vec((0_u64..1_000, 1_u64..60_000), 1..3),
     ) {
         let machine = four(shape, &[("remote_memory", at)]);
-        let mut ranks: Vec<Vec<Line>> = vec![Vec::new(); 4];
+        let mut ranks: Vec<Vec<TestTraceNode>> = vec![Vec::new(); 4];
         for lines in &mut ranks {
             for &(ns, bytes) in &calls {
                 lines.push(kernel(ns).on(0));

@@ -4,7 +4,7 @@
 //! Jobs are random, but every collective depends on the previous collective of its group, and every
 //! node has its own lane. Therefore neither the order of collectives nor lanes have an effect.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};
 use chakram::engine::CommTiming;
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -18,7 +18,7 @@ const RANKS: usize = 4;
 
 /// Describes the next operation of all ranks. Most jobs use only a part of its numbers.
 #[derive(Clone, Debug)]
-struct Item {
+struct OperationOfAllRanks {
     what: u32,
     kind: K,
     root: usize,
@@ -27,13 +27,13 @@ struct Item {
     parts: Vec<(u64, u64, u64, bool, u32)>,
 }
 
-fn item() -> impl Strategy<Value = Item> {
+fn item() -> impl Strategy<Value = OperationOfAllRanks> {
     // There are few distinct values, so that many events are at the same instant.
     let ns = || prop::sample::select(vec![0_u64, 0, 10, 20, 30, 500, 777]);
     let part = (ns(), ns(), ns(), prop::bool::weighted(0.3), 0_u32..8);
     let parts = prop::collection::vec(part, RANKS);
     let kinds = prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec());
-    (0_u32..10, kinds, 0..RANKS, parts).prop_map(|(what, kind, root, parts)| Item {
+    (0_u32..10, kinds, 0..RANKS, parts).prop_map(|(what, kind, root, parts)| OperationOfAllRanks {
         what,
         kind,
         root,
@@ -45,12 +45,12 @@ fn item() -> impl Strategy<Value = Item> {
 const PAIR: &str = "pair";
 
 /// Returns the lines of `n` ranks.
-fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
-    let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0).on(-1)]; n];
+fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
+    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![kernel(0).on(-1)]; n];
     // For each rank, the last collective in the group of all and in the pair.
     let mut last = vec![[None; 2]; n];
     for (tag, item) in (0..).zip(items) {
-        let mut add = |rank: usize, line: Line, group: Option<usize>| {
+        let mut add = |rank: usize, line: TestTraceNode, group: Option<usize>| {
             let (ns, delay, wait, eager, mask) = item.parts[rank];
             let own = &mut ranks[rank];
             let id = own.len() as u64 + 1;
@@ -110,20 +110,20 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
 }
 
 /// A node: its rank and its index in the rank's lines.
-type At = (usize, usize);
+type RankNodePosition = (usize, usize);
 
 /// Returns the nodes of the collective or message of `at`, including `at` itself.
-fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
+fn party(ranks: &[Vec<TestTraceNode>], at: RankNodePosition) -> Vec<RankNodePosition> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();
         ranks.flat_map(|(r, lines)| (0..lines.len()).map(move |i| (r, i)))
     };
-    let line = |(r, i): At| &ranks[r][i];
+    let line = |(r, i): RankNodePosition| &ranks[r][i];
     match line(at).op {
         Op::Collective { group, .. } => {
-            let same = |&other: &At| matches!(line(other).op, Op::Collective { group: g, .. } if g == group);
+            let same = |&other: &RankNodePosition| matches!(line(other).op, Op::Collective { group: g, .. } if g == group);
             // Returns the group's k-th call on each rank.
-            let nth = |other: At| {
+            let nth = |other: RankNodePosition| {
                 nodes()
                     .filter(same)
                     .filter(|o| o.0 == other.0 && o.1 < other.1)
@@ -136,8 +136,7 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
                 .collect()
         }
         Op::Message { tag, .. } => {
-            let same =
-                |&other: &At| matches!(line(other).op, Op::Message { tag: t, .. } if t == tag);
+            let same = |&other: &RankNodePosition| matches!(line(other).op, Op::Message { tag: t, .. } if t == tag);
             nodes().filter(same).collect()
         }
         _ => vec![at],
@@ -145,10 +144,10 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
 }
 
 /// Returns the end of every node, in ns.
-fn ends(ranks: &[Vec<Line>], release: &[u64], comm: CommTiming) -> Vec<Vec<u64>> {
+fn ends(ranks: &[Vec<TestTraceNode>], release: &[u64], comm: CommTiming) -> Vec<Vec<u64>> {
     let shape = || ranks.iter().map(|lines| vec![0_u64; lines.len()]).collect();
     let (mut starts, mut ends): (Vec<Vec<u64>>, Vec<Vec<u64>>) = (shape(), shape());
-    let nodes: Vec<At> = ranks
+    let nodes: Vec<RankNodePosition> = ranks
         .iter()
         .enumerate()
         .flat_map(|(r, lines)| (0..lines.len()).map(move |i| (r, i)))
@@ -207,13 +206,13 @@ proptest! {
         builder.declare_groups([(PAIR.to_owned(), vec![0, n as u32 - 1])].into());
         let workload = builder.finish_workload(Some(n as u32), MissingRankPolicy::Refuse).unwrap();
         let machine = machine(&[dim(DimensionShape::Ring, n as u32, Ring)]);
-        let communicates = |line: &Line| !matches!(line.op, Op::Compute { .. });
+        let communicates = |line: &TestTraceNode| !matches!(line.op, Op::Compute { .. });
         let all = ranks.iter().flatten().filter(|line| communicates(line));
         // Without any recorded time the replay is an error; another test checks this.
         prop_assume!(all.clone().count() == 0 || all.clone().any(|line| line.ns + line.wait_ns > 0));
-        let world = |line: &&Line| matches!(line.op, Op::Collective { group: GroupName::World, .. });
-        let pair = |line: &&Line| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });
-        let calls = |of: &dyn Fn(&&Line) -> bool| ranks[0].iter().filter(|line| of(line)).count();
+        let world = |line: &&TestTraceNode| matches!(line.op, Op::Collective { group: GroupName::World, .. });
+        let pair = |line: &&TestTraceNode| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });
+        let calls = |of: &dyn Fn(&&TestTraceNode) -> bool| ranks[0].iter().filter(|line| of(line)).count();
         for comm in [CommTiming::Recorded, CommTiming::Captured] {
             let replay = replay_with(&workload, &machine, &priced(comm));
             for (r, want) in ends(&ranks, &release, comm).iter().enumerate() {

@@ -6,7 +6,7 @@ use super::pipeline::{dims, job, pipeline, switch};
 use super::rig::{self, cases, machine, replay, replay_with, stepwise};
 use crate::commands::chakram;
 use chakram::engine::NetworkModel;
-use chakram::machine::{InterDimensionPolicy, IntraDimensionPolicy, Machine};
+use chakram::machine::{DimensionVisitOrder, Machine, WaitingChunkPriority};
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ proptest! {
     #[test]
     fn chunks_that_make_loads_equal_agree(
         dims in dims(),
-        intra in prop::sample::select(IntraDimensionPolicy::ALL.map(|(intra, _)| intra).to_vec()),
+        intra in prop::sample::select(WaitingChunkPriority::ALL.map(|(intra, _)| intra).to_vec()),
         chunks in 1_u32..20,
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         bytes in 1_u64..1_000_000,
@@ -28,13 +28,13 @@ proptest! {
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let workload = job(kind, bytes, npus, 0);
         let of = |inter| machine(&dims).with_chunking(pipeline(chunks, 1, inter, intra));
-        let closed = replay(&workload, &of(InterDimensionPolicy::ThemisFlex));
+        let closed = replay(&workload, &of(DimensionVisitOrder::ThemisFlex));
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
-        let stepped = replay_with(&workload, &of(InterDimensionPolicy::ThemisFlex), &stepwise());
+        let stepped = replay_with(&workload, &of(DimensionVisitOrder::ThemisFlex), &stepwise());
         prop_assert_eq!(stepped.outcome.stepwise, 1);
         prop_assert_eq!(closed.ps(), stepped.ps());
         if dims.len() == 1 {
-            prop_assert_eq!(&stepped, &replay_with(&workload, &of(InterDimensionPolicy::Ascending), &stepwise()));
+            prop_assert_eq!(&stepped, &replay_with(&workload, &of(DimensionVisitOrder::Ascending), &stepwise()));
         }
     }
 }
@@ -44,8 +44,8 @@ fn two() -> Machine {
     let pipeline = pipeline(
         2,
         1,
-        InterDimensionPolicy::ThemisFlex,
-        IntraDimensionPolicy::Fifo,
+        DimensionVisitOrder::ThemisFlex,
+        WaitingChunkPriority::Fifo,
     );
     machine(&[switch(4, 10), switch(2, 40)]).with_chunking(pipeline)
 }
@@ -141,7 +141,7 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
         let machine = Machine::parse(&figure_9a(name), name).unwrap();
         assert_eq!(
             machine.chunking_settings().inter,
-            InterDimensionPolicy::ThemisFlex
+            DimensionVisitOrder::ThemisFlex
         );
         let found = replay(&job(K::AllReduce, 1_000_000_000, 512, 0), &machine);
         assert_eq!(found.outcome.closed, 1);

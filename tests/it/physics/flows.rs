@@ -1,6 +1,6 @@
 //! Messages that are sent at given times, each on its own lane.
 
-use super::lines::{Line, kernel, receive, send};
+use super::lines::{TestTraceNode, kernel, receive, send};
 use super::rig::{Dim, job, over, replay_with};
 use chakram::engine::NetworkModel;
 use chakram::machine::Machine;
@@ -30,11 +30,11 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
 /// and has arrived.
 pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
     let npus = machine.topology().npu_count();
-    let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
+    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![kernel(0)]; npus as usize];
     let ids: Vec<_> = (0..)
         .zip(flows)
         .map(|(tag, flow)| {
-            let mut add = |rank: u32, line: Line| {
+            let mut add = |rank: u32, line: TestTraceNode| {
                 let lines = &mut ranks[rank as usize];
                 lines.push(line.tag(tag).on(i64::from(tag)));
                 (rank, lines.len() as u32)

@@ -1,11 +1,11 @@
 //! Tests closed forms with contending operations. A closed form is used, or is replaced by a
 //! simulation when another operation touches it, and always gives the same result as messages.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Dim, Replay, dim, job, machine, replay_with};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay_with};
 use crate::corpus::is_whole;
 use chakram::engine::{NetworkModel, ReplayOptions};
-use chakram::machine::{ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy, Machine};
+use chakram::machine::{ChunkingSettings, CollectiveAlgorithm, DimensionVisitOrder, Machine};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
@@ -19,7 +19,7 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
 }
 
 /// Returns completions and their times, in an order independent of the engine's.
-fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
+fn events(replay: &ReplayOutcomeAndLog) -> Vec<(u64, bool, u32, u32)> {
     let mut events = replay.log.events.clone();
     events.sort_unstable();
     events
@@ -28,7 +28,12 @@ fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
 /// Returns a replay with closed forms, after checking that its result equals the result without
 /// closed forms.
 #[track_caller]
-pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what: &str) -> Replay {
+pub fn both(
+    workload: &Workload,
+    machine: &Machine,
+    network: NetworkModel,
+    what: &str,
+) -> ReplayOutcomeAndLog {
     let folded = replay_with(workload, machine, &options(network, false));
     let stepped = replay_with(workload, machine, &options(network, true));
     let (a, b) = (events(&folded), events(&stepped));
@@ -48,7 +53,7 @@ fn four() -> Machine {
     machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)])
 }
 
-fn all_reduce() -> Line {
+fn all_reduce() -> TestTraceNode {
     call(K::AllReduce, 40_000)
 }
 
@@ -90,7 +95,8 @@ fn a_message_unfolds_what_it_touches() {
         };
         let early = run(2300);
         assert_eq!((early.outcome.closed, early.outcome.unfolded), (0, 1));
-        let end = |replay: &Replay| -> Vec<_> { (0..4).map(|r| replay.end(r, 1)).collect() };
+        let end =
+            |replay: &ReplayOutcomeAndLog| -> Vec<_> { (0..4).map(|r| replay.end(r, 1)).collect() };
         assert_eq!(end(&early), [ALONE; 4]);
         assert_eq!(
             end(&run(2350)),
@@ -222,7 +228,7 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
     let npus: u32 = dims.iter().map(|d| d.size).product();
     let pipeline = ChunkingSettings {
         chunks: NonZeroU32::new(dice.one(&[1, 1, 3])),
-        inter: dice.one(&InterDimensionPolicy::ALL).0,
+        inter: dice.one(&DimensionVisitOrder::ALL).0,
         ..ChunkingSettings::default()
     };
     let machine = machine(&dims).with_chunking(pipeline);

@@ -4,8 +4,8 @@
 //! ring), and outside is a switch of 3 (40 ps/B and 1,000 ns per link, algorithm direct). NPU n is
 //! at (n mod 4, n / 4).
 
-use super::lines::{Line, call, kernel};
-use super::rig::{Dim, Replay, dim, job, machine, replay};
+use super::lines::{TestTraceNode, call, kernel};
+use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -22,7 +22,7 @@ pub fn four_by_three() -> [Dim; 2] {
 
 /// Returns the lines of 12 ranks, and the members. The ranks in `members` run `node` as the group
 /// "g".
-pub fn among(members: &[u32], node: &Line) -> (Vec<Vec<Line>>, Vec<u32>) {
+pub fn among(members: &[u32], node: &TestTraceNode) -> (Vec<Vec<TestTraceNode>>, Vec<u32>) {
     let mut ranks = vec![vec![kernel(0)]; 12];
     for &member in members {
         ranks[member as usize] = vec![node.clone().group("g")];
@@ -30,7 +30,7 @@ pub fn among(members: &[u32], node: &Line) -> (Vec<Vec<Line>>, Vec<u32>) {
     (ranks, members.to_vec())
 }
 
-fn run(members: &[u32], node: Line) -> Replay {
+fn run(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog {
     let (ranks, members) = among(members, &node);
     replay(&job(&ranks, &[("g", &members)]), &machine(&four_by_three()))
 }

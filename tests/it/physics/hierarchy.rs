@@ -3,7 +3,7 @@
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
-use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
@@ -23,7 +23,7 @@ fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
-    let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
+    let workload = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options))
         .unwrap()
         .build_workload()
         .unwrap();

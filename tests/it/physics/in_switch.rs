@@ -1,7 +1,7 @@
 //! Tests loads that switches gather and stores that switches reduce, from traces: their times, and
 //! rejected jobs.
 
-use super::lines::{Line, kernel, line};
+use super::lines::{TestTraceNode, kernel, line};
 use super::rig::{job, replay};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
@@ -49,7 +49,7 @@ chunk = "20 kB""#,
     )
 }
 
-fn access(store: bool, bytes: u64, in_switch: bool) -> Line {
+fn access(store: bool, bytes: u64, in_switch: bool) -> TestTraceNode {
     line(Op::Memory {
         store,
         place: MemoryLocation::Remote,
@@ -75,7 +75,7 @@ fn every_npu_gets_the_bytes_of_all() {
 }
 
 #[track_caller]
-fn refused(ranks: &[Vec<Line>], machine: &Machine, pieces: &[&str]) {
+fn refused(ranks: &[Vec<TestTraceNode>], machine: &Machine, pieces: &[&str]) {
     let workload = job(ranks, &[]);
     let error = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap_err();
     let error = error.to_string();

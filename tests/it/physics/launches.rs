@@ -1,12 +1,13 @@
 //! Tests launches and feeds: repeated steps, jobs that share a machine, requests over time, and
 //! core arrays that choose the next job.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    CompiledReplay, FeedRequests, InstanceId, JobTimes, Launch, LaunchFeed, LaunchKernelDurations,
-    LaunchRecord, NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
-    ReplayOptions, SettingChoice, SingleLaunch, TimedLaunches, run_launches,
+    CompiledReplay, EnumeratedSetting, FeedRequestBuffer, InstanceId, LanelessProcessorModel,
+    LaunchDurationSource, LaunchFeed, LaunchRecord, LaunchRequest, NetworkModel, ProcessorJobTimes,
+    ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions, SingleLaunchFeed,
+    TimedLaunchFeed, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -44,7 +45,12 @@ impl Observer for LaunchLog {
     fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
         self.ended.push((launch.serial.0, now.0));
     }
-    fn on_kernel_scheduled(&mut self, _: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(
+        &mut self,
+        _: Time,
+        job: &ProcessorKernelJob,
+        times: &ProcessorJobTimes,
+    ) {
         self.occupied.push((job.tag, times.start.0, times.end.0));
     }
 }
@@ -81,7 +87,7 @@ fn steps_overlap_where_their_dependencies_allow() {
     let models = NetworkModel::CHOICES.iter().map(|(network, ..)| *network);
     for network in models.filter(|one| *one != NetworkModel::Exclusive) {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
-        let mut feed = RepeatedLaunch::new(0, 3);
+        let mut feed = RepeatedLaunchFeed::new(0, 3);
         let mut log = LaunchLog::default();
         let outcome = run_launches(&[program], &mut [&mut feed], None, &mut log).unwrap();
         assert_eq!(outcome.makespan, Span(602 * NS));
@@ -113,7 +119,7 @@ fn steps_that_end_together_follow_one_another() {
                 (o.network, o.stepwise) = (Some(network), stepwise);
             });
             let once = program.run(()).unwrap().0;
-            let mut feed = RepeatedLaunch::new(0, 3);
+            let mut feed = RepeatedLaunchFeed::new(0, 3);
             let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ()).unwrap();
             assert_eq!(outcome.makespan.0, 3 * once.makespan.0);
             assert_eq!(outcome.closed, 3 * once.closed);
@@ -137,7 +143,10 @@ fn jobs_that_share_a_port_wait_for_one_another() {
         let program = || compiled(&workload, &machine, |o| o.network = Some(network));
         assert_eq!(program().run(()).unwrap().0.makespan, Span(520 * NS));
         let programs = [program(), program()];
-        let (mut first, mut second) = (SingleLaunch::of_program(0), SingleLaunch::of_program(1));
+        let (mut first, mut second) = (
+            SingleLaunchFeed::of_program(0),
+            SingleLaunchFeed::of_program(1),
+        );
         let mut log = LaunchLog::default();
         run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
         let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
@@ -174,7 +183,10 @@ fn jobs_that_share_a_link_wait_for_one_another() {
         for (program, alone) in programs.iter().zip(alone) {
             assert_eq!(program.run(()).unwrap().0.makespan, Span(alone * NS));
         }
-        let (mut first, mut second) = (SingleLaunch::of_program(0), SingleLaunch::of_program(1));
+        let (mut first, mut second) = (
+            SingleLaunchFeed::of_program(0),
+            SingleLaunchFeed::of_program(1),
+        );
         let mut log = LaunchLog::default();
         run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
         let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
@@ -202,12 +214,12 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedRequests) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedRequestBuffer) {
             self.0 = true;
             for program in [0, 1] {
-                queue.begin_launch(Launch {
+                queue.begin_launch(LaunchRequest {
                     program,
-                    ..Launch::default()
+                    ..LaunchRequest::default()
                 });
             }
         }
@@ -245,18 +257,18 @@ impl LaunchFeed for Requests {
     fn wake_at(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
         while let Some((_, service)) = self.waiting.pop_if(|(at, _)| *at <= now) {
-            queue.begin_launch(Launch {
+            queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: self.launched,
-                prices: LaunchKernelDurations::ByClass(Arc::new([Some(service)])),
-                ..Launch::default()
+                prices: LaunchDurationSource::ByClass(Arc::new([Some(service)])),
+                ..LaunchRequest::default()
             });
             self.launched += 1;
         }
     }
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut FeedRequests) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut FeedRequestBuffer) {
         assert_eq!(
             ended.tag,
             self.ends.len() as u64,
@@ -311,20 +323,20 @@ fn requests_at_random_times_follow_lindley() {
 
 /// Each NPU has one server, which takes the shortest waiting job when the previous job has ended.
 #[derive(Default)]
-struct ShortestFirst {
-    waiting: Vec<ProcessorJob>,
+struct ShortestJobFirstServer {
+    waiting: Vec<ProcessorKernelJob>,
     busy: bool,
 }
 
-impl ShortestFirst {
-    fn next(&mut self, now: Time, started: &mut Vec<JobTimes>) {
+impl ShortestJobFirstServer {
+    fn next(&mut self, now: Time, started: &mut Vec<ProcessorJobTimes>) {
         let waiting = self.waiting.iter().enumerate();
         let Some((place, _)) = waiting.min_by_key(|(_, job)| (job.price, job.launch)) else {
             return;
         };
         let job = self.waiting.remove(place);
         self.busy = true;
-        started.push(JobTimes {
+        started.push(ProcessorJobTimes {
             token: job.token,
             start: now,
             end: now + job.price,
@@ -332,18 +344,18 @@ impl ShortestFirst {
     }
 }
 
-impl ProcessorModel for ShortestFirst {
+impl LanelessProcessorModel for ShortestJobFirstServer {
     fn serves_program(&self, npu: Npu, _: u32) -> bool {
         npu == Npu(1)
     }
-    fn submit_job(&mut self, _: Time, job: &ProcessorJob, _: &mut Vec<JobTimes>) {
+    fn submit_job(&mut self, _: Time, job: &ProcessorKernelJob, _: &mut Vec<ProcessorJobTimes>) {
         assert_eq!((job.npu, job.feed, job.program), (Npu(1), 0, 0));
         self.waiting.push(*job);
     }
-    fn on_job_ended(&mut self, _: Time, _: &ProcessorJob, _: &mut Vec<JobTimes>) {
+    fn on_job_ended(&mut self, _: Time, _: &ProcessorKernelJob, _: &mut Vec<ProcessorJobTimes>) {
         self.busy = false;
     }
-    fn settle_instant(&mut self, now: Time, started: &mut Vec<JobTimes>) {
+    fn settle_instant(&mut self, now: Time, started: &mut Vec<ProcessorJobTimes>) {
         if !self.busy {
             self.next(now, started);
         }
@@ -356,7 +368,7 @@ impl ProcessorModel for ShortestFirst {
 /// 10-13), then launch 0 (13-18).
 #[test]
 fn a_processor_chooses_at_the_borders_of_jobs() {
-    let line: Vec<Line> = vec![kernel(1), kernel(1).after(&[1])];
+    let line: Vec<TestTraceNode> = vec![kernel(1), kernel(1).after(&[1])];
     let workload = job(&[line], &[]);
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
@@ -365,18 +377,18 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
         fn wake_at(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedRequests) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedRequestBuffer) {
             let price = Some(Span::from_us([5, 3, 1][self.0 as usize]));
-            queue.begin_launch(Launch {
+            queue.begin_launch(LaunchRequest {
                 tag: self.0,
                 npu: Some(Npu(1)),
-                prices: LaunchKernelDurations::ByClass(Arc::new([price, price])),
-                ..Launch::default()
+                prices: LaunchDurationSource::ByClass(Arc::new([price, price])),
+                ..LaunchRequest::default()
             });
             self.0 += 1;
         }
     }
-    let (mut log, mut server) = (LaunchLog::default(), ShortestFirst::default());
+    let (mut log, mut server) = (LaunchLog::default(), ShortestJobFirstServer::default());
     let feeds: &mut [&mut dyn LaunchFeed] = &mut [&mut Three(0)];
     run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
     let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
@@ -405,22 +417,27 @@ fn stuck_launches_are_named() {
     let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
-    struct Half(bool);
-    impl LaunchFeed for Half {
+    struct HalfReleasedFeed(bool);
+    impl LaunchFeed for HalfReleasedFeed {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedRequests) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedRequestBuffer) {
             self.0 = true;
-            queue.begin_launch(Launch::default());
-            let half = queue.begin_launch(Launch {
-                release: chakram::engine::LaunchRelease::ByRank,
-                ..Launch::default()
+            queue.begin_launch(LaunchRequest::default());
+            let half = queue.begin_launch(LaunchRequest {
+                release: chakram::engine::RankReleaseMode::ByRank,
+                ..LaunchRequest::default()
             });
             queue.release_rank(half, chakram::ids::Rank(1));
         }
     }
-    let found = run_launches(&[program], &mut [&mut Half(false)], None, &mut ());
+    let found = run_launches(
+        &[program],
+        &mut [&mut HalfReleasedFeed(false)],
+        None,
+        &mut (),
+    );
     let Err(ReplayError::Stuck(stuck)) = found else {
         panic!("expected to be stuck: {found:?}");
     };
@@ -441,7 +458,7 @@ fn launches_at_given_times() {
     let at = |npu: u32| compiled(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));
     let times = || vec![Time(30 * NS), Time(0), Time(15 * NS), Time(16 * NS)];
     let mut log = LaunchLog::default();
-    let mut feed = TimedLaunches::new(0, times());
+    let mut feed = TimedLaunchFeed::new(0, times());
     run_launches(&[at(0)], &mut [&mut feed], None, &mut log).unwrap();
     // The launch at 16 waits for the launch at 15, which ends at 25. The launch at 30 waits until
     // 35.
@@ -450,8 +467,8 @@ fn launches_at_given_times() {
     let mut beside = LaunchLog::default();
     let programs = [at(0), at(1)];
     let mut feeds = (
-        TimedLaunches::new(0, times()),
-        TimedLaunches::new(1, times()),
+        TimedLaunchFeed::new(0, times()),
+        TimedLaunchFeed::new(1, times()),
     );
     run_launches(
         &programs,

@@ -24,18 +24,19 @@
 //! are Graham's anomalies of list schedules (1969): a schedule with less work or less contention
 //! may end later.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{self, Dim, Replay, job, machine_of, replay_with};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{self, Dim, ReplayOutcomeAndLog, job, machine_of, replay_with};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
-    DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
+    DeliveryNotice, EventScheduler, LineSendPattern, NetworkBackend, NetworkEvent, NetworkMessage,
     OpIndex, PortRange,
 };
 use chakram::ids::Npu;
 use chakram::internals::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
+    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
+    PortContentionNetwork,
 };
-use chakram::machine::{AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, Machine};
+use chakram::machine::{ChunkingSettings, CollectiveAlgorithm, DimensionAlgorithmChoice, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, SwitchingMode, Topology};
 use chakram::trace::{CollectiveKind, Op};
@@ -45,9 +46,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 /// The SplitMix64 generator.
-struct Draw(u64);
+struct SplitMixRandom(u64);
 
-impl Draw {
+impl SplitMixRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
@@ -75,7 +76,7 @@ impl Draw {
 }
 
 /// Returns one to three dimensions with at most 16 NPUs.
-fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
+fn machine(draw: &mut SplitMixRandom) -> (Vec<Dim>, Machine) {
     let mut dims = Vec::new();
     let mut npus = 1;
     for _ in 0..1 + draw.below(3) {
@@ -92,7 +93,9 @@ fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
             algorithm: draw.one(&CollectiveAlgorithm::ALL).0,
         });
     }
-    let choices = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
+    let choices = dims
+        .iter()
+        .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
     let switching = draw.one(&[
         SwitchingMode::IDEAL,
         SwitchingMode::CutThrough {
@@ -113,7 +116,7 @@ const BYTES: [u64; 5] = [1, 5_000, 40_000, 1_000_000, 8_000_000];
 /// Names of the groups that a job declares.
 const GROUPS: [&str; 2] = ["1", "2"];
 
-fn called(draw: &mut Draw, group: usize, members: &[u32]) -> Line {
+fn called(draw: &mut SplitMixRandom, group: usize, members: &[u32]) -> TestTraceNode {
     let kind = draw.one(&CollectiveKind::ALL).0;
     let line = call(kind, draw.one(&BYTES)).group(GROUPS[group]);
     match kind.has_root() {
@@ -124,12 +127,12 @@ fn called(draw: &mut Draw, group: usize, members: &[u32]) -> Line {
 
 /// A random job whose nodes run one after another on each rank, except for receives that are posted early.
 struct RandomJob {
-    ranks: Vec<Vec<Line>>,
+    ranks: Vec<Vec<TestTraceNode>>,
     groups: Vec<Vec<u32>>,
 }
 
 impl RandomJob {
-    fn new(draw: &mut Draw, ranks: u32, steps: usize) -> Self {
+    fn new(draw: &mut SplitMixRandom, ranks: u32, steps: usize) -> Self {
         let groups = (0..2)
             .map(|_| {
                 let count = 2 + draw.below(ranks as usize - 1);
@@ -143,7 +146,7 @@ impl RandomJob {
         // The last node of each rank's chain, and receives on which no node depends so far.
         let mut last: Vec<Vec<u64>> = vec![Vec::new(); ranks as usize];
         for _ in 0..steps {
-            let mut add = |rank: u32, line: Line, early: bool| {
+            let mut add = |rank: u32, line: TestTraceNode, early: bool| {
                 let lines = &mut job.ranks[rank as usize];
                 let before = &mut last[rank as usize];
                 let id = lines.len() as u64 + 1;
@@ -216,16 +219,16 @@ const MODELS: [NetworkModel; 5] = [
 
 /// Identity of a message: its sender, the index of its operation among the sender's operations, its
 /// turn at its receiver, and the number of earlier messages with the same values.
-type MessageName = (Npu, u32, (u32, u64), u32);
+type MessageIdentity = (Npu, u32, (u32, u64), u32);
 
 /// A side of a port: the NPU, the dimension, the side of the NPU, and `true` for the sending direction.
 type PortSide = (Npu, usize, u32, bool);
 
 /// For each port, the order of each operation's messages.
-type PortOrder = BTreeMap<PortSide, BTreeSet<Vec<MessageName>>>;
+type MessageOrderByPort = BTreeMap<PortSide, BTreeSet<Vec<MessageIdentity>>>;
 
 /// A network that records the ports that each message passes.
-struct NotedNetwork<'a, N> {
+struct PortRecordingNetwork<'a, N> {
     network: N,
     topology: &'a Topology,
     /// The operation that opened each range of ports.
@@ -236,11 +239,11 @@ struct NotedNetwork<'a, N> {
     last: BTreeMap<Npu, (u32, u32)>,
     counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
     /// For each op, the message in flight, its receiver and its operation.
-    in_flight: BTreeMap<OpIndex, (MessageName, Npu, u32)>,
-    passed: BTreeMap<(PortSide, u32), Vec<MessageName>>,
+    in_flight: BTreeMap<OpIndex, (MessageIdentity, Npu, u32)>,
+    passed: BTreeMap<(PortSide, u32), Vec<MessageIdentity>>,
 }
 
-impl<'a, N> NotedNetwork<'a, N> {
+impl<'a, N> PortRecordingNetwork<'a, N> {
     fn new(network: N, topology: &'a Topology) -> Self {
         Self {
             network,
@@ -255,8 +258,8 @@ impl<'a, N> NotedNetwork<'a, N> {
         }
     }
 
-    fn order(self) -> PortOrder {
-        let mut order = PortOrder::new();
+    fn order(self) -> MessageOrderByPort {
+        let mut order = MessageOrderByPort::new();
         for ((side, _), messages) in self.passed {
             order.entry(side).or_default().insert(messages);
         }
@@ -264,7 +267,7 @@ impl<'a, N> NotedNetwork<'a, N> {
     }
 }
 
-impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
+impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
     const NAME: &'static str = N::NAME;
     const SHARED: bool = N::SHARED;
 
@@ -313,7 +316,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
         self.network.submit_message(now, message, agenda);
     }
 
-    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool {
         self.network.is_conflict_free(dimension, members, pattern)
     }
 
@@ -339,13 +342,17 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
 }
 
 /// Returns the order of messages at ports under `model` with simulated messages, and the makespan.
-fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (PortOrder, u64) {
+fn port_order(
+    workload: &Workload,
+    machine: &Machine,
+    model: NetworkModel,
+) -> (MessageOrderByPort, u64) {
     fn run<N: NetworkBackend>(
         prepared: &CompiledReplay<'_>,
         topology: &Topology,
         network: N,
-    ) -> (PortOrder, u64) {
-        let mut noted = NotedNetwork::new(network, topology);
+    ) -> (MessageOrderByPort, u64) {
+        let mut noted = PortRecordingNetwork::new(network, topology);
         let outcome = prepared.run_on_network(&mut (), &mut noted).unwrap();
         (noted.order(), outcome.makespan.0)
     }
@@ -353,8 +360,8 @@ fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (P
     let t = machine.topology();
     match model {
         NetworkModel::ContentionFree => run(&of, t, ContentionFreeNetwork::new(t)),
-        NetworkModel::Ports => run(&of, t, PortNetwork::new(t)),
-        NetworkModel::Links => run(&of, t, LinkNetwork::new(t)),
+        NetworkModel::Ports => run(&of, t, PortContentionNetwork::new(t)),
+        NetworkModel::Links => run(&of, t, LinkContentionNetwork::new(t)),
         NetworkModel::Exclusive => run(&of, t, ExclusiveNetwork::new(t)),
         NetworkModel::FairSharing => run(&of, t, FairSharingNetwork::new(t).unwrap()),
     }
@@ -365,7 +372,7 @@ fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (P
 /// change. If messages of several chunks or operations meet, ports may serve them in another order
 /// and end earlier. In 10,000 single operations and 10,000 jobs, they end earlier by at most a
 /// third.
-fn least(free: u64, found: &Replay, may_reorder: bool) -> u64 {
+fn least(free: u64, found: &ReplayOutcomeAndLog, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
     least.saturating_sub(rounding)
@@ -449,7 +456,7 @@ fn dims_text(dims: &[Dim]) -> String {
 
 /// Returns one collective of any group, or one message.
 fn single(seed: u64) -> Vec<String> {
-    let mut draw = Draw(seed);
+    let mut draw = SplitMixRandom(seed);
     let (dims, machine) = machine(&mut draw);
     let npus = machine.topology().npu_count();
     let count = 2 + draw.below(npus as usize - 1);
@@ -478,7 +485,7 @@ fn single(seed: u64) -> Vec<String> {
 
 /// Returns a job of several operations, in the same order under every model.
 fn to_ordered_bits(seed: u64) -> Vec<String> {
-    let mut draw = Draw(seed);
+    let mut draw = SplitMixRandom(seed);
     let (dims, machine) = machine(&mut draw);
     let steps = 2 + draw.below(12);
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
@@ -500,7 +507,7 @@ type RankNode = (u32, u32);
 
 /// Returns the attribution of each rank's time, computed only from the issue and the end of its
 /// nodes.
-fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
+fn swept(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<Parts> {
     let events = &replay.log.events;
     let mut times: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
     for &(at, completed, rank, node) in events {
@@ -592,7 +599,7 @@ fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
 
 /// Compares the parts of every NPU's time with the sweep.
 fn attributed(seed: u64) -> Vec<String> {
-    let mut draw = Draw(seed);
+    let mut draw = SplitMixRandom(seed);
     let (_, machine) = machine(&mut draw);
     let steps = 2 + draw.below(14);
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
@@ -669,7 +676,7 @@ fn a_message_waits_for_its_segment_in_every_model() {
     };
     let machine = machine_of(
         &[ring],
-        vec![AlgorithmChoice::Named(ring.algorithm)],
+        vec![DimensionAlgorithmChoice::Named(ring.algorithm)],
         segment,
     );
     let mut ranks = vec![vec![kernel(0)]; 4];

@@ -4,7 +4,7 @@ use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, Op};
 
 /// A node of a trace. The node's id is its position in the trace, from 1.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct TestTraceNode {
     pub op: Op<'static>,
     pub shape: Option<KernelShape>,
     pub lane: Option<i64>,
@@ -17,8 +17,8 @@ pub struct Line {
     pub after: Vec<u64>,
 }
 
-pub fn line(op: Op<'static>) -> Line {
-    Line {
+pub fn line(op: Op<'static>) -> TestTraceNode {
+    TestTraceNode {
         op,
         shape: None,
         lane: None,
@@ -32,29 +32,29 @@ pub fn line(op: Op<'static>) -> Line {
 }
 
 /// Returns a kernel with a recorded duration of `ns`.
-pub fn kernel(ns: u64) -> Line {
+pub fn kernel(ns: u64) -> TestTraceNode {
     let op = Op::Compute {
         flops: 0,
         bytes: 0,
         dtype: None,
     };
-    Line { ns, ..line(op) }
+    TestTraceNode { ns, ..line(op) }
 }
 
 /// Returns a kernel in BF16 with this shape.
-pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> Line {
+pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> TestTraceNode {
     let op = Op::Compute {
         flops,
         bytes,
         dtype: Some(Dtype::Bf16),
     };
-    Line {
+    TestTraceNode {
         shape: Some(shape),
         ..line(op)
     }
 }
 
-fn message(receive: bool, peer: u32, bytes: u64) -> Line {
+fn message(receive: bool, peer: u32, bytes: u64) -> TestTraceNode {
     line(Op::Message {
         receive,
         peer,
@@ -65,16 +65,16 @@ fn message(receive: bool, peer: u32, bytes: u64) -> Line {
     })
 }
 
-pub fn send(peer: u32, bytes: u64) -> Line {
+pub fn send(peer: u32, bytes: u64) -> TestTraceNode {
     message(false, peer, bytes)
 }
 
-pub fn receive(peer: u32, bytes: u64) -> Line {
+pub fn receive(peer: u32, bytes: u64) -> TestTraceNode {
     message(true, peer, bytes)
 }
 
 /// Returns a collective of all ranks. If it has a root, the root is rank 0.
-pub fn call(kind: CollectiveKind, bytes: u64) -> Line {
+pub fn call(kind: CollectiveKind, bytes: u64) -> TestTraceNode {
     line(Op::Collective {
         kind,
         bytes,
@@ -85,7 +85,7 @@ pub fn call(kind: CollectiveKind, bytes: u64) -> Line {
     })
 }
 
-impl Line {
+impl TestTraceNode {
     pub fn after(mut self, ids: &[u64]) -> Self {
         self.after = ids.to_vec();
         self

@@ -277,14 +277,16 @@ enum Pattern {
 }
 
 #[derive(Clone, Debug)]
-struct Traffic {
+struct RandomFlowTraffic {
     dims: Vec<Dim>,
     segment: Option<u64>,
     flows: Vec<Flow>,
 }
 
 /// Returns traffic over these shapes.
-fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value = Traffic> {
+fn traffic(
+    shapes: &'static [&'static [DimensionShape]],
+) -> impl Strategy<Value = RandomFlowTraffic> {
     let pattern = prop::sample::select(vec![Pattern::Permutation, Pattern::Incast, Pattern::Any]);
     let drawn = prop::collection::vec((0..3000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40);
     let dims = prop::collection::vec(any_dim(5), 3);
@@ -324,7 +326,7 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
                 let ns = if together { 0 } else { ns };
                 (from != to).then_some(flow(ns, from, to, bytes))
             });
-            Traffic {
+            RandomFlowTraffic {
                 flows: flows.collect(),
                 dims,
                 segment,
@@ -358,7 +360,7 @@ proptest! {
     /// consist of whole segments here, and the allowed difference is 0.
     #[test]
     fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
-        let Traffic { dims, segment, flows } = &traffic;
+        let RandomFlowTraffic { dims, segment, flows } = &traffic;
         let machine = switched(dims, by(*segment));
         let expected = trains::arrivals(dims, *segment, flows);
         prop_assert_eq!(arrivals(&machine, Links, flows), expected);
@@ -368,7 +370,7 @@ proptest! {
     /// full packet, once on each link that is faster than an earlier link.
     #[test]
     fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic(SHAPES), odd in bytes()) {
-        let Traffic { dims, segment, .. } = &traffic;
+        let RandomFlowTraffic { dims, segment, .. } = &traffic;
         let machine = switched(dims, by(*segment));
         let flows = [flow(0, 0, npus(dims) - 1, odd)];
         let trains = arrivals(&machine, Links, &flows)[0];

@@ -1,16 +1,20 @@
 //! Creates loads from and stores to memory outside the NPU, and one-dimensional machines with
 //! memories.
 
-use super::lines::{Line, line};
+use super::lines::{TestTraceNode, line};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
 /// The dimension `d`: its shape, its bytes per second, its ns of latency, and its algorithm.
-pub type OneDimension<'a> = (&'a str, u64, u64, &'a str);
+pub type DimensionParameters<'a> = (&'a str, u64, u64, &'a str);
 
 /// Returns a machine of `npus` NPUs along one dimension. Each entry of `memories` is a table: its
 /// name, and its keys except the capacity.
-pub fn machine(npus: u32, dimension: OneDimension<'_>, memories: &[(&str, &str)]) -> Machine {
+pub fn machine(
+    npus: u32,
+    dimension: DimensionParameters<'_>,
+    memories: &[(&str, &str)],
+) -> Machine {
     let tables = memories.iter();
     let tables: String = tables
         .map(|(table, keys)| format!("[{table}]\ncapacity = \"1 TB\"\n{keys}\n"))
@@ -38,7 +42,7 @@ algorithm = "{algorithm}"
 }
 
 /// Returns a load from or store to `place`.
-pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
+pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> TestTraceNode {
     line(Op::Memory {
         store,
         place,
@@ -48,6 +52,6 @@ pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
 }
 
 /// Returns a load from the unnamed memory outside the NPU.
-pub fn load(bytes: u64) -> Line {
+pub fn load(bytes: u64) -> TestTraceNode {
     access(MemoryLocation::Remote, false, bytes)
 }

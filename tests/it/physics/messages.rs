@@ -3,7 +3,7 @@
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
-use chakram::generate::{GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, P2pPattern, TrafficPattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 
@@ -17,7 +17,7 @@ fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u
         count,
         ..P2pPattern::new(traffic, bytes, ranks)
     };
-    let workload = GeneratedJob::new(WorkloadPattern::P2p(options))
+    let workload = CheckedWorkloadPattern::new(WorkloadPattern::P2p(options))
         .unwrap()
         .build_workload()
         .unwrap();

@@ -1,8 +1,8 @@
 //! Tests ranks without a trace: an absent member arrives with the last present member.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::naive;
-use super::rig::{Replay, dim, machine, replay, traces};
+use super::rig::{ReplayOutcomeAndLog, dim, machine, replay, traces};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -10,7 +10,11 @@ use chakram::workload::{MissingRankPolicy, WorkloadError};
 
 /// Returns a job of `ranks` ranks, of which only the ranks in `present` have traces, on a ring or a
 /// switch of this size.
-fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {
+fn run(
+    ranks: u32,
+    present: &[(u32, Vec<TestTraceNode>)],
+    shape: DimensionShape,
+) -> ReplayOutcomeAndLog {
     let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
     let workload = builder
         .finish_workload(Some(ranks), MissingRankPolicy::Mirror)

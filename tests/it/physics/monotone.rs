@@ -1,7 +1,7 @@
 //! Tests that better hardware never makes a single collective slower.
 
 use super::rig::{Dim, cases, machine, replay};
-use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -29,7 +29,7 @@ fn time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let bytes = if kind == K::Barrier { 0 } else { bytes };
     let options = CollectivePattern::new(kind, bytes, ranks);
-    let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
+    let workload = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options))
         .unwrap()
         .build_workload()
         .unwrap();

@@ -16,7 +16,7 @@ use chakram::trace::CollectiveKind;
 
 /// Condition for sending a message.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Needs {
+pub enum SendCondition {
     /// The member has received this number of messages.
     Count(usize),
     /// The member has received messages from these members.
@@ -25,7 +25,7 @@ pub enum Needs {
 
 /// A message in a member's program for one line: the receiver's index, the condition, and the size
 /// as a fraction of the line's buffer.
-pub type Post = (u32, Needs, (u64, u64));
+pub type MemberProgramMessage = (u32, SendCondition, (u64, u64));
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
 fn program(
@@ -34,7 +34,7 @@ fn program(
     n: u32,
     index: u32,
     root: u32,
-) -> Vec<Post> {
+) -> Vec<MemberProgramMessage> {
     use CollectivePrimitive as P;
     if !matches!(
         algorithm,
@@ -48,7 +48,7 @@ fn program(
     };
     let posts = counted(algorithm, what, n, index, root).into_iter();
     posts
-        .map(|(to, count)| (to, Needs::Count(count), (1, split)))
+        .map(|(to, count)| (to, SendCondition::Count(count), (1, split)))
         .collect()
 }
 
@@ -91,13 +91,13 @@ fn counted(
 }
 
 /// A message, and the guesses of its times.
-struct Message {
+struct MessageWithGuessedTimes {
     from: usize,
     to: usize,
     stage: usize,
     strand: u32,
     dimension: usize,
-    needs: Needs,
+    needs: SendCondition,
     /// The indices of the sender and the receiver in their line.
     index: u32,
     to_index: u32,
@@ -136,14 +136,14 @@ pub fn line(
 
 /// Returns the messages of a collective over all NPUs of `dims`, with the sender, the receiver, and
 /// the bytes as a fraction.
-pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<Sent> {
+pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<SentFraction> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
     let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
-    let sent = |m: Message| (m.from as u32, m.to as u32, m.bytes);
+    let sent = |m: MessageWithGuessedTimes| (m.from as u32, m.to as u32, m.bytes);
     messages.into_iter().map(sent).collect()
 }
 
-pub type Sent = (u32, u32, (u64, u64));
+pub type SentFraction = (u32, u32, (u64, u64));
 
 /// Returns all messages of `stages`, without their times.
 fn messages(
@@ -151,14 +151,14 @@ fn messages(
     stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
     root: usize,
     npus: usize,
-) -> Vec<Message> {
+) -> Vec<MessageWithGuessedTimes> {
     let stride = |d: usize| {
         dims[..d]
             .iter()
             .map(|dim| dim.size as usize)
             .product::<usize>()
     };
-    let mut messages: Vec<Message> = Vec::new();
+    let mut messages: Vec<MessageWithGuessedTimes> = Vec::new();
     for npu in 0..npus {
         for (stage, &(d, algorithm, what, bytes, parts)) in stages.iter().enumerate() {
             let (dim, step) = (&dims[d], stride(d));
@@ -183,7 +183,7 @@ fn messages(
                     program(algorithm, what, n, seen(index), seen(root))
                 {
                     let to = seen(to);
-                    messages.push(Message {
+                    messages.push(MessageWithGuessedTimes {
                         from: npu,
                         to: npu - index as usize * step + to as usize * step,
                         stage,
@@ -232,7 +232,8 @@ fn run(
                 }
             }
         }
-        let unchanged = |(m, b): (&Message, &(u64, u64))| (m.first_byte, m.delivered) == *b;
+        let unchanged =
+            |(m, b): (&MessageWithGuessedTimes, &(u64, u64))| (m.first_byte, m.delivered) == *b;
         if messages.iter().zip(&before).all(unchanged) {
             return ends;
         }
@@ -242,7 +243,7 @@ fn run(
 
 /// Computes the sends of `npu`. Each send is as early as the guessed receptions allow. Returns the
 /// end of the NPU's part.
-fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 {
+fn send(messages: &mut [MessageWithGuessedTimes], npu: usize, start: u64, stages: usize) -> u64 {
     let mut now = start;
     for stage in 0..stages {
         let strands = [0, 1].map(|strand| send_strand(messages, npu, now, (stage, strand)));
@@ -254,19 +255,19 @@ fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 
 /// Computes the sends of one strand in a stage that begins at `now`, and returns the end of the
 /// strand.
 fn send_strand(
-    messages: &mut [Message],
+    messages: &mut [MessageWithGuessedTimes],
     npu: usize,
     mut now: u64,
     (stage, strand): (usize, u32),
 ) -> u64 {
-    let of_strand = |m: &&Message| m.stage == stage && m.strand == strand;
+    let of_strand = |m: &&MessageWithGuessedTimes| m.stage == stage && m.strand == strand;
     let to_here = messages.iter().filter(|m| m.to == npu).filter(of_strand);
     let mut receptions: Vec<_> = to_here.map(|m| (m.delivered, m.index)).collect();
     receptions.sort_unstable();
-    let needed = |needs: &Needs| match needs {
-        Needs::Count(0) => 0,
-        Needs::Count(count) => receptions[count - 1].0,
-        Needs::From(senders) => {
+    let needed = |needs: &SendCondition| match needs {
+        SendCondition::Count(0) => 0,
+        SendCondition::Count(count) => receptions[count - 1].0,
+        SendCondition::From(senders) => {
             let theirs = receptions.iter().filter(|(_, from)| senders.contains(from));
             theirs.map(|(at, _)| *at).max().unwrap_or(0)
         }
@@ -284,9 +285,14 @@ fn send_strand(
 /// Computes receptions at the port of `npu` in a dimension (on a ring, from one side), in the order
 /// of first bytes. Of simultaneous messages, the message of the earlier stage goes first, and then
 /// the message of the lower sender.
-fn receive(messages: &mut [Message], npu: usize, dim: &Dim, (d, from_above): (usize, bool)) {
+fn receive(
+    messages: &mut [MessageWithGuessedTimes],
+    npu: usize,
+    dim: &Dim,
+    (d, from_above): (usize, bool),
+) {
     let n = dim.size;
-    let above = |m: &Message| match dim.shape {
+    let above = |m: &MessageWithGuessedTimes| match dim.shape {
         DimensionShape::Ring => 2 * ((m.to_index + n - m.index) % n) > n,
         DimensionShape::Mesh => m.to_index < m.index,
         DimensionShape::FullyConnected | DimensionShape::Switch => false,

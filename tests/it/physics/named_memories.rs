@@ -2,8 +2,8 @@
 //! links and ports. Results are compared with sums by hand, and with machines that have only one of
 //! the memories.
 
-use super::lines::{Line, line, receive, send};
-use super::rig::{Replay, cases, job, released, replay, replay_with};
+use super::lines::{TestTraceNode, line, receive, send};
+use super::rig::{ReplayOutcomeAndLog, cases, job, released, replay, replay_with};
 use crate::commands::chakram;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::Machine;
@@ -39,7 +39,7 @@ fn machine(memories: &str) -> Machine {
     Machine::parse(&text(memories), "m.toml").unwrap()
 }
 
-fn load(place: MemoryLocation<'static>, bytes: u64) -> Line {
+fn load(place: MemoryLocation<'static>, bytes: u64) -> TestTraceNode {
     line(Op::Memory {
         store: false,
         place,
@@ -100,14 +100,18 @@ capacity = "1 TB""#
 }
 
 /// Returns loads from one of two memories, on their own lanes.
-fn of_one(place: MemoryLocation<'static>, loads: &[(u64, u64)], lane: i64) -> Vec<Vec<Line>> {
+fn of_one(
+    place: MemoryLocation<'static>,
+    loads: &[(u64, u64)],
+    lane: i64,
+) -> Vec<Vec<TestTraceNode>> {
     let ranks = loads.iter();
     ranks
         .map(|&(_, bytes)| vec![load(place, bytes).on(lane)])
         .collect()
 }
 
-fn run(ranks: &[Vec<Line>], at: &[u64], machine: &Machine) -> Replay {
+fn run(ranks: &[Vec<TestTraceNode>], at: &[u64], machine: &Machine) -> ReplayOutcomeAndLog {
     let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
     let workload = released(lines, |rank| at[rank as usize]);
     let workload = workload

@@ -2,9 +2,9 @@
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, ReplayOptions};
-use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::{
-    ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy, Machine,
+    ChunkingSettings, CollectiveAlgorithm, DimensionVisitOrder, Machine, WaitingChunkPriority,
 };
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -20,8 +20,8 @@ fn count(n: u32) -> NonZeroU32 {
 pub fn pipeline(
     chunks: u32,
     active: u32,
-    inter: InterDimensionPolicy,
-    intra: IntraDimensionPolicy,
+    inter: DimensionVisitOrder,
+    intra: WaitingChunkPriority,
 ) -> ChunkingSettings {
     ChunkingSettings {
         chunks: Some(count(chunks)),
@@ -34,7 +34,7 @@ pub fn pipeline(
 pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.skew = Span::from_ns(skew_ns);
-    let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
+    let job = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options)).unwrap();
     job.build_workload().unwrap()
 }
 
@@ -127,7 +127,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
 
 /// Returns the end of the last chunk if each dimension takes one chunk at a time. The function searches a list of
 /// chunks at every instant at which a visit ends.
-fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensionPolicy) -> u64 {
+fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: WaitingChunkPriority) -> u64 {
     // Is `true` if a chunk's current or next visit is an all-gather; also keeps the direction that
     // began last.
     let back = |done: usize, all: usize| match kind {
@@ -151,10 +151,10 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensi
             }
             let waiting = (0..visits.len()).filter(|c| here(c) && ends[*c].is_none());
             let next = waiting.min_by_key(|&c| match intra {
-                IntraDimensionPolicy::Fifo => (0, since[c]),
-                IntraDimensionPolicy::SmallestFirst => (visits[c][done[c]].1, since[c]),
-                IntraDimensionPolicy::FewestLeft => ((visits[c].len() - done[c]) as u64, since[c]),
-                IntraDimensionPolicy::Alternate => {
+                WaitingChunkPriority::Fifo => (0, since[c]),
+                WaitingChunkPriority::SmallestFirst => (visits[c][done[c]].1, since[c]),
+                WaitingChunkPriority::FewestLeft => ((visits[c].len() - done[c]) as u64, since[c]),
+                WaitingChunkPriority::Alternate => {
                     let same = back(done[c], visits[c].len()) == *last;
                     (u64::from(same), since[c])
                 }
@@ -204,10 +204,10 @@ pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(one, 1..4)
 }
 
-fn policies() -> impl Strategy<Value = (InterDimensionPolicy, IntraDimensionPolicy)> {
+fn policies() -> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriority)> {
     (
-        prop::sample::select(InterDimensionPolicy::ALL.map(|(inter, _)| inter).to_vec()),
-        prop::sample::select(IntraDimensionPolicy::ALL.map(|(intra, _)| intra).to_vec()),
+        prop::sample::select(DimensionVisitOrder::ALL.map(|(inter, _)| inter).to_vec()),
+        prop::sample::select(WaitingChunkPriority::ALL.map(|(intra, _)| intra).to_vec()),
     )
 }
 
@@ -244,7 +244,7 @@ proptest! {
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         factor in 1_u64..50,
     ) {
-        let flexible = inter == InterDimensionPolicy::ThemisFlex;
+        let flexible = inter == DimensionVisitOrder::ThemisFlex;
         let binary = |d: Dim| Dim {
             size: if flexible { d.size & !1 } else { d.size },
             ps_per_byte: if flexible { d.ps_per_byte.next_power_of_two() } else { d.ps_per_byte },
@@ -256,9 +256,9 @@ proptest! {
         let workload = job(kind, bytes(kind, chunk, chunks, npus), npus, 0);
         let machine = machine(&dims).with_chunking(pipeline(chunks, 1, inter, intra));
         let orders = match inter {
-            InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex => balanced(&dims, chunks, flexible),
+            DimensionVisitOrder::Themis | DimensionVisitOrder::ThemisFlex => balanced(&dims, chunks, flexible),
             _ => (0..chunks as usize).map(|c| {
-                let turn = if inter == InterDimensionPolicy::RoundRobin { c } else { 0 };
+                let turn = if inter == DimensionVisitOrder::RoundRobin { c } else { 0 };
                 (256, (0..dims.len()).map(|d| (d + turn) % dims.len()).collect())
             }).collect(),
         };
@@ -311,8 +311,8 @@ fn small(chunks: u32, active: u32) -> Machine {
     machine(&dims).with_chunking(pipeline(
         chunks,
         active,
-        InterDimensionPolicy::Ascending,
-        IntraDimensionPolicy::Fifo,
+        DimensionVisitOrder::Ascending,
+        WaitingChunkPriority::Fifo,
     ))
 }
 
@@ -368,8 +368,8 @@ fn trees_live_by_chunks() {
         let machine = machine.with_chunking(pipeline(
             chunks,
             1,
-            InterDimensionPolicy::Ascending,
-            IntraDimensionPolicy::Fifo,
+            DimensionVisitOrder::Ascending,
+            WaitingChunkPriority::Fifo,
         ));
         let replay = replay(&job(K::AllReduce, 640_000, 8, 0), &machine);
         assert_eq!(replay.outcome.stepwise, 1);
@@ -393,8 +393,8 @@ fn what_does_not_fit_is_refused() {
         machine.with_chunking(pipeline(
             4096,
             1,
-            InterDimensionPolicy::Ascending,
-            IntraDimensionPolicy::Fifo,
+            DimensionVisitOrder::Ascending,
+            WaitingChunkPriority::Fifo,
         ))
     };
     assert_eq!(

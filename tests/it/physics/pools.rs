@@ -1,7 +1,7 @@
 //! Tests pools of memory shared by NPUs: compares loads at any time and of any size with a plain
 //! simulator, and doubles every number of each design.
 
-use super::lines::{Line, line};
+use super::lines::{TestTraceNode, line};
 use super::loads::{self, load};
 use super::rig::{cases, job, released, replay};
 use chakram::machine::Machine;
@@ -59,7 +59,7 @@ proptest! {
         // Each rank starts at its own time and runs two concurrent loads.
         let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };
         let bytes = |rank: u32, lane: u32| loads[(rank * 2 + lane) as usize % 20].1;
-        let ranks: Vec<Vec<Line>> = (0..npus)
+        let ranks: Vec<Vec<TestTraceNode>> = (0..npus)
             .map(|rank| (0..2).map(|lane| load(bytes(rank, lane)).on(lane.into())).collect())
             .collect();
         let lines = (0..).zip(ranks.iter().map(Vec::as_slice));

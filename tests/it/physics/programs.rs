@@ -2,7 +2,7 @@
 //! algorithms: trees as sets that are split, exchanges as pairs. Every message waits for named
 //! senders, not for a number of receptions.
 
-use super::naive::{Needs, Post};
+use super::naive::{MemberProgramMessage, SendCondition};
 use chakram::extend::CollectivePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
@@ -13,7 +13,7 @@ pub fn program(
     n: u32,
     index: u32,
     root: u32,
-) -> Vec<Post> {
+) -> Vec<MemberProgramMessage> {
     use CollectivePrimitive as P;
     match (algorithm, what) {
         (
@@ -61,19 +61,19 @@ fn flip(index: u32, bit: u32) -> u32 {
 
 /// Returns exchanges with one partner after another; each exchange waits for the messages of all
 /// earlier partners.
-fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
+fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
     let partners: Vec<u32> = rounds.iter().map(|round| round.0).collect();
     let before = |i: usize| partners[..i].to_vec();
     let rounds = rounds.into_iter().enumerate();
     rounds
-        .map(|(i, (to, share))| (to, Needs::From(before(i)), share))
+        .map(|(i, (to, share))| (to, SendCondition::From(before(i)), share))
         .collect()
 }
 
 /// Returns the messages of pairwise rounds. In round k a member sends to the member k ahead after
 /// the messages of earlier rounds; or, if members form pairs, it exchanges data with the member at
 /// index XOR k.
-fn pairwise(n: u32, index: u32) -> Vec<Post> {
+fn pairwise(n: u32, index: u32) -> Vec<MemberProgramMessage> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {
         return in_turn((1..n).map(|k| (index ^ k, share)).collect());
@@ -81,7 +81,7 @@ fn pairwise(n: u32, index: u32) -> Vec<Post> {
     let behind = |k: u32| (index + n - k) % n;
     let post = |k: u32| {
         let before = (1..k).map(behind).collect();
-        ((index + k) % n, Needs::From(before), share)
+        ((index + k) % n, SendCondition::From(before), share)
     };
     (1..n).map(post).collect()
 }
@@ -153,7 +153,13 @@ pub fn sorted(n: u32) -> Tree {
     tree
 }
 
-fn along(tree: &Tree, what: CollectivePrimitive, n: u32, index: u32, root: u32) -> Vec<Post> {
+fn along(
+    tree: &Tree,
+    what: CollectivePrimitive,
+    n: u32,
+    index: u32,
+    root: u32,
+) -> Vec<MemberProgramMessage> {
     use CollectivePrimitive as P;
     let x = ((index + n - root) % n) as usize;
     let at = |x: u32| (x + root) % n;
@@ -165,7 +171,11 @@ fn along(tree: &Tree, what: CollectivePrimitive, n: u32, index: u32, root: u32) 
     };
     let mut posts = Vec::new();
     if x != 0 && matches!(what, P::Reduce | P::Gather | P::AllReduce) {
-        posts.push((parent, Needs::From(children.clone()), share(x as u32)));
+        posts.push((
+            parent,
+            SendCondition::From(children.clone()),
+            share(x as u32),
+        ));
     }
     if matches!(what, P::Broadcast | P::Scatter | P::AllReduce) {
         let mut before = match what {
@@ -176,7 +186,7 @@ fn along(tree: &Tree, what: CollectivePrimitive, n: u32, index: u32, root: u32) 
             before.push(parent);
         }
         for (&child, &to) in tree.children[x].iter().zip(&children) {
-            posts.push((to, Needs::From(before.clone()), share(child)));
+            posts.push((to, SendCondition::From(before.clone()), share(child)));
         }
     }
     posts

@@ -1,7 +1,7 @@
 //! Tests that replays that cannot run are rejected before they start, with an error that names the
 //! nodes.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -10,7 +10,7 @@ use chakram::trace::CollectiveKind as K;
 
 /// Returns the error of a replay of `ranks` on four NPUs in a ring.
 #[track_caller]
-fn why(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> String {
+fn why(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> String {
     let workload = job(ranks, groups);
     let machine = machine(&[dim(DimensionShape::Ring, 4, Ring)]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
@@ -75,7 +75,7 @@ fn messages_of_two_sizes() {
 #[test]
 fn ranks_that_disagree() {
     let first = vec![call(K::AllReduce, 8), call(K::Barrier, 0)];
-    let against = |other: Vec<Line>| why(&[first.clone(), other], &[]);
+    let against = |other: Vec<TestTraceNode>| why(&[first.clone(), other], &[]);
     let text = against(vec![call(K::Barrier, 0), call(K::AllReduce, 8)]);
     says(
         &text,
@@ -131,7 +131,7 @@ fn groups_that_fit_no_job() {
         ranks[rank] = vec![kernel(1), call(K::AllReduce, 8).group("g")];
         ranks
     };
-    let why = |ranks: &[Vec<Line>], groups: &[(&str, &[u32])]| {
+    let why = |ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]| {
         try_job(ranks, groups).unwrap_err().to_string()
     };
     let text = why(&member(0, 2), &[("g", &[0, 5])]);

@@ -1,13 +1,13 @@
 //! Tests collectives replayed in isolation whose results are reused: the times are the same as with
 //! messages, whatever happens between them.
 
-use super::lines::{Line, call, kernel, line, receive, send};
-use super::rig::{Log, job};
+use super::lines::{TestTraceNode, call, kernel, line, receive, send};
+use super::rig::{ObserverLog, job};
 use super::tile_groups::{Random, machine};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::Exclusive;
 use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome};
-use chakram::extend::NetworkOccupancy;
+use chakram::extend::TileNetworkOccupancy;
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -17,13 +17,13 @@ use chakram::workload::{NodeKind, Workload};
 
 /// The busy time of each link, as text.
 #[derive(Debug, Default, PartialEq)]
-struct BusyLinks(String);
+struct LinkBusyTimesText(String);
 
-impl Observer for BusyLinks {
+impl Observer for LinkBusyTimesText {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
         self.0 = format!("{occupancy:?}");
     }
 }
@@ -36,13 +36,13 @@ fn run(
     machine: &Machine,
     cores: &[u32],
     stepwise: bool,
-) -> (ReplayOutcome, (Log, BusyLinks)) {
+) -> (ReplayOutcome, (ObserverLog, LinkBusyTimesText)) {
     let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.stepwise) = (Some(Exclusive), stepwise);
     });
     let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
-    let observers = (Log::default(), BusyLinks::default());
+    let observers = (ObserverLog::default(), LinkBusyTimesText::default());
     let (outcome, (mut log, busy)) = prepared.run(observers).unwrap();
     log.events.sort_unstable();
     let same = |record: CollectiveRecord| CollectiveRecord {
@@ -62,8 +62,8 @@ fn run(
 /// each after kernels during which links become idle. At random times there are also kernels that
 /// last longer on some ranks in some passes, loads and stores through ports, and messages between
 /// stages.
-fn stages(random: &mut Random) -> Vec<Vec<Line>> {
-    let mut ranks = vec![Vec::<Line>::new(); 16];
+fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
+    let mut ranks = vec![Vec::<TestTraceNode>::new(); 16];
     let (skew, memory) = (random.below(3), random.below(3));
     let plans: [Vec<[u64; 4]>; 2] = std::array::from_fn(|_| {
         let steps = 3 + random.below(5);
@@ -199,7 +199,7 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
 #[test]
 fn links_are_as_busy_as_message_by_message() {
     let line = machine("mesh", [1, 1], [4, 2], 8);
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<TestTraceNode> = Vec::new();
     for round in 0..5 {
         lines.push(kernel(20).after(&[2 * round]).on(1));
         lines.push(call(K::AllReduce, 1600).after(&[2 * round + 1]));

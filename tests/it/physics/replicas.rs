@@ -1,10 +1,10 @@
 //! Tests ranks that represent equal ranks: the report equals the report of a replay of all ranks.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Log, dim, job, machine, released};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{ObserverLog, dim, job, machine, released};
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
-use chakram::engine::{CollectiveTiming, CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::engine::{CollectiveTimeSource, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::{Npu, Rank};
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report::{self, Report};
@@ -15,7 +15,7 @@ use chakram::workload::{MissingRankPolicy, Workload};
 
 /// A job of replicas of a pipeline of stages, each of several ranks.
 struct ReplicaJob {
-    lines: Vec<Vec<Line>>,
+    lines: Vec<Vec<TestTraceNode>>,
     groups: Vec<(&'static str, Vec<u32>)>,
 }
 
@@ -32,7 +32,7 @@ fn replicas(random: &mut Random) -> ReplicaJob {
     };
     let rank = |at: [u32; 3]| at.iter().zip(stride).map(|(at, of)| at * of).sum::<u32>();
     let mut groups: Vec<(&'static str, Vec<u32>)> = Vec::new();
-    let mut lines = vec![Vec::<Line>::new(); (stages * tensor * count) as usize];
+    let mut lines = vec![Vec::<TestTraceNode>::new(); (stages * tensor * count) as usize];
     let mut declare = |members: Vec<u32>| -> &'static str {
         let name = &*format!("g{}", groups.len()).leak();
         groups.push((name, members));
@@ -134,7 +134,7 @@ fn without_path(report: Report) -> Report {
 }
 
 /// Returns the completions in a log, each with its time, instance and node, in ascending order.
-fn completions(log: &Log) -> Vec<(u64, u32, u32)> {
+fn completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
     let ended = log.events.iter().filter(|(_, is_end, ..)| *is_end);
     let mut ended: Vec<_> = ended.map(|&(at, _, rank, node)| (at, rank, node)).collect();
     ended.sort_unstable();
@@ -188,7 +188,7 @@ fn compare(seed: u64) -> bool {
         prepared,
         CompiledReplay::new(&workload, &machine, &options).unwrap(),
     ]
-    .map(|replay| replay.run(Log::default()).unwrap().1);
+    .map(|replay| replay.run(ObserverLog::default()).unwrap().1);
     assert_eq!(completions(&quick), completions(&stepped), "seed {seed}");
     true
 }
@@ -250,7 +250,7 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
     let workload = job(&ranks, &groups);
     let options = ReplayOptions::with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
-        o.collectives = Some(CollectiveTiming::Curves);
+        o.collectives = Some(CollectiveTimeSource::Curves);
         o.changes.slow = vec![(Rank(3), 1.5)];
     });
     let prepared = CompiledReplay::new(&workload, &nodes, &options).unwrap();

@@ -1,17 +1,17 @@
 //! Defines short notations for machines and jobs, and a log of a replay's notifications.
 
-use super::lines::Line;
+use super::lines::TestTraceNode;
 use chakram::engine::{
     CommTiming, CompiledReplay, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
-    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy,
-    IntraDimensionPolicy, LocalMemory, Machine, NpuClass, PeakRates,
+    ChunkingSettings, CollectiveAlgorithm, DimensionAlgorithmChoice, DimensionVisitOrder,
+    LocalMemory, Machine, NpuClass, PeakRatesByFormat, WaitingChunkPriority,
 };
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
-use chakram::trace::{NodeView, Sink, SplitSizes, TraceWriter};
+use chakram::trace::{AllToAllSplitText, NodeView, Sink, TraceWriter};
 use chakram::units::{Bandwidth, Bytes, Span, Time};
 use chakram::workload::{
     DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder, WorkloadError,
@@ -83,13 +83,17 @@ pub fn cases(count: u32) -> ProptestConfig {
 
 /// Returns a machine with these dimensions, whose NPUs have more lanes than any test needs.
 pub fn machine(dims: &[Dim]) -> Machine {
-    let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
+    let named = dims
+        .iter()
+        .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), SwitchingMode::IDEAL)
 }
 
 /// Returns a machine with these dimensions and this switching mode.
 pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
-    let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
+    let named = dims
+        .iter()
+        .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), switching)
 }
 
@@ -97,7 +101,7 @@ pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
 /// chunk.
 pub fn machine_of(
     dims: &[Dim],
-    choices: Vec<AlgorithmChoice>,
+    choices: Vec<DimensionAlgorithmChoice>,
     switching: SwitchingMode,
 ) -> Machine {
     let dimensions = dims.iter().enumerate().map(|(i, dim)| TopologyDimension {
@@ -109,7 +113,7 @@ pub fn machine_of(
     });
     let class = NpuClass {
         name: "npu".to_owned(),
-        peaks: PeakRates::default(),
+        peaks: PeakRatesByFormat::default(),
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
@@ -131,17 +135,17 @@ pub fn machine_of(
 pub const ONE_CHUNK: ChunkingSettings = ChunkingSettings {
     chunks: Some(NonZeroU32::MIN),
     active: NonZeroU32::MIN,
-    inter: InterDimensionPolicy::Ascending,
-    intra: IntraDimensionPolicy::Fifo,
+    inter: DimensionVisitOrder::Ascending,
+    intra: WaitingChunkPriority::Fifo,
 };
 
 /// Returns the traces of these ranks, written in the file format and read back.
-pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {
+pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [TestTraceNode])>) -> WorkloadBuilder {
     released(ranks, |_| 0)
 }
 
 /// Returns the bytes of a trace file with these nodes.
-pub fn contents(lines: &[Line]) -> Vec<u8> {
+pub fn contents(lines: &[TestTraceNode]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (id, line) in (1..).zip(lines) {
         let name = format!("n{id}");
@@ -152,7 +156,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
             delay: Span::from_ns(line.delay_ns),
             wait: Span::from_ns(line.wait_ns),
             eager: line.eager,
-            splits: SplitSizes {
+            splits: AllToAllSplitText {
                 send: &line.splits[0],
                 receive: &line.splits[1],
             },
@@ -165,7 +169,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
 
 /// Returns the traces of these ranks, with each rank released at the given time in nanoseconds.
 pub fn released<'l>(
-    ranks: impl IntoIterator<Item = (u32, &'l [Line])>,
+    ranks: impl IntoIterator<Item = (u32, &'l [TestTraceNode])>,
     at_ns: impl Fn(u32) -> u64,
 ) -> WorkloadBuilder {
     let mut builder = WorkloadBuilder::default();
@@ -181,26 +185,29 @@ pub fn released<'l>(
 }
 
 /// Returns a job in which rank r runs `ranks[r]`, with these declared groups.
-pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workload, WorkloadError> {
+pub fn try_job(
+    ranks: &[Vec<TestTraceNode>],
+    groups: &[(&str, &[u32])],
+) -> Result<Workload, WorkloadError> {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
     builder.declare_groups(declared.collect());
     builder.finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
 }
 
-pub fn job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Workload {
+pub fn job(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Workload {
     try_job(ranks, groups).unwrap()
 }
 
 /// All notifications of an observer, in order.
 #[derive(Debug, Default, PartialEq)]
-pub struct Log {
+pub struct ObserverLog {
     /// The time in picoseconds, `true` for a completion, the instance, and the node.
     pub events: Vec<(u64, bool, u32, u32)>,
     pub records: Vec<CollectiveRecord>,
 }
 
-impl Observer for Log {
+impl Observer for ObserverLog {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.events.push((now.0, false, instance.0, node.0));
     }
@@ -214,18 +221,22 @@ impl Observer for Log {
 
 /// The outcome and the log of a replay.
 #[derive(Debug, PartialEq)]
-pub struct Replay {
+pub struct ReplayOutcomeAndLog {
     pub outcome: ReplayOutcome,
-    pub log: Log,
+    pub log: ObserverLog,
 }
 
-pub fn replay_with(workload: &Workload, machine: &Machine, options: &ReplayOptions) -> Replay {
+pub fn replay_with(
+    workload: &Workload,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> ReplayOutcomeAndLog {
     let prepared = CompiledReplay::new(workload, machine, options).unwrap();
-    let (outcome, log) = prepared.run(Log::default()).unwrap();
-    Replay { outcome, log }
+    let (outcome, log) = prepared.run(ObserverLog::default()).unwrap();
+    ReplayOutcomeAndLog { outcome, log }
 }
 
-pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
+pub fn replay(workload: &Workload, machine: &Machine) -> ReplayOutcomeAndLog {
     replay_with(workload, machine, &ReplayOptions::default())
 }
 
@@ -251,7 +262,7 @@ pub fn stepwise() -> ReplayOptions {
     })
 }
 
-impl Replay {
+impl ReplayOutcomeAndLog {
     /// Returns the makespan in picoseconds.
     pub fn ps(&self) -> u64 {
         self.outcome.makespan.0

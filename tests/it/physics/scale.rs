@@ -2,13 +2,13 @@
 //! everything takes exactly twice its time, as long as all durations are whole picoseconds. The
 //! choices of algorithms never change, even with rounding.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
 use crate::corpus::sample_every_nth;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
-    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy,
-    IntraDimensionPolicy, Machine,
+    ChunkingSettings, CollectiveAlgorithm, DimensionAlgorithmChoice, DimensionVisitOrder, Machine,
+    WaitingChunkPriority,
 };
 use chakram::topology::{DimensionShape, SwitchingMode};
 use chakram::trace::CollectiveKind as K;
@@ -33,14 +33,14 @@ impl Dice {
 }
 
 /// A machine and a job on all its NPUs, described by numbers that can be scaled.
-struct Case {
+struct ScalableMachineAndJob {
     dims: Vec<Dim>,
-    choices: Vec<AlgorithmChoice>,
+    choices: Vec<DimensionAlgorithmChoice>,
     switching: SwitchingMode,
     pipeline: ChunkingSettings,
     model: NetworkModel,
     stepwise: bool,
-    ranks: Vec<Vec<Line>>,
+    ranks: Vec<Vec<TestTraceNode>>,
     groups: Vec<(&'static str, Vec<u32>)>,
 }
 
@@ -49,7 +49,7 @@ struct Case {
 /// takes whole picoseconds with every algorithm.
 const UNIT: u64 = 840 * 4 * 256;
 
-impl Case {
+impl ScalableMachineAndJob {
     fn any(dice: &mut Dice, unit: u64) -> Self {
         let sizes = dice.pick(&[&[2_u32][..], &[3], &[4], &[6], &[2, 2], &[3, 2], &[2, 4]]);
         let shapes = DimensionShape::ALL.map(|(shape, _)| shape);
@@ -60,10 +60,10 @@ impl Case {
         });
         let dims: Vec<Dim> = dims.collect();
         let choices = dims.iter().map(|_| match dice.roll(3) {
-            0 => AlgorithmChoice::Named(
+            0 => DimensionAlgorithmChoice::Named(
                 dice.pick(&CollectiveAlgorithm::ALL.map(|(algorithm, _)| algorithm)),
             ),
-            _ => AlgorithmChoice::Auto,
+            _ => DimensionAlgorithmChoice::Auto,
         });
         let count = |dice: &mut Dice, of: &[u32]| NonZeroU32::new(dice.pick(of)).expect("no zero");
         let mut this = Self {
@@ -77,8 +77,8 @@ impl Case {
             pipeline: ChunkingSettings {
                 chunks: Some(count(dice, &[1, 1, 2, 4])),
                 active: count(dice, &[1, 2]),
-                inter: dice.pick(&InterDimensionPolicy::ALL.map(|(inter, _)| inter)),
-                intra: dice.pick(&IntraDimensionPolicy::ALL.map(|(intra, _)| intra)),
+                inter: dice.pick(&DimensionVisitOrder::ALL.map(|(inter, _)| inter)),
+                intra: dice.pick(&WaitingChunkPriority::ALL.map(|(intra, _)| intra)),
             },
             model: dice.pick(&[
                 NetworkModel::ContentionFree,
@@ -142,7 +142,7 @@ impl Case {
         }
     }
 
-    fn add(&mut self, dice: &mut Dice, rank: usize, line: Line) {
+    fn add(&mut self, dice: &mut Dice, rank: usize, line: TestTraceNode) {
         let before = self.ranks[rank].len() as u64;
         let after = match before {
             0 => Vec::new(),
@@ -165,11 +165,11 @@ impl Case {
     /// Returns the makespan with all times multiplied by `factor`, and the algorithms that its
     /// groups would use for collectives of 1,001 bytes.
     fn times(&self, factor: u64) -> (u64, Vec<String>) {
-        let longer = |line: &Line| Line {
+        let longer = |line: &TestTraceNode| TestTraceNode {
             ns: line.ns * factor,
             ..line.clone()
         };
-        let ranks: Vec<Vec<Line>> = self
+        let ranks: Vec<Vec<TestTraceNode>> = self
             .ranks
             .iter()
             .map(|r| r.iter().map(longer).collect())
@@ -206,7 +206,7 @@ fn dice_rank(ranks: u64, dice: &mut Dice) -> usize {
 #[test]
 fn times_twice_as_long_take_twice_as_long() {
     for seed in sample_every_nth(5, 0..10_000) {
-        let case = Case::any(&mut Dice(seed << 20), UNIT);
+        let case = ScalableMachineAndJob::any(&mut Dice(seed << 20), UNIT);
         let (once, said) = case.times(1);
         let (twice, said_twice) = case.times(2);
         let of = |why: &str| format!("seed {seed}, {why}: {:?} {:?}", case.dims, case.pipeline);
@@ -219,7 +219,7 @@ fn times_twice_as_long_take_twice_as_long() {
 #[test]
 fn segments_scale() {
     for seed in 0..300 {
-        let mut case = Case::any(&mut Dice(seed << 21 | 1), UNIT);
+        let mut case = ScalableMachineAndJob::any(&mut Dice(seed << 21 | 1), UNIT);
         case.switching = SwitchingMode::CutThrough { segment: Bytes(64) };
         let (once, said) = case.times(1);
         assert_eq!(case.times(2), (2 * once, said), "seed {seed}");

@@ -4,12 +4,13 @@
 //! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts
 //! two links between NPUs. The last of 10,000 B therefore leaves after s = 200 ns and arrives after 1,000 + 200 ns.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{
-    Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
+    ReplayOutcomeAndLog, cases, contents, dim, job, machine, over, replay, replay_with, stepwise,
+    traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_custom_algorithm};
-use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
+use chakram::astra_sim::custom_algorithm::{ScriptComputeDurationSource, read_custom_algorithm};
+use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
 use chakram::machine::SendCompletion::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
 use chakram::topology::DimensionShape;
@@ -28,7 +29,11 @@ fn switch(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
 }
 
 /// Replays `workload` under `model` for each [`SendCompletion`](chakram::machine::SendCompletion), in order.
-fn under(model: NetworkModel, machines: &[Machine; 2], workload: &Workload) -> [Replay; 2] {
+fn under(
+    model: NetworkModel,
+    machines: &[Machine; 2],
+    workload: &Workload,
+) -> [ReplayOutcomeAndLog; 2] {
     [0, 1].map(|i| replay_with(workload, &machines[i], &over(model)))
 }
 
@@ -85,14 +90,14 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
         let [injected, delivered] = under(model, &machines, &workload);
-        let ends = |replay: &Replay| [0, 1].map(|rank| replay.end(rank, 1) / 1000);
+        let ends = |replay: &ReplayOutcomeAndLog| [0, 1].map(|rank| replay.end(rank, 1) / 1000);
         assert_eq!(
             (ends(&injected), ends(&delivered)),
             (left, there),
             "{model}"
         );
         // The messages arrive at the same times in both.
-        let received = |replay: &Replay| [1, 2].map(|node| replay.end(2, node) / 1000);
+        let received = |replay: &ReplayOutcomeAndLog| [1, 2].map(|node| replay.end(2, node) / 1000);
         assert_eq!(
             (received(&injected), received(&delivered)),
             (there, there),
@@ -128,7 +133,7 @@ fn nobody_has_to_receive_for_a_send_to_be_complete() {
     ];
     let late = replay(&job(&ranks, &[]), &machine);
     assert_eq!((late.end(0, 1), late.end(1, 2)), (1_200_000, 3_000_000));
-    let lines: &[Line] = &[send(3, 10_000), kernel(300).after(&[1])];
+    let lines: &[TestTraceNode] = &[send(3, 10_000), kernel(300).after(&[1])];
     let alone = traces([(0, lines)]).finish_workload(Some(4), MissingRankPolicy::Mirror);
     let alone = replay(&alone.unwrap(), &machine);
     assert_eq!((alone.end(0, 1), alone.ps()), (1_200_000, 1_500_000));
@@ -184,7 +189,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     let custom = CustomCollective {
         kind: K::Broadcast,
         name: "twice".to_owned(),
-        scripts: read_custom_algorithm(&files, ScriptTiming::Recorded)
+        scripts: read_custom_algorithm(&files, ScriptComputeDurationSource::Recorded)
             .unwrap()
             .with_matched_labels()
             .unwrap(),

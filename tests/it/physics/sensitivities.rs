@@ -1,33 +1,33 @@
 //! Compares slopes of the makespan, and the ranges in which they hold, with replays with changed
 //! times: finite differences of random jobs.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::job;
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
 use chakram::engine::{
-    CollectiveChange, CompiledReplay, DurationAdjustment, HostTiming, KernelDurationChange,
-    ReplayOptions,
+    CollectiveDurationChange, CompiledReplay, DurationAdjustment, HostDurationSource,
+    KernelDurationChange, ReplayOptions,
 };
-use chakram::internals::{MachineText, find_sensitivities};
+use chakram::internals::{NamedMachineText, find_sensitivities};
 use chakram::machine::Machine;
 use chakram::report::sensitivity::{SensitivityInputs, SensitivityRow};
-use chakram::trace::{CollectiveKind as K, KernelShape, MemoryBoundKernel};
+use chakram::trace::{CollectiveKind as K, KernelShape, MemoryBoundKernelClass};
 use chakram::workload::Workload;
 
 const RANKS: u32 = 4;
 
 /// Returns ranks that compute on two lanes, in any order that their dependencies allow, all-reduce
 /// together and send to the next rank.
-fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
+fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
     let steps = 6 + random.below(8);
     let shared: Vec<[u64; 2]> = (0..steps)
         .map(|_| [random.below(5), random.below(3)])
         .collect();
-    let mut ranks = vec![Vec::<Line>::new(); RANKS as usize];
+    let mut ranks = vec![Vec::<TestTraceNode>::new(); RANKS as usize];
     for (rank, lines) in (0_u32..).zip(&mut ranks) {
         for (step, &[what, size]) in (0_i32..).zip(&shared) {
-            let depends = |lines: &Vec<Line>, random: &mut Random| {
+            let depends = |lines: &Vec<TestTraceNode>, random: &mut Random| {
                 let count = lines.len() as u64;
                 let mut on: Vec<u64> = (0..2)
                     .filter(|_| count > 0)
@@ -38,7 +38,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
                 on
             };
             for _ in 0..1 + random.below(3) {
-                let class = MemoryBoundKernel::ALL[random.below(4) as usize].0;
+                let class = MemoryBoundKernelClass::ALL[random.below(4) as usize].0;
                 let mut one = kernel(20 + random.below(2000)).on(random.below(2) as i64);
                 one.shape = Some(KernelShape::Moving(class));
                 one.delay_ns = random.below(4) * 25;
@@ -77,9 +77,9 @@ fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor
             options
                 .changes
                 .collectives
-                .push(CollectiveChange::of_kind(kind, time));
+                .push(CollectiveDurationChange::of_kind(kind, time));
         }
-        _ => options.host = HostTiming::Scaled(factor),
+        _ => options.host = HostDurationSource::Scaled(factor),
     });
     let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();
@@ -174,7 +174,7 @@ fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
             machine: &machine,
             options: &options,
         };
-        let text = MachineText {
+        let text = NamedMachineText {
             text: &text,
             file: "four",
         };
@@ -235,14 +235,14 @@ fn slopes_are_finite_differences_inside_their_ranges() {
 /// factor of 1 - 10 / 30.
 #[test]
 fn a_slope_holds_until_the_next_path() {
-    let of = |class: MemoryBoundKernel, ns| Line {
+    let of = |class: MemoryBoundKernelClass, ns| TestTraceNode {
         shape: Some(KernelShape::Moving(class)),
         ..kernel(ns)
     };
     let lines = vec![
-        of(MemoryBoundKernel::Softmax, 30).on(0),
-        of(MemoryBoundKernel::Copy, 20).on(0).after(&[1]),
-        of(MemoryBoundKernel::Optimizer, 40).on(1),
+        of(MemoryBoundKernelClass::Softmax, 30).on(0),
+        of(MemoryBoundKernelClass::Copy, 20).on(0).after(&[1]),
+        of(MemoryBoundKernelClass::Optimizer, 40).on(1),
     ];
     let workload = job(&[lines], &[]);
     let machine = Machine::load_preset("dgx-h100").unwrap();

@@ -1,16 +1,18 @@
 //! Tests the law for settings: an edited key of a machine file changes the results of a run, or the
 //! report names the key as having no effect, with a reason. A named key changes nothing.
 
-use super::lines::{Line, call, kernel, line, receive, send, shaped};
+use super::lines::{TestTraceNode, call, kernel, line, receive, send, shaped};
 use super::rig::job;
-use chakram::engine::{CollectiveTiming, CompiledReplay, ComputeModel, ReplayOptions};
+use chakram::engine::{CollectiveTimeSource, CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
-use chakram::job::{Job, MachineEdit, edits_from_preset, note_settings_without_effect};
+use chakram::job::{EditedMachineValue, Job, edits_from_preset, note_settings_without_effect};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
 use chakram::model::{ModelDefinition, ModelSource};
 use chakram::report::{Report, replay_to_report};
-use chakram::trace::{CollectiveKind, Dtype, KernelShape, MemoryBoundKernel, MemoryLocation, Op};
+use chakram::trace::{
+    CollectiveKind, Dtype, KernelShape, MemoryBoundKernelClass, MemoryLocation, Op,
+};
 use chakram::workload::Workload;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,10 +103,10 @@ impl PlacedJob {
         self
     }
 
-    fn report(&self, machine: &Machine, edits: &[MachineEdit]) -> Option<Report> {
+    fn report(&self, machine: &Machine, edits: &[EditedMachineValue]) -> Option<Report> {
         let prepared = CompiledReplay::new(&self.workload, machine, &self.options).ok()?;
         let (mut report, ()) = replay_to_report(&prepared, ()).ok()?;
-        let given: Vec<_> = edits.iter().map(MachineEdit::to_setting).collect();
+        let given: Vec<_> = edits.iter().map(EditedMachineValue::to_setting).collect();
         note_settings_without_effect(&mut report, &prepared, &self.options, &given);
         Some(report)
     }
@@ -163,12 +165,12 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     }
     jobs.push(
         PlacedJob::new("shapes", shapes(), &[0]).for_keys("npu/", |options| {
-            options.compute = ComputeModel::Curves;
+            options.compute = KernelDurationSource::Curves;
         }),
     );
     jobs.push(
         PlacedJob::new("queue", full_queue(), &[0]).for_keys("host/", |options| {
-            options.compute = ComputeModel::Curves;
+            options.compute = KernelDurationSource::Curves;
         }),
     );
     let inner = machine.topology().dimensions()[0].size;
@@ -177,7 +179,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         jobs.push(
             PlacedJob::new("unmeasured", collectives(12, &SIZES), &first)
                 .for_keys("dimension/", |options| {
-                    options.collectives = Some(CollectiveTiming::Curves)
+                    options.collectives = Some(CollectiveTimeSource::Curves)
                 }),
         );
     }
@@ -217,7 +219,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
 /// per sequence.
 fn shapes() -> Workload {
     let mut lines = Vec::new();
-    for (class, _) in MemoryBoundKernel::ALL {
+    for (class, _) in MemoryBoundKernelClass::ALL {
         lines.push(shaped(KernelShape::Moving(class), 1 << 20, 1 << 30));
     }
     for batch in [1, 512] {
@@ -245,7 +247,7 @@ fn shapes() -> Workload {
 /// Returns a kernel that runs longer than the host needs to launch as many kernels as a queue
 /// holds, and 1,500 short kernels after it on its stream.
 fn full_queue() -> Workload {
-    let copy = |bytes| shaped(KernelShape::Moving(MemoryBoundKernel::Copy), 0, bytes).on(0);
+    let copy = |bytes| shaped(KernelShape::Moving(MemoryBoundKernelClass::Copy), 0, bytes).on(0);
     let mut lines = vec![copy(1 << 40)];
     lines.extend((0..1500).map(|_| copy(1 << 10)));
     job(&[lines], &[])
@@ -255,7 +257,7 @@ fn full_queue() -> Workload {
 /// fastest for each size.
 const SIZES: [u64; 4] = [1 << 10, 1 << 16, 1 << 20, 1 << 28];
 
-fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
+fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> TestTraceNode {
     line(Op::Memory {
         store,
         place,
@@ -460,7 +462,7 @@ fn general(path: &str) -> String {
 
 /// Keys, each with `true` if it changed a result of some job.
 #[derive(Debug, Default)]
-struct Tried {
+struct TriedKeys {
     keys: BTreeMap<String, bool>,
     refused: BTreeSet<String>,
     runs: u64,
@@ -471,8 +473,8 @@ const MAX_ALIKE: usize = 2;
 
 /// Tries every `stride`-th key of the machine `text`, called `name`, whose path contains these
 /// parts. Of similar tables, only the first are tried.
-fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Tried {
-    let mut tried = Tried::default();
+fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> TriedKeys {
+    let mut tried = TriedKeys::default();
     let original = Machine::parse(text, name).unwrap();
     let root: Toml = Toml::Table(text.parse().unwrap());
     let mut paths = Vec::new();
@@ -535,7 +537,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
     tried
 }
 
-impl Tried {
+impl TriedKeys {
     fn add(&mut self, other: Self) {
         for (key, acts) in other.keys {
             *self.keys.entry(key).or_default() |= acts;
@@ -547,7 +549,7 @@ impl Tried {
 
 #[test]
 fn an_edited_key_acts_or_is_named() {
-    let mut tried = Tried::default();
+    let mut tried = TriedKeys::default();
     for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
         tried.add(try_keys(
             (name, &read_preset_text(name).unwrap()),
@@ -588,7 +590,7 @@ fn machines() -> Vec<(String, String, &'static str)> {
 #[ignore = "takes minutes"]
 fn every_key_of_every_preset_acts_or_is_named() {
     let part = std::env::var("CHAKRAM_KEYS").unwrap_or_default();
-    let tried = Mutex::new(Tried::default());
+    let tried = Mutex::new(TriedKeys::default());
     let left = Mutex::new(machines().into_iter());
     let work = || {
         loop {

@@ -1,10 +1,12 @@
 //! Tests members that start at different times: no closed form is used, and every member ends at
 //! the time that the naive simulation gives.
 
-use super::lines::{Line, call, kernel};
+use super::lines::{TestTraceNode, call, kernel};
 use super::naive;
-use super::rig::{Dim, Replay, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use super::rig::{
+    Dim, ReplayOutcomeAndLog, cases, dim, job, machine, replay, replay_with, stepwise,
+};
+use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
@@ -14,7 +16,7 @@ use proptest::prelude::*;
 
 /// Returns a job in which each rank computes for its time in `starts_ns` and then joins the
 /// collective.
-pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<Line>> {
+pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<TestTraceNode>> {
     let node = match kind.has_root() {
         true => call(kind, bytes).root(root),
         false => call(kind, bytes),
@@ -23,7 +25,7 @@ pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<Line
     starts_ns.iter().map(rank).collect()
 }
 
-fn run(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Replay {
+fn run(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> ReplayOutcomeAndLog {
     replay(
         &job(&skewed(kind, bytes, root, starts_ns), &[]),
         &machine(dims),
@@ -79,7 +81,7 @@ fn a_generated_skew_goes_message_by_message() {
             let mut options = CollectivePattern::new(K::AllReduce, 5000, 5);
             options.skew = Span::from_ns(ns);
             options.before = Span::from_ns(100);
-            let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
+            let workload = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options))
                 .unwrap()
                 .build_workload()
                 .unwrap();

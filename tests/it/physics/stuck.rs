@@ -1,27 +1,27 @@
 //! Tests replays that cannot continue: the waiting nodes, their reasons, and the cycle.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Log, dim, job, machine};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{ObserverLog, dim, job, machine};
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
-fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
+fn stuck(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
     let workload = job(ranks, groups);
     let machine = machine(&[dim(DimensionShape::Ring, ranks.len() as u32, Ring)]);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    match prepared.run(Log::default()) {
+    match prepared.run(ObserverLog::default()) {
         Err(ReplayError::Stuck(stuck)) => *stuck,
         other => panic!("expected to be stuck: {other:?}"),
     }
 }
 
 /// Ranks and node ids.
-type Places = Vec<(u32, u64)>;
+type RankAndNodeIds = Vec<(u32, u64)>;
 
 /// Returns the waiting nodes, and the nodes of the cycle.
-fn places(stuck: &Stuck) -> (Places, Places) {
+fn places(stuck: &Stuck) -> (RankAndNodeIds, RankAndNodeIds) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     (waiting.collect(), cycle.collect())

@@ -7,7 +7,7 @@
 //! (1 - f + f / 5), and the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
-use chakram::generate::{GeneratedJob, MemoryAccessPattern, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, MemoryAccessPattern, WorkloadPattern};
 use chakram::machine::{Machine, PRESETS};
 use chakram::units::Span;
 use chakram::workload::Workload;
@@ -20,7 +20,7 @@ const BYTES: u64 = 1_000_000_000;
 fn job(kernel_ns: u64) -> Workload {
     let mut options = MemoryAccessPattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
-    GeneratedJob::new(WorkloadPattern::Memory(options))
+    CheckedWorkloadPattern::new(WorkloadPattern::Memory(options))
         .unwrap()
         .build_workload()
         .unwrap()

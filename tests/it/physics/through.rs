@@ -2,9 +2,9 @@
 //! pipeline's formula, accesses with messages and collectives with sums by hand, and random jobs
 //! with a simulator of successive servers (`random`).
 
-use super::lines::{Line, call, kernel, line, receive, send};
+use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::loads::{self, load};
-use super::rig::{Replay, job, replay_with};
+use super::rig::{ReplayOutcomeAndLog, job, replay_with};
 use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
@@ -49,7 +49,7 @@ latency = "0""#
     )
 }
 
-fn access(store: bool, bytes: u64) -> Line {
+fn access(store: bool, bytes: u64) -> TestTraceNode {
     loads::access(MemoryLocation::Remote, store, bytes)
 }
 
@@ -63,8 +63,8 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
 /// Returns the completions in order of time, and requires that they are the same with and without
 /// closed forms.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
-    let events = |replay: &Replay| {
+fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayOutcomeAndLog {
+    let events = |replay: &ReplayOutcomeAndLog| {
         let mut events = replay.log.events.clone();
         events.sort_unstable();
         events
@@ -329,7 +329,8 @@ fn channels_come_through_ports_too() {
 #[test]
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
-    let rank = |access: Line| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
+    let rank =
+        |access: TestTraceNode| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
     let options = ReplayOptions::with_changes(|o| {
         *o = options(NetworkModel::Ports, false);
         o.comm = CommTiming::Recorded;

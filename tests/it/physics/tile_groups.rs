@@ -1,12 +1,12 @@
 //! Tests equal ranks that are simulated once for all: the result is the same as with each rank
 //! simulated, with fewer events while the ranks stay together.
 
-use super::lines::{Line, call, kernel, line, receive, send};
-use super::rig::{Log, job};
+use super::lines::{TestTraceNode, call, kernel, line, receive, send};
+use super::rig::{ObserverLog, job};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
 use chakram::engine::{
-    CompiledReplay, InstanceId, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome,
+    CompiledReplay, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
@@ -17,9 +17,9 @@ use chakram::workload::{NodeKind, Workload};
 
 /// A log, and the loop's counters.
 #[derive(Default)]
-struct CountedLog(Log, LoopCounts);
+struct LogAndLoopCounts(ObserverLog, EventLoopCounts);
 
-impl Observer for CountedLog {
+impl Observer for LogAndLoopCounts {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.on_issued(now, instance, node, kind);
     }
@@ -29,14 +29,14 @@ impl Observer for CountedLog {
     fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         self.0.on_collective_ended(record);
     }
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         self.1 = counts.clone();
     }
 }
 
 /// All results of a replay, in an order that does not depend on the order of notifications within an instant.
 #[derive(Debug, PartialEq)]
-struct Answer {
+struct OrderFreeReplayResults {
     outcome: ReplayOutcome,
     events: Vec<(u64, bool, u32, u32)>,
     records: Vec<String>,
@@ -47,18 +47,18 @@ fn run(
     machine: &Machine,
     (network, cores): (NetworkModel, &[u32]),
     aggregate: bool,
-) -> (Answer, LoopCounts) {
+) -> (OrderFreeReplayResults, EventLoopCounts) {
     let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.aggregate) = (Some(network), aggregate);
     });
     let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
-    let (outcome, log) = prepared.run(CountedLog::default()).unwrap();
-    let CountedLog(mut log, counts) = log;
+    let (outcome, log) = prepared.run(LogAndLoopCounts::default()).unwrap();
+    let LogAndLoopCounts(mut log, counts) = log;
     log.events.sort_unstable();
     let mut records: Vec<String> = log.records.iter().map(|r| format!("{r:?}")).collect();
     records.sort_unstable();
-    let answer = Answer {
+    let answer = OrderFreeReplayResults {
         outcome,
         events: log.events,
         records,
@@ -73,7 +73,7 @@ fn both(
     machine: &Machine,
     (network, cores): (NetworkModel, &[u32]),
     what: &str,
-) -> [LoopCounts; 2] {
+) -> [EventLoopCounts; 2] {
     let [(alone, a), (together, b)] =
         [false, true].map(|way| run(workload, machine, (network, cores), way));
     assert!(
@@ -151,13 +151,13 @@ const NAMES: [&str; 16] = [
 ];
 
 /// The lines of each rank, and the declared groups with their names.
-type StageJob = (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>);
+type RankLinesAndGroups = (Vec<Vec<TestTraceNode>>, Vec<(&'static str, Vec<u32>)>);
 
 /// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas. The
 /// ranks have random work on random lanes and after random nodes: kernels, all-reduces over the
 /// tensor group, the replicas and all ranks, loads and stores, and messages to and from the
 /// neighbouring stages.
-fn stages(random: &mut Random) -> StageJob {
+fn stages(random: &mut Random) -> RankLinesAndGroups {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(4);
@@ -170,7 +170,7 @@ fn stages(random: &mut Random) -> StageJob {
     }
     // There are not enough names for many groups of one rank, so these have no collectives.
     let has_groups = groups.len() <= 16;
-    let mut ranks = vec![Vec::<Line>::new(); (count * MEMBERS) as usize];
+    let mut ranks = vec![Vec::<TestTraceNode>::new(); (count * MEMBERS) as usize];
     let passes = 1 + random.below(3);
     let lanes = 1 + random.below(3) as i64;
     for pass in 0..passes {

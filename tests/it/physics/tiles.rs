@@ -4,8 +4,8 @@
 //! 256 GB/s. A MB is 10^6 bytes, and a byte takes 1/1.024 ps. The golden values are in picoseconds,
 //! from runs of PALM's public code, and each has its arithmetic beside it.
 
-use super::lines::{Line, call, line, receive, send};
-use super::rig::{Replay, job, replay_with};
+use super::lines::{TestTraceNode, call, line, receive, send};
+use super::rig::{ReplayOutcomeAndLog, job, replay_with};
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links, Ports};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::Npu;
@@ -52,11 +52,11 @@ fn store_and_forward(rest: &str) -> String {
 /// Replays `ranks` with rank r on core `cores[r]`; the group "g" has the members `group`, in this order.
 fn run(
     machine: &Machine,
-    ranks: &[Vec<Line>],
+    ranks: &[Vec<TestTraceNode>],
     group: &[u32],
     cores: &[u32],
     network: NetworkModel,
-) -> Replay {
+) -> ReplayOutcomeAndLog {
     let workload = if group.is_empty() {
         job(ranks, &[])
     } else {
@@ -71,8 +71,13 @@ fn run(
 
 /// Returns `count` concurrent collectives, each on its own lane, of `bytes` among the ranks in the
 /// order `group`.
-fn all_reduces(kind: K, count: u64, bytes: u64, group: &[u32]) -> (Vec<Vec<Line>>, Vec<u32>) {
-    let lines: Vec<Line> = (0..count)
+fn all_reduces(
+    kind: K,
+    count: u64,
+    bytes: u64,
+    group: &[u32],
+) -> (Vec<Vec<TestTraceNode>>, Vec<u32>) {
+    let lines: Vec<TestTraceNode> = (0..count)
         .map(|lane| call(kind, bytes).group("g").on(lane as i64))
         .collect();
     (vec![lines; group.len()], group.to_vec())
@@ -86,7 +91,7 @@ fn near(found: u64, golden: f64) {
     );
 }
 
-fn load(store: bool, bytes: u64) -> Line {
+fn load(store: bool, bytes: u64) -> TestTraceNode {
     line(Op::Memory {
         store,
         place: MemoryLocation::Remote,
@@ -280,7 +285,7 @@ fn loads_and_messages_share_links() {
 
 #[test]
 fn what_faults_and_ports_forbid_is_refused_by_name() {
-    let refused = |machine: &Machine, ranks: &[Vec<Line>], cores: &[u32], network| {
+    let refused = |machine: &Machine, ranks: &[Vec<TestTraceNode>], cores: &[u32], network| {
         let workload = job(ranks, &[]);
         let options = ReplayOptions::with_changes(|o| {
             o.map = Some(cores.iter().copied().map(Npu).collect());
@@ -366,7 +371,7 @@ fn stacked_tasks_of_fig_7_miss_contention() {
         }
     };
     let missed = |count: u64, bytes: u64| {
-        let lines: Vec<Line> = (0..count).map(|index| task(index, bytes)).collect();
+        let lines: Vec<TestTraceNode> = (0..count).map(|index| task(index, bytes)).collect();
         let ranks = vec![lines; 4];
         let time = |network| run(&die, &ranks, &line, &line, network).ps() as f64;
         1.0 - time(ContentionFree) / time(Exclusive)

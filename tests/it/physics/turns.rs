@@ -1,8 +1,8 @@
 //! Tests turns: lanes, collectives of one group, and collectives of several groups.
 
-use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::rig::{ObserverLog, cases, dim, job, machine, replay, replay_with, stepwise};
+use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::machine::Machine;
 use chakram::topology::DimensionShape;
@@ -19,7 +19,7 @@ fn ring_of(n: u32) -> Machine {
 /// one message of 10,000 B each: T = 2 x (500 + 200) ns.
 const T: u64 = 1_400_000;
 
-fn all_reduce() -> Line {
+fn all_reduce() -> TestTraceNode {
     call(K::AllReduce, 20_000)
 }
 
@@ -31,7 +31,7 @@ fn collectives_of_one_group_take_turns() {
             chained,
             ..CollectivePattern::new(K::AllReduce, 20_000, 2)
         };
-        let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
+        let workload = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options))
             .unwrap()
             .build_workload()
             .unwrap();
@@ -56,8 +56,8 @@ fn collectives_of_two_groups_overlap() {
     // Rank 0 therefore begins to gather when its own part has left, at T + 200, and rank 2 begins
     // when this part has arrived, at T + 700. Rank 2 has everything at T + 200 + 700, and rank 0 at
     // T + 700 + 700 ns.
-    let one_stream = |lines: &Vec<Line>| lines.iter().map(|l| l.clone().on(7)).collect();
-    let ranks: Vec<Vec<Line>> = ranks.iter().map(one_stream).collect();
+    let one_stream = |lines: &Vec<TestTraceNode>| lines.iter().map(|l| l.clone().on(7)).collect();
+    let ranks: Vec<Vec<TestTraceNode>> = ranks.iter().map(one_stream).collect();
     let replay = super::rig::replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [2 * T, T, T + 900_000]);
 }
@@ -138,7 +138,7 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     let workload = job(&ranks, &[]);
     let machine = ring_of(2);
     let prepared = chakram::engine::CompiledReplay::new(&workload, &machine, &Default::default());
-    let result = prepared.unwrap().run(Log::default());
+    let result = prepared.unwrap().run(ObserverLog::default());
     assert!(result.is_ok(), "{}", result.unwrap_err());
 }
 
@@ -156,7 +156,7 @@ fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
 
 /// Returns one rank's trace: `calls` all-reduces among kernels, where each node has up to two
 /// earlier dependencies.
-fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
+fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
     let kernels = prop::collection::vec((0_u64..3, 0_i64..3), calls + 1);
     let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);
     let lanes = prop::collection::vec(prop::option::of(0_i64..3), calls);
@@ -171,7 +171,7 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
             let ids: Vec<_> = ids.into_iter().collect();
             let line = match i % 2 {
                 0 => kernel(kernels[i / 2].0 * 700).on(kernels[i / 2].1),
-                _ => Line {
+                _ => TestTraceNode {
                     lane: lanes[i / 2],
                     ..all_reduce()
                 },
@@ -210,7 +210,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     assert_eq!(replay(&job(&ranks, groups), &ring_of(2)).ps(), 2 * T);
     // On separate lanes, they are ready 1 us apart, and in reverse order on the other rank. Each
     // starts when its second member is ready, after 2 us, and they overlap.
-    let rank = |first: &Line, second: &Line| {
+    let rank = |first: &TestTraceNode, second: &TestTraceNode| {
         vec![
             kernel(1000).on(1),
             first.clone().after(&[1]),

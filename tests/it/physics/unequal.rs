@@ -1,8 +1,8 @@
 //! Tests all-to-alls whose members exchange unequal parts, with sums by hand, and equal parts given
 //! explicitly.
 
-use super::lines::{Line, call, kernel};
-use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
+use super::lines::{TestTraceNode, call, kernel};
+use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, over, replay_with, traces};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
@@ -12,18 +12,18 @@ use chakram::workload::MissingRankPolicy;
 const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel::Ports];
 
 /// Returns an all-to-all of `bytes` that sends `send` and receives `receive`.
-fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> Line {
+fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> TestTraceNode {
     let text = |list: &[u64]| match list {
         [] => String::new(),
         list => format_size_list(list),
     };
-    Line {
+    TestTraceNode {
         splits: [text(send), text(receive)],
         ..call(CollectiveKind::AllToAll, bytes)
     }
 }
 
-fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> Replay {
+fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> ReplayOutcomeAndLog {
     let most = rows.iter().map(|row| row.iter().sum()).max().unwrap_or(0);
     let ranks = rows.iter().map(|row| vec![exchange(most, row, &[])]);
     let workload = job(&ranks.collect::<Vec<_>>(), &[]);
@@ -147,7 +147,9 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
                 over(NetworkModel::ContentionFree),
                 over(NetworkModel::Ports),
             ] {
-                let run = |ranks: &[Vec<Line>]| replay_with(&job(ranks, &[]), &machine, &options);
+                let run = |ranks: &[Vec<TestTraceNode>]| {
+                    replay_with(&job(ranks, &[]), &machine, &options)
+                };
                 assert_eq!(run(&said), run(&plain), "{algorithm}, {n}");
             }
         }

@@ -1,7 +1,7 @@
 //! Tests waiting for messages, separately from their transfer, and the bubble of a pipeline, with
 //! sums by hand. Random jobs are in `laws`.
 
-use super::lines::{Line, call, kernel, receive, send};
+use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{dim, machine, priced, traces};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
@@ -13,7 +13,7 @@ use chakram::workload::{GroupRoles, MissingRankPolicy};
 
 /// Returns a report of a job on four NPUs behind a switch: 20 ps per byte and 1 us for two links.
 /// Group 1 has the role `role`.
-fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) -> Report {
+fn reported(ranks: &[Vec<TestTraceNode>], role: Option<&str>, options: &ReplayOptions) -> Report {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     builder.declare_groups([("1".to_owned(), vec![0, 1])].into());
     if let Some(role) = role {

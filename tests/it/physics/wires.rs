@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The kind of wires in a network model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wiring {
+pub enum WireKind {
     /// A port for each neighbour, or a single port if NPUs connect to a switch or are fully
     /// connected.
     Ports,
@@ -16,13 +16,13 @@ pub enum Wiring {
 }
 
 /// A port or link: the dimension, the NPU, and the name at that NPU.
-type Name = (usize, u32, &'static str);
+type PortOrLinkName = (usize, u32, &'static str);
 
 /// The busy time of each port and link, in picoseconds.
 #[derive(Debug, Default)]
-pub struct Busy(BTreeMap<Name, u128>);
+pub struct WireBusyTimes(BTreeMap<PortOrLinkName, u128>);
 
-impl Busy {
+impl WireBusyTimes {
     /// Returns the busy time of the busiest port or link, in picoseconds.
     pub fn most(&self) -> u64 {
         self.0.values().max().map_or(0, |&ps| ps as u64)
@@ -32,7 +32,7 @@ impl Busy {
     /// picoseconds.
     pub fn carry(
         &mut self,
-        wiring: Wiring,
+        wiring: WireKind,
         dims: &[Dim],
         (from, to): (u32, u32),
         (bytes, parts): (u64, u64),
@@ -50,7 +50,7 @@ impl Busy {
                 _ => y > x,
             };
             let wired = matches!(dim.shape, DimensionShape::Ring | DimensionShape::Mesh);
-            if x != y && wired && wiring == Wiring::Links {
+            if x != y && wired && wiring == WireKind::Links {
                 let mut here = x;
                 while here != y {
                     add(moved(here), if up { "up" } else { "down" });

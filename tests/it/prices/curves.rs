@@ -2,7 +2,7 @@
 
 use super::{packed_rows, rows};
 use chakram::machine::{
-    AttentionSizes, CollectiveCurve, CollectiveProtocol, Machine, PowerThrottling,
+    AttentionSizes, CollectiveCurve, FittedCollectiveProtocol, Machine, PowerThrottling,
 };
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
@@ -169,7 +169,7 @@ fn collective_curves_are_near_what_was_measured() {
         let machine = Machine::load_preset(preset).expect("it is a preset");
         let curves: &[CollectiveCurve] = &machine.collective_curves()[0];
         assert_eq!(curves.len(), 12, "four kinds among 2, 4 and 8");
-        let protocols: &[CollectiveProtocol] = &machine.collective_protocols()[0];
+        let protocols: &[FittedCollectiveProtocol] = &machine.collective_protocols()[0];
         let mut formula = Vec::new();
         let mut between = Vec::new();
         for (kind, name) in [

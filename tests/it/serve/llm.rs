@@ -2,7 +2,8 @@
 //! formulas, and tables with values by hand.
 
 use chakram::serve::llm::{
-    CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, NoLlmObserver, StepRecord, serve_llm,
+    BegunEngineStep, CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, NoLlmObserver,
+    serve_llm,
 };
 use std::fmt::Write;
 use std::path::Path;
@@ -15,19 +16,19 @@ mod scores;
 
 /// Keeps steps and requests.
 #[derive(Default)]
-pub struct StepLog {
+pub struct StepAndRequestLog {
     pub steps: Vec<PlainStep>,
     pub requests: Vec<CompletedLlmRequest>,
     /// The maximum number of running requests.
     pub running: u64,
 }
 
-impl LlmObserver for StepLog {
+impl LlmObserver for StepAndRequestLog {
     fn wants_steps(&self) -> bool {
         true
     }
 
-    fn on_step(&mut self, of: &StepRecord<'_>) {
+    fn on_step(&mut self, of: &BegunEngineStep<'_>) {
         let shares = of.step.shares.iter();
         self.running = self.running.max(of.running);
         self.steps.push(PlainStep {
@@ -76,9 +77,9 @@ impl LlmObserver for RequestLog {
 
 /// Serves a scenario step by step, and checks that runs of equal steps give the same report and requests. Requests are ordered by
 /// their numbers.
-pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
+pub fn llm_served(text: &str) -> (LlmReport, StepAndRequestLog) {
     let scenario = llm_scenario(text);
-    let mut log = StepLog::default();
+    let mut log = StepAndRequestLog::default();
     let report = serve_llm(&scenario, None, &mut log);
     let report = report.unwrap_or_else(|error| panic!("{error}\n{text}"));
     log.requests.sort_by_key(|request| request.number);
@@ -91,9 +92,9 @@ pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
 }
 
 /// A random sequence independent of the scenarios' own.
-struct Numbers(u64);
+struct RandomSequence(u64);
 
-impl Numbers {
+impl RandomSequence {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
@@ -109,7 +110,7 @@ impl Numbers {
 
 /// Counts of the features that random scenarios had, so that the test fails if one never occurred.
 #[derive(Debug, Default)]
-struct Seen {
+struct ScenarioFeatureCounts {
     steps: usize,
     put_back: usize,
     hits: usize,
@@ -118,7 +119,7 @@ struct Seen {
 }
 
 /// Returns requests of a random scenario as a file, and the same requests for the plain simulator.
-fn random_requests(numbers: &mut Numbers, length: u64) -> (String, Vec<PlainLlmRequest>) {
+fn random_requests(numbers: &mut RandomSequence, length: u64) -> (String, Vec<PlainLlmRequest>) {
     let mut rows = "arrival_ps,input_toks,output_toks,priority,prefix,prefix_toks\n".to_owned();
     let mut all = Vec::new();
     let mut at = 0;
@@ -149,7 +150,7 @@ fn random_requests(numbers: &mut Numbers, length: u64) -> (String, Vec<PlainLlmR
     (rows, all)
 }
 
-fn random_engine(numbers: &mut Numbers, length: u64) -> PlainEngine {
+fn random_engine(numbers: &mut RandomSequence, length: u64) -> PlainEngine {
     let size = [1, 2, 4, 16][numbers.below(4) as usize];
     let whole = (length * 3 / 2 + 2).div_ceil(size);
     let blocks = whole / 2 + numbers.below(whole * 4) + 1;
@@ -233,19 +234,19 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
 
 /// Compares a random scenario with the plain simulator: every step's requests, tokens, times and
 /// free blocks, and every request's times.
-fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
-    let mut numbers = Numbers(case);
+fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
+    let mut numbers = RandomSequence(case);
     (0..4).for_each(|_| _ = numbers.below(2));
     let length = [6, 20, 60][numbers.below(3) as usize];
     let (rows, requests) = random_requests(&mut numbers, length);
     let mut engine = random_engine(&mut numbers, length);
     // The value is drawn separately, so that all other values stay the same.
-    engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
-    engine.prompts_first = !engine.is_static && Numbers(case ^ 0x6b6b).below(4) == 1;
+    engine.ahead = RandomSequence(case ^ 0x5a5a).below(8) % 2 == 1;
+    engine.prompts_first = !engine.is_static && RandomSequence(case ^ 0x6b6b).below(4) == 1;
     engine.whole_must_fit |= engine.prompts_first;
-    engine.look_interval = [1, 1, 1, 2, 3, 10][Numbers(case ^ 0x2d2d).below(6) as usize];
+    engine.look_interval = [1, 1, 1, 2, 3, 10][RandomSequence(case ^ 0x2d2d).below(6) as usize];
     // Requests with states share no blocks.
-    engine.state = [1, 5, 0, 0, 0, 0, 0, 0][Numbers(case ^ 0x3c3c).below(8) as usize];
+    engine.state = [1, 5, 0, 0, 0, 0, 0, 0][RandomSequence(case ^ 0x3c3c).below(8) as usize];
     engine.caching &= engine.state == 0;
     // Without cached blocks, a request that was put back may be longer than a step.
     engine.chunked |= engine.state > 0;
@@ -298,7 +299,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
 
 fn compare_cases(from: u64, to: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let mut seen = Seen::default();
+    let mut seen = ScenarioFeatureCounts::default();
     (from..to).for_each(|case| compare_case(case, folder.path(), &mut seen));
     let cases = (to - from) as usize;
     println!("{cases} cases: {seen:?}");
@@ -333,7 +334,7 @@ fn engines_that_run_ahead_answer_as_step_by_step() {
         .take(24)
         .enumerate()
     {
-        let mut numbers = Numbers(case as u64 + 7);
+        let mut numbers = RandomSequence(case as u64 + 7);
         (0..4).for_each(|_| _ = numbers.below(2));
         let arrivals = match case % 4 {
             0 => "arrivals = \"users\"\nusers = 7",
@@ -370,7 +371,7 @@ fn states_of_linear_attention_take_blocks() {
     };
     let machine = chakram::machine::Machine::load_by_name("dgx-h100").unwrap();
     let serve = |rules: &str| {
-        let mut log = StepLog::default();
+        let mut log = StepAndRequestLog::default();
         let report = serve_llm(&llm_scenario(&text(rules)), Some(&machine), &mut log);
         report.map(|report| (report, log))
     };

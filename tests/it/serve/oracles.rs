@@ -8,9 +8,9 @@ use testkit::serving::{
 };
 
 /// A random sequence independent of the scenarios' own.
-struct Numbers(u64);
+struct RandomSequence(u64);
 
-impl Numbers {
+impl RandomSequence {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
@@ -44,7 +44,7 @@ fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
 #[test]
 fn closed_forms_are_what_tasks_one_by_one_take() {
     let folder = tempfile::tempdir().unwrap();
-    let mut numbers = Numbers(1);
+    let mut numbers = RandomSequence(1);
     let (mut jobs_seen, mut overlapped) = (0, 0);
     for case in 0..cases(250) {
         let cores = 1 + numbers.below(13) as usize;
@@ -118,9 +118,13 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
 /// Tests random scenarios of a policy on one to three processors. The scenarios have datapath
 /// latencies, requests that arrive together, and jobs at whose boundaries requests may be
 /// preempted.
-fn hold_policy(seed: u64, policy: impl Fn(&mut Numbers) -> (PlainPolicy, String), preempts: bool) {
+fn hold_policy(
+    seed: u64,
+    policy: impl Fn(&mut RandomSequence) -> (PlainPolicy, String),
+    preempts: bool,
+) {
     let folder = tempfile::tempdir().unwrap();
-    let mut numbers = Numbers(seed);
+    let mut numbers = RandomSequence(seed);
     let (mut waits, mut put_back, mut batches) = (0_u64, 0_u64, 0_u64);
     for case in 0..cases(150) {
         let (plain, kind) = policy(&mut numbers);
@@ -214,7 +218,7 @@ fn first_come_is_first_served() {
 
 #[test]
 fn the_shortest_goes_first() {
-    let policy = |_: &mut Numbers| {
+    let policy = |_: &mut RandomSequence| {
         (
             PlainPolicy::Shortest,
             "kind = \"shortest-job-first\"".to_owned(),
@@ -226,7 +230,7 @@ fn the_shortest_goes_first() {
 
 #[test]
 fn the_most_urgent_goes_first() {
-    let policy = |numbers: &mut Numbers| match numbers.below(2) {
+    let policy = |numbers: &mut RandomSequence| match numbers.below(2) {
         0 => (
             PlainPolicy::Priority(None),
             "kind = \"priority\"".to_owned(),
@@ -243,7 +247,7 @@ fn the_most_urgent_goes_first() {
 
 #[test]
 fn the_earliest_deadline_goes_first() {
-    let policy = |_: &mut Numbers| {
+    let policy = |_: &mut RandomSequence| {
         (
             PlainPolicy::Deadline,
             "kind = \"earliest-deadline\"".to_owned(),
@@ -255,7 +259,7 @@ fn the_earliest_deadline_goes_first() {
 
 #[test]
 fn batches_are_of_one_model() {
-    let policy = |numbers: &mut Numbers| {
+    let policy = |numbers: &mut RandomSequence| {
         let (most, wait) = (1 + numbers.below(5), numbers.below(150));
         let text = format!("kind = \"batching\"\nbatch = {most}\nwait = \"{wait} ps\"");
         (PlainPolicy::Batching(most as usize, wait), text)

@@ -5,7 +5,7 @@ mod plain;
 
 use super::{Folder, done, names, refused};
 use crate::corpus::corpus_path;
-use chakram::internals::MessageEncoder;
+use chakram::internals::ProtobufMessageBuilder;
 use serde_json::Value;
 
 /// A machine of eight NPUs with a lane for every stream.
@@ -80,8 +80,8 @@ fn profiles_keep_the_time_of_their_devices() {
     assert_eq!(seen, 2);
 }
 
-fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
-    let mut message = MessageEncoder::default();
+fn made(make: impl FnOnce(&mut ProtobufMessageBuilder)) -> Vec<u8> {
+    let mut message = ProtobufMessageBuilder::default();
     make(&mut message);
     message.as_bytes().to_vec()
 }
@@ -104,7 +104,7 @@ const EVENTS: [&str; 5] = [
     "MemcpyD2D",
 ];
 
-struct Event(u64, u64, u64, Vec<Vec<u8>>);
+struct XplaneEvent(u64, u64, u64, Vec<Vec<u8>>);
 
 fn number(stat: u64, value: u64) -> Vec<u8> {
     made(|m| {
@@ -121,8 +121,8 @@ fn text(stat: u64, value: &str) -> Vec<u8> {
 }
 
 /// Returns a plane with lines of events, with times in microseconds.
-fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
-    let named = |field, names: &[&str], plane: &mut MessageEncoder| {
+fn plane(name: &str, lines: &[(&str, Vec<XplaneEvent>)]) -> Vec<u8> {
+    let named = |field, names: &[&str], plane: &mut ProtobufMessageBuilder| {
         for (id, name) in (0..).zip(names).skip(1) {
             let value = made(|m| {
                 m.append_varint(1, id);
@@ -145,7 +145,7 @@ fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
                 &made(|m| {
                     m.append_bytes(2, name.as_bytes());
                     m.append_varint(3, 5_000);
-                    for Event(kind, start, end, stats) in events {
+                    for XplaneEvent(kind, start, end, stats) in events {
                         m.append_bytes(
                             4,
                             &made(|m| {
@@ -220,15 +220,15 @@ fn space(planes: &[Vec<u8>]) -> Vec<u8> {
 /// at 400 us, and device 1's starts 150 us later.
 fn pair(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
     let device = |id: usize, start: u64| {
-        let gemm = Event(1, 0, start, vec![number(1, 10)]);
-        let reduce = Event(2, start, 400, vec![text(2, "all-reduce.1"), number(3, 7)]);
+        let gemm = XplaneEvent(1, 0, start, vec![number(1, 10)]);
+        let reduce = XplaneEvent(2, start, 400, vec![text(2, "all-reduce.1"), number(3, 7)]);
         let mut events = vec![gemm];
         events.extend(reduces[id].then_some(reduce));
         plane(
             &format!("/device:GPU:{id}"),
             &[
                 ("Stream #7(Kernel)", events),
-                ("XLA Ops", vec![Event(1, 0, 400, vec![])]),
+                ("XLA Ops", vec![XplaneEvent(1, 0, 400, vec![])]),
             ],
         )
     };
@@ -328,10 +328,10 @@ fn kernels_wait_for_the_calls_that_launched_them() {
         &[(
             "main",
             vec![
-                Event(3, 0, 10, vec![number(1, 1)]),
-                Event(3, 20, 30, vec![number(1, 2)]),
-                Event(3, 90, 95, vec![number(1, 3)]),
-                Event(3, 96, 99, vec![]),
+                XplaneEvent(3, 0, 10, vec![number(1, 1)]),
+                XplaneEvent(3, 20, 30, vec![number(1, 2)]),
+                XplaneEvent(3, 90, 95, vec![number(1, 3)]),
+                XplaneEvent(3, 96, 99, vec![]),
             ],
         )],
     );
@@ -340,15 +340,15 @@ fn kernels_wait_for_the_calls_that_launched_them() {
         &[(
             "Stream #1(Kernel)",
             vec![
-                Event(1, 15, 18, vec![number(1, 1)]),
-                Event(1, 25, 35, vec![number(1, 2)]),
-                Event(
+                XplaneEvent(1, 15, 18, vec![number(1, 1)]),
+                XplaneEvent(1, 25, 35, vec![number(1, 2)]),
+                XplaneEvent(
                     4,
                     40,
                     50,
                     vec![text(5, "kind:Unknown size:4096 dest:2 async:1")],
                 ),
-                Event(1, 85, 100, vec![number(1, 3)]),
+                XplaneEvent(1, 85, 100, vec![number(1, 3)]),
             ],
         )],
     );

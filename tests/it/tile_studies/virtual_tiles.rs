@@ -4,7 +4,7 @@
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
 use chakram::engine::{
-    CompiledReplay, InstanceId, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome,
+    CompiledReplay, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
 };
 use chakram::ids::NodeIndex;
 use chakram::job::Job;
@@ -15,26 +15,30 @@ use chakram::workload::NodeKind;
 
 /// Keeps only the loop's counters.
 #[derive(Default)]
-struct CountedLoop(LoopCounts);
+struct LoopCountsKeeper(EventLoopCounts);
 
-impl Observer for CountedLoop {
+impl Observer for LoopCountsKeeper {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
         self.0 = counts.clone();
     }
 }
 
 /// Replays traces with each rank simulated and with equal ranks merged, and requires the same end. Returns the loop's
 /// counters.
-fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, ReplayOutcome); 2] {
-    let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
+fn both(
+    job: &Job,
+    machine: &Machine,
+    network: NetworkModel,
+) -> [(EventLoopCounts, ReplayOutcome); 2] {
+    let run = |aggregate: bool| -> (ReplayOutcome, EventLoopCounts) {
         let options = ReplayOptions::with_changes(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);
         });
         let replay = CompiledReplay::new(job.workload(), machine, &options).unwrap();
-        let (outcome, counted) = replay.run(CountedLoop::default()).unwrap();
+        let (outcome, counted) = replay.run(LoopCountsKeeper::default()).unwrap();
         (outcome, counted.0)
     };
     let [(alone, a), (together, b)] = [false, true].map(run);

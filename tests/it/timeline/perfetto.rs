@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// The value of a message field: an integer, or bytes.
 #[derive(Clone, Copy, Debug)]
-enum Field<'a> {
+enum ProtobufFieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
@@ -27,13 +27,13 @@ fn varint(bytes: &mut &[u8]) -> u64 {
 }
 
 /// Returns the fields of a message, in order.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
+fn fields(mut bytes: &[u8]) -> Vec<(u64, ProtobufFieldValue<'_>)> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
         let tag = varint(&mut bytes);
         let length = match tag & 7 {
             0 => {
-                fields.push((tag >> 3, Field::Number(varint(&mut bytes))));
+                fields.push((tag >> 3, ProtobufFieldValue::Number(varint(&mut bytes))));
                 continue;
             }
             1 => 8,
@@ -43,51 +43,56 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
         let (taken, rest) = bytes.split_at(length);
         bytes = rest;
         let field = match tag & 7 {
-            1 => Field::Number(u64::from_le_bytes(taken.try_into().unwrap())),
-            _ => Field::Bytes(taken),
+            1 => ProtobufFieldValue::Number(u64::from_le_bytes(taken.try_into().unwrap())),
+            _ => ProtobufFieldValue::Bytes(taken),
         };
         fields.push((tag >> 3, field));
     }
     fields
 }
 
-fn number(message: &[(u64, Field<'_>)], tag: u64) -> Option<u64> {
+fn number(message: &[(u64, ProtobufFieldValue<'_>)], tag: u64) -> Option<u64> {
     message.iter().find_map(|(found, field)| match field {
-        Field::Number(number) if *found == tag => Some(*number),
+        ProtobufFieldValue::Number(number) if *found == tag => Some(*number),
         _ => None,
     })
 }
 
-fn inner<'a>(message: &[(u64, Field<'a>)], tag: u64) -> Vec<Vec<(u64, Field<'a>)>> {
+fn inner<'a>(
+    message: &[(u64, ProtobufFieldValue<'a>)],
+    tag: u64,
+) -> Vec<Vec<(u64, ProtobufFieldValue<'a>)>> {
     let parts = message.iter().filter_map(|(found, field)| match field {
-        Field::Bytes(bytes) if *found == tag => Some(fields(bytes)),
+        ProtobufFieldValue::Bytes(bytes) if *found == tag => Some(fields(bytes)),
         _ => None,
     });
     parts.collect()
 }
 
-fn text(message: &[(u64, Field<'_>)], tag: u64) -> Option<String> {
+fn text(message: &[(u64, ProtobufFieldValue<'_>)], tag: u64) -> Option<String> {
     message.iter().find_map(|(found, field)| match field {
-        Field::Bytes(bytes) if *found == tag => Some(String::from_utf8(bytes.to_vec()).unwrap()),
+        ProtobufFieldValue::Bytes(bytes) if *found == tag => {
+            Some(String::from_utf8(bytes.to_vec()).unwrap())
+        }
         _ => None,
     })
 }
 
 /// A slice: its track by name, its own name, start and end in nanoseconds, depth, and numeric facts.
-type Slice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
+type TrackSlice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
 
 /// The ends of arrows by id, each as a time and `true` if the arrow enters.
-type Arrows = BTreeMap<u64, Vec<(u64, bool)>>;
+type ArrowEndsById = BTreeMap<u64, Vec<(u64, bool)>>;
 
 /// Returns the slices and arrows of a file.
-fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
+fn read(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
     let mut names: BTreeMap<(u64, u64), String> = BTreeMap::new();
     let mut tracks: BTreeMap<u64, (String, Option<u64>)> = BTreeMap::new();
-    let mut open: BTreeMap<u64, Vec<Slice>> = BTreeMap::new();
+    let mut open: BTreeMap<u64, Vec<TrackSlice>> = BTreeMap::new();
     let (mut slices, mut arrows) = (Vec::new(), BTreeMap::<u64, Vec<_>>::new());
     let mut packets = Vec::new();
     for packet in inner(&fields(file), 1) {
-        let [(50, Field::Bytes(deflated))] = packet[..] else {
+        let [(50, ProtobufFieldValue::Bytes(deflated))] = packet[..] else {
             panic!("packets are deflated together");
         };
         flate2::read::ZlibDecoder::new(deflated)
@@ -152,7 +157,7 @@ fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
     }
     assert!(open.values().all(Vec::is_empty), "all slices end");
     // The critical path belongs to no rank.
-    slices.retain(|slice: &Slice| slice.0.starts_with("rank"));
+    slices.retain(|slice: &TrackSlice| slice.0.starts_with("rank"));
     (slices, arrows)
 }
 
@@ -169,7 +174,7 @@ fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
 #[test]
 fn slices_are_exact_to_the_nanosecond_and_nest() {
     // Kernels with a duration of 0 must not get a duration from their work.
-    let options = ReplayOptions::with_changes(|o| o.compute = ComputeModel::RecordedOnly);
+    let options = ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::RecordedOnly);
     let (slices, _) = read(&perfetto(&odd(), &options));
     let mut now = 123_457;
     let nodes: Vec<_> = slices
@@ -225,7 +230,7 @@ fn arrows_lead_from_sends_to_the_ends_of_receives() {
 
 #[test]
 fn both_formats_draw_the_same_and_protobuf_is_smaller() {
-    let model = GeneratedJob::new(WorkloadPattern::DataParallel(DataParallelPattern {
+    let model = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(DataParallelPattern {
         layers: 6,
         ..DataParallelPattern::new(8)
     }));

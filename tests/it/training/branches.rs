@@ -3,7 +3,8 @@
 use super::time::{F, IDEAL, SIDE};
 use super::{job, replay};
 use chakram::generate::{
-    AblationEffect, BranchOrder, GeneratedJob, Optimizer, ParallelismPlan, RecomputePolicy,
+    AblationEffect, BranchOrder, CheckedWorkloadPattern, Optimizer, ParallelismPlan,
+    RecomputePolicy,
 };
 use chakram::machine::Machine;
 use chakram::model::{Model, ModelDefinition};
@@ -78,13 +79,13 @@ fn branches_take_the_longest_of_them_or_their_sum() {
 /// The names and the work of nodes, and for each the names of all its direct and indirect
 /// dependencies.
 #[derive(Default)]
-struct Ancestry {
+struct NodeAncestry {
     work: Vec<String>,
     names: Vec<String>,
     before: Vec<Vec<usize>>,
 }
 
-impl Sink for Ancestry {
+impl Sink for NodeAncestry {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.work.push(format!("{} {:?}", node.name, node.op));
         self.names.push(node.name.to_owned());
@@ -105,8 +106,8 @@ impl Sink for Ancestry {
     }
 }
 
-impl Ancestry {
-    fn of(job: &GeneratedJob) -> Self {
+impl NodeAncestry {
+    fn of(job: &CheckedWorkloadPattern) -> Self {
         let mut all = Self::default();
         job.emit_nodes(0, &mut all).unwrap();
         all
@@ -147,14 +148,14 @@ fn side_by_side_the_same_work_waits_for_less() {
         let model = Model::load_named(model).unwrap();
         let of = |branches| job(&model, &plan(branches)).unwrap();
         let [in_order, parallel] = [BranchOrder::InOrder, BranchOrder::Parallel].map(of);
-        let [in_order, parallel] = [in_order, parallel].map(|job| Ancestry::of(&job));
-        let sorted = |all: &Ancestry| {
+        let [in_order, parallel] = [in_order, parallel].map(|job| NodeAncestry::of(&job));
+        let sorted = |all: &NodeAncestry| {
             let mut work = all.work.clone();
             work.sort_unstable();
             work
         };
         assert_eq!(sorted(&in_order), sorted(&parallel));
-        let [loose, strict] = [&parallel, &in_order].map(Ancestry::by_name);
+        let [loose, strict] = [&parallel, &in_order].map(NodeAncestry::by_name);
         for (name, before) in &loose {
             let strict = &strict[name];
             assert!(before.iter().all(|one| strict.contains(one)), "{name}");

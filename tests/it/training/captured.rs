@@ -22,8 +22,10 @@
 //! replica has.
 
 use super::replay_with;
-use crate::convert::rig::Log;
-use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
+use crate::convert::rig::ReplayedNodeTimes;
+use chakram::generate::{
+    CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
 use chakram::machine::Machine;
 use chakram::model::{Model, ModelDefinition, OperatorKind};
 
@@ -31,8 +33,8 @@ mod captures;
 mod event;
 mod generated;
 
-use event::Event;
-use generated::{Node, Nodes};
+use event::ProductOrReduction;
+use generated::{GeneratedNode, GeneratedNodes};
 
 const MODEL: &str = r#"
 name = "captured"
@@ -72,8 +74,8 @@ const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
 
-fn captured() -> Vec<Event> {
-    CAPTURED.lines().map(Event::parse).collect()
+fn captured() -> Vec<ProductOrReduction> {
+    CAPTURED.lines().map(ProductOrReduction::parse).collect()
 }
 
 fn model() -> Model {
@@ -82,36 +84,36 @@ fn model() -> Model {
         .model
 }
 
-fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> GeneratedJob {
+fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> CheckedWorkloadPattern {
     let mut plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     change(&mut plan);
-    GeneratedJob::new(WorkloadPattern::Training(Box::new(TrainingPattern {
+    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(TrainingPattern {
         model,
         plan,
     })))
     .unwrap()
 }
 
-fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
-    let mut nodes = Nodes::default();
+fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<GeneratedNode> {
+    let mut nodes = GeneratedNodes::default();
     job.emit_nodes(rank, &mut nodes).unwrap();
     nodes.0
 }
 
-fn events(nodes: &[Node]) -> Vec<Event> {
+fn events(nodes: &[GeneratedNode]) -> Vec<ProductOrReduction> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
 /// Requires that both are equal, except for the order of the two products of the logits, which have
 /// 1024 words.
-fn hold(generated: &[Event], captured: &[Event], what: &str) {
+fn hold(generated: &[ProductOrReduction], captured: &[ProductOrReduction], what: &str) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();
     // The backward pass of the logits has 1024 x 256 weights from 128 tokens, and 128 x 256 inputs
     // from 1024 words.
     let [weights, inputs] = [
-        Event::product(1024, 128, 256),
-        Event::product(128, 1024, 256),
+        ProductOrReduction::product(1024, 128, 256),
+        ProductOrReduction::product(128, 1024, 256),
     ];
     let mut swapped = 0;
     for (i, event) in generated.iter().enumerate() {
@@ -141,7 +143,7 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     }
     // Every weight is in one bucket.
     let reduced = captured().into_iter().map(|event| match event {
-        Event::Reduction(bytes) => bytes,
+        ProductOrReduction::Reduction(bytes) => bytes,
         _ => 0,
     });
     assert_eq!(reduced.sum::<u64>(), 4 * model().parameter_count());
@@ -156,7 +158,7 @@ fn flops_are_the_captured_ones() {
         let nodes = nodes(&job(model, |_| {}), 0);
         nodes.iter().map(|node| node.flops).sum::<u64>()
     };
-    let expected: u64 = captured().iter().map(Event::flops).sum();
+    let expected: u64 = captured().iter().map(ProductOrReduction::flops).sum();
     let mut both_ways = model();
     for layer in &mut both_ways.layers {
         for operator in &mut layer.operators {
@@ -175,7 +177,7 @@ fn a_first_bucket_is_what_older_versions_begin_with() {
     let sizes = |first| {
         let job = job(model(), |plan| plan.first_bucket = first);
         let bytes = events(&nodes(&job, 0)).into_iter().filter_map(|e| match e {
-            Event::Reduction(bytes) => Some(bytes),
+            ProductOrReduction::Reduction(bytes) => Some(bytes),
             _ => None,
         });
         bytes.collect::<Vec<_>>()
@@ -202,7 +204,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     let mut found = Vec::new();
     let mut reductions = Vec::new();
     for node in &nodes {
-        if matches!(node.event, Some(Event::Reduction(_))) {
+        if matches!(node.event, Some(ProductOrReduction::Reduction(_))) {
             assert_eq!(node.data, found, "{}", node.name);
             assert!(!found.is_empty());
             found.clear();
@@ -248,7 +250,7 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
     let machine = Machine::parse(machine, "wide").unwrap();
-    let log = replay_with(&job, &machine, Log::default()).1;
+    let log = replay_with(&job, &machine, ReplayedNodeTimes::default()).1;
     let captured = captured();
     for rank in 0..4 {
         let nodes = nodes(&job, rank);
@@ -259,7 +261,8 @@ algorithm = "ring"
                 .filter(|node| ran[node.id as usize - 1].1 <= at)
                 .count()
         };
-        let is_reduction = |event: &&Event| matches!(event, Event::Reduction(_));
+        let is_reduction =
+            |event: &&ProductOrReduction| matches!(event, ProductOrReduction::Reduction(_));
         let mut launched = captured.iter().enumerate().filter(|(_, e)| is_reduction(e));
         for node in &nodes {
             if node

@@ -10,18 +10,18 @@ mod elements;
 use super::job;
 use crate::corpus::sample_every_nth;
 use chakram::generate::{
-    GeneratedJob, OperatorDegrees, Optimizer, ParallelismPlan, ShardingDegrees,
+    CheckedWorkloadPattern, OperatorDegrees, Optimizer, ParallelismPlan, ShardingDegrees,
 };
 use chakram::model::{
     ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
 };
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
-use elements::{Expected, Kind, expected};
+use elements::{ExpectedMemberTraffic, TestedOperatorKind, expected};
 use std::collections::BTreeMap;
 
 /// The communication of one member.
 #[derive(Default)]
-struct Seen {
+struct MemberCommunication {
     rank: u32,
     groups: BTreeMap<String, Vec<u32>>,
     members: u32,
@@ -32,7 +32,7 @@ struct Seen {
     sums: Vec<(String, u64, Vec<u32>)>,
 }
 
-impl Sink for Seen {
+impl Sink for MemberCommunication {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         let name = node.name.strip_prefix("mb0/chain/").unwrap_or(node.name);
         let whose = name.rsplit_once('.').map_or(name, |(whose, _)| whose);
@@ -71,13 +71,13 @@ impl Sink for Seen {
     }
 }
 
-fn look(job: &GeneratedJob, members: u32) -> Vec<Seen> {
+fn look(job: &CheckedWorkloadPattern, members: u32) -> Vec<MemberCommunication> {
     let each = (0..members).map(|rank| {
-        let mut seen = Seen {
+        let mut seen = MemberCommunication {
             rank,
             members,
             groups: job.declared_groups(),
-            ..Seen::default()
+            ..MemberCommunication::default()
         };
         job.emit_nodes(rank, &mut seen).unwrap();
         seen
@@ -102,7 +102,7 @@ fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
     all
 }
 
-fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
+fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
     let size = u64::from(members);
     let plain = |name: &str, rows: u64| {
         let work = OperatorKind::Activation {
@@ -119,7 +119,7 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
         LayerOperator::new("looked", kind.work(size), TensorSplit::Replicated),
         plain("last", behind),
     ];
-    if kind == Kind::Table {
+    if kind == TestedOperatorKind::Table {
         operators.remove(0);
     }
     let model = Model {
@@ -133,7 +133,7 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
     (plan.batch, plan.micro_batch) = (size, size);
     plan.optimizer = Optimizer::None;
     for (name, [b, m, n, k]) in ["first", "looked", "last"].into_iter().zip(cuts) {
-        if name == "first" && kind == Kind::Table {
+        if name == "first" && kind == TestedOperatorKind::Table {
             continue;
         }
         plan.operators.push(OperatorDegrees {
@@ -145,7 +145,7 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
     let job = job(&model, &plan).unwrap_or_else(|why| panic!("{about}: {why}"));
     let all = expected(kind, members, cuts);
     for (member, (seen, expected)) in look(&job, members).into_iter().zip(all).enumerate() {
-        let Expected { moved, sums } = expected;
+        let ExpectedMemberTraffic { moved, sums } = expected;
         let found: BTreeMap<String, u64> = seen
             .moved
             .into_iter()
@@ -159,10 +159,10 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
 #[test]
 fn every_element_is_moved_once_and_summed_where_it_has_to_be() {
     let mut all_cuts = Vec::new();
-    for kind in Kind::ALL {
+    for kind in TestedOperatorKind::ALL {
         for members in [4, 6] {
             for first in all(members, false) {
-                if kind == Kind::Table && first[0] != 1 {
+                if kind == TestedOperatorKind::Table && first[0] != 1 {
                     continue;
                 }
                 for looked in all(members, kind.products()) {

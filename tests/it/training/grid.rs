@@ -3,7 +3,7 @@
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use crate::corpus::is_whole;
 use chakram::generate::{
-    AttentionKernel, BucketPolicy, ContextExchange, GeneratedJob, ParallelismPlan,
+    AttentionKernel, BucketPolicy, CheckedWorkloadPattern, ContextExchange, ParallelismPlan,
     PipelineSchedule, RecomputePolicy, ZeroStage,
 };
 use chakram::machine::Machine;
@@ -137,7 +137,7 @@ fn is_even(ranks: &[Sums], about: &str) {
 }
 
 /// Checks that written traces are sound, and that their replay ends.
-fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
+fn is_sound(job: &CheckedWorkloadPattern, machine: &Machine, about: &str) {
     let mut traces = Vec::new();
     let mut nodes = 0;
     for rank in 0..job.rank_count() {

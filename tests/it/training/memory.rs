@@ -1,13 +1,13 @@
 //! Tests amounts of memory, and the time for which it stays allocated.
 
 use super::{GPT, Sums, gpt, job, products};
-use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflineEfficiency};
 use chakram::generate::{
     AttentionKernel, ParallelismPlan, PipelineSchedule, RecomputePolicy, TrainingPattern, ZeroStage,
 };
 use chakram::machine::Machine;
 use chakram::model::{LayerRole, TransformerBlock};
-use chakram::report::MemoryObserver;
+use chakram::report::MemoryPeakObserver;
 use chakram::trace::TensorClass;
 
 /// According to PALM, stage i of S keeps the activations of S - i micro-batches under 1F1B, and all
@@ -50,11 +50,11 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     let workload = job(&model, &plan).unwrap().build_workload().unwrap();
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     let rows = prepared
-        .run(MemoryObserver::new(&prepared))
+        .run(MemoryPeakObserver::new(&prepared))
         .unwrap()
         .1
         .into_rows();

@@ -6,7 +6,7 @@ use chakram::generate::{
     ParallelismPlan,
 };
 use chakram::trace::{CollectiveKind, Dtype};
-use testkit::expert_routing::{Copies, Routing, most_received};
+use testkit::expert_routing::{Copies, TokenExpertChoices, most_received};
 
 /// The columns of a token, where a number takes 2 B.
 const H: u64 = 128;
@@ -17,7 +17,7 @@ const K: usize = 2;
 
 /// The degrees of a plan, and the resulting number of ranks that share the tokens of one sequence.
 #[derive(Clone, Copy, Debug)]
-struct Degrees {
+struct PlanDegrees {
     data: u32,
     tensor: u32,
     context: u32,
@@ -25,7 +25,7 @@ struct Degrees {
     expert_tensor: u32,
 }
 
-const DEGREES: [Degrees; 6] = [
+const DEGREES: [PlanDegrees; 6] = [
     degrees(2, 1, 1, 2, 1),
     degrees(4, 1, 1, 4, 1),
     degrees(4, 1, 1, 2, 1),
@@ -34,8 +34,14 @@ const DEGREES: [Degrees; 6] = [
     degrees(2, 2, 2, 8, 1),
 ];
 
-const fn degrees(data: u32, tensor: u32, context: u32, expert: u32, expert_tensor: u32) -> Degrees {
-    Degrees {
+const fn degrees(
+    data: u32,
+    tensor: u32,
+    context: u32,
+    expert: u32,
+    expert_tensor: u32,
+) -> PlanDegrees {
+    PlanDegrees {
         data,
         tensor,
         context,
@@ -47,7 +53,7 @@ const fn degrees(data: u32, tensor: u32, context: u32, expert: u32, expert_tenso
 /// Returns a plan whose ranks have `tokens` tokens each, and the exchanges of one layer on rank 0
 /// as (name, kind, bytes).
 fn exchanges(
-    of: Degrees,
+    of: PlanDegrees,
     tokens: usize,
     change: impl Fn(&mut ParallelismPlan),
 ) -> Vec<(String, CollectiveKind, u64)> {
@@ -109,7 +115,7 @@ fn assert_all_to_alls(
 #[test]
 fn balanced_exchanges_have_the_bytes_of_single_tokens() {
     for of in DEGREES {
-        let routing = Routing::from_every_expert_choice(of.expert as usize, E, K, 1);
+        let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
         let tokens = routing.tokens[0].len();
         let about = format!("{of:?}");
         let found = exchanges(of, tokens, |_| ());
@@ -156,7 +162,7 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
 fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     for (of, seed) in DEGREES.into_iter().zip(1..) {
         let weights = [9, 1, 4, 2, 1, 1, 3, 2];
-        let routing = Routing::drawn(of.expert as usize, 56, &weights, K, seed);
+        let routing = TokenExpertChoices::drawn(of.expert as usize, 56, &weights, K, seed);
         // Other groups of ranks have tokens with the same experts.
         let found = exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
@@ -184,7 +190,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     let steep = "skewed:8".parse::<ExpertRoutingBalance>().unwrap();
     let found = exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
-    let routing = Routing::drawn(8, 56, &weights, K, 1);
+    let routing = TokenExpertChoices::drawn(8, 56, &weights, K, 1);
     let fullest = most_received(&routing.copies_for_experts());
     assert_eq!((fullest, found[0].2), (8 * 56, 2 * H * 8 * 56));
 }
@@ -196,7 +202,8 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
         for halves in [1, 2, 3, 4] {
             // A rank has 56 tokens of 2 copies, which are 14 for each of 8 experts.
             let slots = 14 * halves / 2;
-            let routing = Routing::drawn(of.expert as usize, 56, &[3, 1, 2, 1, 1, 1, 1, 1], K, 9);
+            let routing =
+                TokenExpertChoices::drawn(of.expert as usize, 56, &[3, 1, 2, 1, 1, 1, 1, 1], K, 9);
             let limited = routing.copies_in_slots(slots);
             let all = of.expert as u64;
             assert_eq!(limited.kept + limited.dropped, all * 56 * K as u64);
@@ -221,7 +228,7 @@ fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
         (degrees(8, 1, 1, 8, 1), 4),
         (degrees(2, 2, 2, 4, 2), 2),
     ] {
-        let routing = Routing::from_every_expert_choice(of.expert as usize, E, K, 1);
+        let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
         let copies = routing.copies_over_nodes(size);
         let found = exchanges(of, 28, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Nodes;

@@ -3,7 +3,7 @@
 
 use super::time::{F, IDEAL, SIDE};
 use super::{GPT, Sums, gpt, job, products, replay};
-use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, StagePassOrders,
     TrainingPattern, ZeroStage,
@@ -165,7 +165,7 @@ fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
         .unwrap();
     }
     let mut tables = String::new();
-    let mut known = Kernels::default();
+    let mut known = ComputeKernelSet::default();
     job.emit_nodes(0, &mut known).unwrap();
     for stage in 1..stages {
         job.emit_nodes(2 * stage, &mut known).unwrap();
@@ -190,16 +190,16 @@ fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     );
     let machine = Machine::parse(&machine, "measured").unwrap();
     let workload = job.build_workload().unwrap();
-    let options = ReplayOptions::with_changes(|o| o.compute = ComputeModel::Curves);
+    let options = ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::Curves);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     prepared.run(()).unwrap().0.makespan.0
 }
 
 /// The names, FLOPs and bytes of compute kernels.
 #[derive(Default)]
-struct Kernels(std::collections::BTreeSet<(String, u64, u64)>);
+struct ComputeKernelSet(std::collections::BTreeSet<(String, u64, u64)>);
 
-impl chakram::trace::Sink for Kernels {
+impl chakram::trace::Sink for ComputeKernelSet {
     fn receive_node(
         &mut self,
         node: &chakram::trace::NodeView<'_>,

@@ -1,7 +1,7 @@
 //! Tests times of a step that follow from a formula.
 
 use super::{GPT, job, products, replay, replay_under, transformer};
-use chakram::engine::{LaunchMode, ReplayOptions};
+use chakram::engine::{HostLaunchMode, ReplayOptions};
 use chakram::generate::{
     AblationEffect, ContextExchange, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage,
 };
@@ -280,11 +280,11 @@ fn a_ring_hides_its_messages_behind_attention() {
         replay_under(&job, &machine, (), launches).0.makespan.0
     };
     let ring = ContextExchange::Ring;
-    for launch in [LaunchMode::None, LaunchMode::Eager] {
+    for launch in [HostLaunchMode::None, HostLaunchMode::Eager] {
         let alone = makespan(ring, true, "10 GB/s", launch);
         let hidden = makespan(ring, false, "10 GB/s", launch);
         // With a host, launches of messages take 1 ns each: 4 layers of 3 + 6 sends and receives.
-        let launches = if launch == LaunchMode::Eager {
+        let launches = if launch == HostLaunchMode::Eager {
             4 * 9 * 2 * 1000
         } else {
             0

@@ -3,7 +3,7 @@
 
 use super::{Sums, gpt, job, replay};
 use chakram::generate::{
-    AblationEffect, AttentionKernel, GeneratedJob, ParallelismPlan, RecomputePolicy,
+    AblationEffect, AttentionKernel, CheckedWorkloadPattern, ParallelismPlan, RecomputePolicy,
 };
 use chakram::machine::Machine;
 use chakram::trace::{GroupName, NodeView, Op, Sink, TraceError, TrainingPhase};
@@ -11,7 +11,7 @@ use chakram::workload::DeclaredGroups;
 
 /// A node's name and operation, and the properties that decide whether it is removed.
 #[derive(Clone, Debug)]
-struct Node {
+struct RemovableNode {
     name: String,
     op: String,
     phase: Option<TrainingPhase>,
@@ -26,12 +26,12 @@ struct Node {
     data: Vec<u64>,
 }
 
-struct Nodes<'g> {
+struct RemovableNodes<'g> {
     groups: &'g DeclaredGroups,
-    all: Vec<Node>,
+    all: Vec<RemovableNode>,
 }
 
-impl Sink for Nodes<'_> {
+impl Sink for RemovableNodes<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let (mut flops, mut bytes, mut members, mut message) = (None, 0, Vec::new(), false);
         match node.op {
@@ -51,7 +51,7 @@ impl Sink for Nodes<'_> {
             Op::Message { bytes: size, .. } => (bytes, message) = (size, true),
             _ => {}
         }
-        self.all.push(Node {
+        self.all.push(RemovableNode {
             name: node.name.to_owned(),
             op: format!("{:?}", node.op),
             phase: node.labels.phase,
@@ -65,9 +65,9 @@ impl Sink for Nodes<'_> {
     }
 }
 
-fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
+fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<RemovableNode> {
     let groups = job.declared_groups();
-    let mut nodes = Nodes {
+    let mut nodes = RemovableNodes {
         groups: &groups,
         all: Vec::new(),
     };
@@ -90,10 +90,10 @@ fn plan() -> ParallelismPlan {
 
 /// The removed parts of a rank: the number of nodes, the FLOPs and the bytes of kernels, and the
 /// bytes of collectives.
-type Gone = (usize, u64, u64, u64);
+type RemovedWork = (usize, u64, u64, u64);
 
-fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
-    nodes.fold(Gone::default(), |sum, node| {
+fn gone<'n>(nodes: impl Iterator<Item = &'n RemovableNode>) -> RemovedWork {
+    nodes.fold(RemovedWork::default(), |sum, node| {
         let flops = node.flops.unwrap_or(0);
         let [kernel, moved] = match node.flops {
             Some(_) => [node.bytes, 0],
@@ -105,7 +105,7 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
 
 /// Compares the nodes of all ranks without `effect` with the complete nodes minus the nodes that
 /// `goes` selects, in order. Returns the removed parts of the first rank of each stage.
-fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
+fn check(effect: AblationEffect, goes: impl Fn(u32, &RemovableNode) -> bool) -> [RemovedWork; 2] {
     let mut less = plan();
     less.without.add_effect(effect);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
@@ -134,7 +134,7 @@ fn logits_take_their_sums_along() {
     let [first, last] = check(AblationEffect::Logits, |_, node| {
         node.name.contains("/logits") || node.name.contains("/loss")
     });
-    assert_eq!(first, Gone::default());
+    assert_eq!(first, RemovedWork::default());
     let kernels = 2 * 1024 + (1024 + 16 * 16 * 2) + (38 + 14) * 128;
     let expected = (2 * 9, 2 * 12_288, 2 * kernels, 2 * (3 * 32 + 256));
     assert_eq!(last, expected);
@@ -242,7 +242,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
     less.without.add_effect(AblationEffect::Bubble);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
-        let waited = |job: &GeneratedJob| {
+        let waited = |job: &CheckedWorkloadPattern| {
             let all = nodes(job, rank);
             let of = |id: &u64| all[*id as usize - 1].name.ends_with("/receive");
             let waits = all.iter().filter(|node| node.data.iter().any(of));

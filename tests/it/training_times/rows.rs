@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// A measured run.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct MeasuredTrainingRun {
     pub name: String,
     /// The seconds of a step.
     pub measured: f64,
@@ -16,7 +16,7 @@ pub struct Row {
 }
 
 /// The cells of a CSV row by heading.
-type Cells = BTreeMap<String, String>;
+type CsvRowCells = BTreeMap<String, String>;
 
 /// Returns the folder of measurements, or `None` without a corpus.
 pub fn folder() -> Option<PathBuf> {
@@ -24,7 +24,7 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// Returns the rows of a CSV file without quotes.
-pub fn read(file: &Path) -> Vec<Cells> {
+pub fn read(file: &Path) -> Vec<CsvRowCells> {
     let text = std::fs::read_to_string(file).expect("the corpus can be read");
     let mut lines = text.trim_start_matches('\u{feff}').lines();
     let split = |line: &str| {
@@ -38,7 +38,7 @@ pub fn read(file: &Path) -> Vec<Cells> {
 }
 
 /// Returns the number in a cell; panics if there is none.
-pub fn number(row: &Cells, head: &str) -> f64 {
+pub fn number(row: &CsvRowCells, head: &str) -> f64 {
     let cell = row
         .get(head)
         .unwrap_or_else(|| panic!("there is no column {head}"));
@@ -46,7 +46,7 @@ pub fn number(row: &Cells, head: &str) -> f64 {
 }
 
 /// Returns all 18 rows, if the corpus exists.
-pub fn rows() -> Option<Vec<Row>> {
+pub fn rows() -> Option<Vec<MeasuredTrainingRun>> {
     let folder = folder()?;
     let sc21 = read(&folder.join("megatron_sc21_a100.csv"));
     let seqsel = read(&folder.join("megatron_seqsel_a100.csv"));
@@ -100,7 +100,7 @@ const RUNS: [(&str, &str, f64, f64); 10] = [
 /// Clusters Using Megatron-LM", SC'21, Table 1. The table gives FLOP/s, and the step's FLOPs follow
 /// from the paper's equation 3, including recomputation:
 /// `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
-fn narayanan(row: &Cells) -> Row {
+fn narayanan(row: &CsvRowCells) -> MeasuredTrainingRun {
     let get = |head| number(row, head);
     let [batch, s, l, h, v] = ["global_batch", "seq", "layers", "hidden", "vocab"].map(get);
     let [tensor, pipeline, npus] = ["TP", "PP", "gpus"].map(get);
@@ -126,7 +126,7 @@ fn narayanan(row: &Cells) -> Row {
     }
     let mut plan = plan(run.1, &numbers, &words);
     chunks(&mut plan, run.3);
-    Row {
+    MeasuredTrainingRun {
         name: format!("SC'21 {size}B"),
         measured: flops / npus / (get("tflops_per_gpu") * 1e12),
         npus: npus as u32,
@@ -138,7 +138,7 @@ fn narayanan(row: &Cells) -> Row {
 /// Models", 2022, Table 5. One recomputes all of a block, and the other, with sequence parallelism,
 /// only attention's scores. In these runs, the all-reduces of gradients are overlapped with
 /// independent products (section 6).
-fn korthikanti(row: &Cells) -> [Row; 2] {
+fn korthikanti(row: &CsvRowCells) -> [MeasuredTrainingRun; 2] {
     let get = |head| number(row, head);
     let model = match row["model"].as_str() {
         "22B" => "megatron-22b",
@@ -164,7 +164,7 @@ fn korthikanti(row: &Cells) -> [Row; 2] {
     ways.map(|(way, seconds, words)| {
         let mut plan = plan(model, &numbers, words);
         chunks(&mut plan, get("interleave"));
-        Row {
+        MeasuredTrainingRun {
             name: format!("seqsel {} {way}", row["model"]),
             measured: get(seconds),
             npus: get("gpus") as u32,

@@ -1,7 +1,7 @@
 //! Prints the table of all rows: the prediction, the measurement, and the error without each
 //! effect.
 
-use super::rows::{Row, folder, number, plan, read, rows};
+use super::rows::{MeasuredTrainingRun, folder, number, plan, read, rows};
 use super::{check, error, predicted, predicted_on};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -146,7 +146,7 @@ fn runs_that_nothing_was_fitted_to() {
                 "false",
             ];
             let shape: Vec<_> = numbers.iter().map(|(_, n)| n.to_string()).collect();
-            Row {
+            MeasuredTrainingRun {
                 name: format!("{model} {}", shape.join(",")),
                 measured: get("iteration time (ms)") / 1e3,
                 npus: get("# GPUs") as u32,

@@ -1,11 +1,11 @@
 //! Tests that traces are unsound if a replay rejects them, and that a replay rejects or does not
 //! finish unsound traces.
 
-use super::chance::{Dice, Job, has, value};
+use super::chance::{Dice, UnwrittenJob, has, value};
 use super::inject::{self, group_of};
 use super::told;
 use crate::corpus::{is_whole, machine, sample_every_nth};
-use crate::harness::replay::Count;
+use crate::harness::replay::NodeEventCounter;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::internals::proto::Node;
@@ -19,14 +19,17 @@ const SIZES: [u32; 2] = [2, 4];
 
 /// The outcome of a replay.
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum TestReplayOutcome {
     Done,
     Stuck(String),
     Refused(String),
 }
 
-fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::ValidateOptions) -> Outcome {
-    let refused = |why: &dyn ToString| Outcome::Refused(why.to_string());
+fn replay(
+    files: &[(u32, Vec<u8>)],
+    options: &chakram::validate::ValidateOptions,
+) -> TestReplayOutcome {
+    let refused = |why: &dyn ToString| TestReplayOutcome::Refused(why.to_string());
     let mut builder = WorkloadBuilder::default();
     builder.declare_groups(options.declared.clone());
     for (rank, contents) in files {
@@ -59,9 +62,9 @@ fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::ValidateOptions
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
-    match prepared.run(Count::default()) {
-        Ok(_) => Outcome::Done,
-        Err(ReplayError::Stuck(stuck)) => Outcome::Stuck(stuck.to_string()),
+    match prepared.run(NodeEventCounter::default()) {
+        Ok(_) => TestReplayOutcome::Done,
+        Err(ReplayError::Stuck(stuck)) => TestReplayOutcome::Stuck(stuck.to_string()),
         Err(error) => refused(&error),
     }
 }
@@ -89,7 +92,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
     let few = seeds.len() / 8;
     for seed in seeds {
         let dice = &mut Dice(1 << 40 | seed);
-        let mut broken = Job::sound(dice, false);
+        let mut broken = UnwrittenJob::sound(dice, false);
         let policies = [
             DependencyPolicy::Auto,
             DependencyPolicy::Both,
@@ -121,15 +124,15 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
         let findings = validate_job(&members, options);
         let sound = findings.count_by_severity().errors == 0;
         match replay(&files, options) {
-            Outcome::Refused(why) => {
+            TestReplayOutcome::Refused(why) => {
                 refused += 1;
                 assert!(!sound, "seed {seed}: refused, but sound: {why}");
             }
-            Outcome::Stuck(why) => {
+            TestReplayOutcome::Stuck(why) => {
                 stuck += 1;
                 assert!(!sound, "seed {seed}: stuck, but sound: {why}");
             }
-            Outcome::Done => {
+            TestReplayOutcome::Done => {
                 done += 1;
                 assert!(sound, "seed {seed}: finished, but {}", told(&findings));
             }
@@ -150,13 +153,13 @@ fn circles_across_ranks_get_replays_stuck() {
     let (_, inject) = circle.expect("all kinds are there");
     for seed in 0..200 {
         let dice = &mut Dice(seed);
-        let mut broken = Job::sound(dice, false);
+        let mut broken = UnwrittenJob::sound(dice, false);
         broken.options.dimensions = Some(SIZES.to_vec());
         inject(&mut broken, dice);
         assert_eq!(broken.findings().count_of_kind(DefectKind::Deadlock), 1);
         let outcome = replay(&broken.files(), &broken.options);
         assert!(
-            matches!(outcome, Outcome::Stuck(_)),
+            matches!(outcome, TestReplayOutcome::Stuck(_)),
             "seed {seed}: {outcome:?}"
         );
     }
@@ -164,7 +167,7 @@ fn circles_across_ranks_get_replays_stuck() {
 
 /// Makes each rank run its nodes in sequence, in an order of its own that only keeps the order
 /// within groups and channels.
-fn twist(job: &mut Job, dice: &mut Dice, rooted: bool) {
+fn twist(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
     for nodes in &mut job.ranks {
         let mut rest = nodes.split_off(1);
         rest.retain(|node| rooted || !has(node, "comm_root"));
@@ -208,7 +211,7 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
     let few = if is_whole() { 200 } else { 40 };
     for seed in seeds {
         let dice = &mut Dice(1 << 41 | seed);
-        let mut twisted = Job::sound(dice, false);
+        let mut twisted = UnwrittenJob::sound(dice, false);
         twisted.options.dimensions = Some(SIZES.to_vec());
         // Members of a group that shares its lane with other work start together, so members of a
         // collective with a root wait for more members than they need.
@@ -223,15 +226,15 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
             told(&findings)
         );
         match replay(&twisted.files(), &twisted.options) {
-            Outcome::Done => {
+            TestReplayOutcome::Done => {
                 assert!(!circle, "seed {seed}: finished, but {}", told(&findings));
                 done += 1;
             }
-            Outcome::Stuck(why) => {
+            TestReplayOutcome::Stuck(why) => {
                 assert!(circle || rooted, "seed {seed}: no circle, but {why}");
                 stuck += 1;
             }
-            Outcome::Refused(why) => panic!("seed {seed}: {why}"),
+            TestReplayOutcome::Refused(why) => panic!("seed {seed}: {why}"),
         }
     }
     println!("{stuck} stuck, {done} done");

@@ -27,7 +27,7 @@ impl Dice {
 
 /// A job before it is written. The first node of a rank declares groups.
 #[derive(Clone)]
-pub struct Job {
+pub struct UnwrittenJob {
     pub ranks: Vec<Vec<Node>>,
     pub groups: DeclaredGroups,
     pub options: ValidateOptions,
@@ -100,7 +100,7 @@ fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
     node(7, attr)
 }
 
-impl Job {
+impl UnwrittenJob {
     /// Returns a job of 2 to 4 ranks with at least one operation of every kind, but with in-switch
     /// accesses only if `in_switch`.
     pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {

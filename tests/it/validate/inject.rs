@@ -2,7 +2,7 @@
 //! place.
 
 use super::chance::{
-    Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
+    Dice, UnwrittenJob, attribute, declaring, has, is_collective, is_message, number, value,
 };
 use super::told;
 use crate::corpus::sample_every_nth;
@@ -13,7 +13,7 @@ use prost::Message;
 use std::collections::BTreeSet;
 
 /// The place of an injected defect: its rank and its node, if it has them.
-type Place = (Option<u32>, Option<u64>);
+type DefectPlace = (Option<u32>, Option<u64>);
 
 /// The number of defects of each kind.
 const TIMES: u64 = 1000;
@@ -23,10 +23,10 @@ fn seeds() -> Vec<u64> {
 }
 
 /// Injects a defect of one kind into a sound job.
-type Inject = fn(&mut Job, &mut Dice) -> Place;
+type DefectInjector = fn(&mut UnwrittenJob, &mut Dice) -> DefectPlace;
 
 /// Every kind of defect, with the function that injects it.
-pub const ALL: &[(DefectKind, Inject)] = &[
+pub const ALL: &[(DefectKind, DefectInjector)] = &[
     (DefectKind::Unreadable, cut),
     (DefectKind::InvalidNode, senseless),
     (DefectKind::DuplicateId, duplicate_id),
@@ -135,21 +135,25 @@ pub const ALL: &[(DefectKind, Inject)] = &[
 
 /// Applies `what` to a random node for which `wanted` is true.
 fn set(
-    job: &mut Job,
+    job: &mut UnwrittenJob,
     dice: &mut Dice,
     wanted: impl Fn(&Node) -> bool,
     what: impl Fn(&mut Node),
-) -> Place {
+) -> DefectPlace {
     let (rank, i) = dice.pick(&job.places(wanted));
     what(&mut job.ranks[rank][i]);
     (Some(rank as u32), Some(job.ranks[rank][i].id))
 }
 
-fn on_any(job: &mut Job, dice: &mut Dice, what: impl Fn(&mut Node)) -> Place {
+fn on_any(job: &mut UnwrittenJob, dice: &mut Dice, what: impl Fn(&mut Node)) -> DefectPlace {
     set(job, dice, |_| true, what)
 }
 
-fn resize_uninitialised(job: &mut Job, dice: &mut Dice, wanted: impl Fn(&Node) -> bool) -> Place {
+fn resize_uninitialised(
+    job: &mut UnwrittenJob,
+    dice: &mut Dice,
+    wanted: impl Fn(&Node) -> bool,
+) -> DefectPlace {
     set(job, dice, wanted, |node| {
         *value(node, "comm_size").expect("it has one") += 1
     })
@@ -160,7 +164,7 @@ fn is_barrier(node: &Node) -> bool {
 }
 
 /// Truncates a file within a record.
-fn cut(job: &mut Job, dice: &mut Dice) -> Place {
+fn cut(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len());
     let lengths = job.ranks[rank].iter().map(Node::encoded_len);
     let mut end = 1;
@@ -176,7 +180,7 @@ fn cut(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), None)
 }
 
-fn senseless(job: &mut Job, dice: &mut Dice) -> Place {
+fn senseless(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     match dice.roll(3) {
         0 => on_any(job, dice, |node| node.r#type = 9),
         1 => set(job, dice, is_message, |node| {
@@ -188,7 +192,7 @@ fn senseless(job: &mut Job, dice: &mut Dice) -> Place {
     }
 }
 
-fn duplicate_id(job: &mut Job, dice: &mut Dice) -> Place {
+fn duplicate_id(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let (rank, i) = dice.pick(&job.places(|_| true));
     let again = job.ranks[rank][i].clone();
     let id = again.id;
@@ -198,7 +202,11 @@ fn duplicate_id(job: &mut Job, dice: &mut Dice) -> Place {
 }
 
 /// Makes a node depend on a node that depends on it by data, directly or indirectly.
-fn circle(job: &mut Job, dice: &mut Dice, deps: fn(&mut Node) -> &mut Vec<u64>) -> Place {
+fn circle(
+    job: &mut UnwrittenJob,
+    dice: &mut Dice,
+    deps: fn(&mut Node) -> &mut Vec<u64>,
+) -> DefectPlace {
     let (rank, i) = dice.pick(&job.places(|node| !node.data_deps.is_empty()));
     let nodes = &mut job.ranks[rank];
     let last = nodes[i].id;
@@ -222,7 +230,7 @@ fn circle(job: &mut Job, dice: &mut Dice, deps: fn(&mut Node) -> &mut Vec<u64>) 
 }
 
 /// Returns the direct and indirect dependents of `id` on `rank`.
-fn behind(job: &Job, rank: usize, id: u64) -> BTreeSet<u64> {
+fn behind(job: &UnwrittenJob, rank: usize, id: u64) -> BTreeSet<u64> {
     let mut behind = BTreeSet::from([id]);
     loop {
         let count = behind.len();
@@ -243,7 +251,7 @@ fn behind(job: &Job, rank: usize, id: u64) -> BTreeSet<u64> {
     }
 }
 
-fn unreachable(job: &mut Job, dice: &mut Dice) -> Place {
+fn unreachable(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let places = job.places(|_| true).into_iter();
     let places = places.filter(|&(rank, i)| !behind(job, rank, job.ranks[rank][i].id).is_empty());
     let (rank, i) = dice.pick(&places.collect::<Vec<_>>());
@@ -257,7 +265,7 @@ fn unreachable(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), Some(last))
 }
 
-fn wrong_rank(job: &mut Job, dice: &mut Dice) -> Place {
+fn wrong_rank(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let (rank, i) = dice.pick(&job.places(is_message));
     let node = &mut job.ranks[rank][i];
     let (near, far) = match node.r#type {
@@ -271,7 +279,7 @@ fn wrong_rank(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), Some(node.id))
 }
 
-fn declared_twice(job: &mut Job, dice: &mut Dice) -> Place {
+fn declared_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len());
     let mut other = job.groups.clone();
     let members = other.get_mut("tp").expect("it is declared");
@@ -284,7 +292,7 @@ fn declared_twice(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), Some(6))
 }
 
-fn find_undeclared_members(job: &mut Job, dice: &mut Dice) -> Place {
+fn find_undeclared_members(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     set(
         job,
         dice,
@@ -305,7 +313,7 @@ pub fn group_of(node: &Node) -> Option<&str> {
     }
 }
 
-fn outsider(job: &mut Job, dice: &mut Dice) -> Place {
+fn outsider(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let (rank, i) = dice.pick(&job.places(|node| has(node, "pg_name")));
     let name = group_of(&job.ranks[rank][i])
         .expect("it names one")
@@ -320,7 +328,7 @@ fn outsider(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), calls.map(|node| node.id).min())
 }
 
-fn member_twice(job: &mut Job, dice: &mut Dice) -> Place {
+fn member_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let members = job.places(|node| has(node, "pg_name"));
     let (rank, i) = dice.pick(&members);
     let name = group_of(&job.ranks[rank][i])
@@ -334,13 +342,13 @@ fn member_twice(job: &mut Job, dice: &mut Dice) -> Place {
     (None, None)
 }
 
-fn group_zero(job: &mut Job, dice: &mut Dice) -> Place {
+fn group_zero(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len()) as u32;
     job.options.declared.insert("0".to_owned(), vec![rank]);
     (None, None)
 }
 
-fn beyond(job: &mut Job, dice: &mut Dice) -> Place {
+fn beyond(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let ranks = job.ranks.len() as i64;
     job.options.ranks = Some(ranks as u32);
     let more = ranks + dice.roll(3) as i64;
@@ -354,7 +362,7 @@ fn beyond(job: &mut Job, dice: &mut Dice) -> Place {
     })
 }
 
-fn root(job: &mut Job, dice: &mut Dice) -> Place {
+fn root(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     set(
         job,
         dice,
@@ -366,7 +374,7 @@ fn root(job: &mut Job, dice: &mut Dice) -> Place {
 }
 
 /// Makes an all-gather exceed 2^63 bytes on all ranks.
-fn oversized(job: &mut Job, dice: &mut Dice) -> Place {
+fn oversized(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     for nodes in &mut job.ranks {
         let last = nodes
             .iter()
@@ -385,7 +393,7 @@ fn oversized(job: &mut Job, dice: &mut Dice) -> Place {
 }
 
 /// Makes the send of a message wait for a reply to it.
-fn circle_of_ranks(job: &mut Job, dice: &mut Dice) -> Place {
+fn circle_of_ranks(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let (from, i) = dice.pick(&job.places(|node| node.r#type == 5));
     let send = job.ranks[from][i].clone();
     let channel = |node: &Node, kind: i32, far: &str, rank: i64| {
@@ -422,7 +430,7 @@ fn circle_of_ranks(job: &mut Job, dice: &mut Dice) -> Place {
     (None, None)
 }
 
-fn redeclared(job: &mut Job, dice: &mut Dice) -> Place {
+fn redeclared(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len());
     let mut other = job.groups.clone();
     let members = other.get_mut("tp").expect("it is declared");
@@ -435,7 +443,7 @@ fn redeclared(job: &mut Job, dice: &mut Dice) -> Place {
 #[test]
 fn a_sound_job_has_no_defect() {
     for seed in 0..TIMES {
-        let job = Job::sound(&mut Dice(seed), seed % 2 == 0);
+        let job = UnwrittenJob::sound(&mut Dice(seed), seed % 2 == 0);
         let findings = job.findings();
         let tally = findings.count_by_severity();
         let all = tally.errors + tally.warnings + tally.notes;
@@ -444,17 +452,19 @@ fn a_sound_job_has_no_defect() {
 }
 
 /// Injects defects of `kind` into jobs, and checks that each is found.
-fn find(kind: DefectKind, inject: Inject) {
+fn find(kind: DefectKind, inject: DefectInjector) {
     for seed in seeds() {
         let dice = &mut Dice(seed);
-        let mut job = Job::sound(dice, kind == DefectKind::InSwitch);
+        let mut job = UnwrittenJob::sound(dice, kind == DefectKind::InSwitch);
         let (rank, node) = inject(&mut job, dice);
         let findings = job.findings();
         let is_there = findings.first_defects_of_kind(kind).iter().any(|defect| {
             let here = (defect.rank, defect.site.node);
             let against = defect.against.as_ref();
             let there = against.map(|(rank, site)| (Some(*rank), site.node));
-            let is = |(r, n): Place| (rank.is_none() || r == rank) && (node.is_none() || n == node);
+            let is = |(r, n): DefectPlace| {
+                (rank.is_none() || r == rank) && (node.is_none() || n == node)
+            };
             is(here) || there.is_some_and(is)
         });
         let told = || {

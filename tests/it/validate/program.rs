@@ -1,13 +1,13 @@
 //! Tests the program as a shell sees it.
 
-use super::chance::{Dice, Job};
+use super::chance::{Dice, UnwrittenJob};
 use crate::commands::{chakram, code};
 use chakram::internals::proto::Node;
 use serde_json::Value;
 use std::path::Path;
 
 /// Writes the files of `job` and returns their folder.
-fn write(job: &Job) -> tempfile::TempDir {
+fn write(job: &UnwrittenJob) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (rank, bytes) in job.files() {
         let path = folder.path().join(format!("job.{rank}.et"));
@@ -22,8 +22,8 @@ fn text(args: &[&str]) -> String {
 
 /// Returns a job of two ranks, where rank 0 reduces 1 KiB and gathers 64 B, and rank 1 does so in
 /// reverse order.
-fn diverging() -> Job {
-    let mut job = Job::sound(&mut Dice(0), false);
+fn diverging() -> UnwrittenJob {
+    let mut job = UnwrittenJob::sound(&mut Dice(0), false);
     let collective = |id: u64, name: &str, kind, bytes, deps: &[u64]| Node {
         id,
         name: name.to_owned(),
@@ -69,7 +69,7 @@ fn exit_codes_tell_sound_from_unsound() {
         2
     );
     assert_eq!(code(&["validate", "no/such/folder"]), 2);
-    let mut job = Job::sound(&mut Dice(0), false);
+    let mut job = UnwrittenJob::sound(&mut Dice(0), false);
     job.ranks[1][1].ctrl_deps.push(7);
     let folder = write(&job);
     let path = folder.path().to_str().expect("it is text");
@@ -115,7 +115,7 @@ verdict: unsound, 1 error
 
 #[test]
 fn json_counts_all_and_lists_the_first() {
-    let mut job = Job::sound(&mut Dice(3), false);
+    let mut job = UnwrittenJob::sound(&mut Dice(3), false);
     for node in &mut job.ranks[0] {
         node.ctrl_deps.push(7);
     }

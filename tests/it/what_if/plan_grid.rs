@@ -8,7 +8,7 @@ use std::path::Path;
 /// The degrees and the schedule of a job, where each replica has `micro_batches` micro-batches of
 /// `micro_batch` samples.
 #[derive(Clone, Copy, Debug)]
-struct PlanPoint {
+struct JobDegreesAndSchedule {
     tensor: u32,
     pipeline: u32,
     data: u32,
@@ -18,7 +18,7 @@ struct PlanPoint {
     micro_batch: u32,
 }
 
-impl PlanPoint {
+impl JobDegreesAndSchedule {
     fn options(self) -> String {
         let batch = self.data * self.micro_batches * self.micro_batch;
         format!(
@@ -84,7 +84,12 @@ impl PlanPoint {
 }
 
 /// Returns the points of a grid that are valid plans.
-fn grid(tensor: &[u32], pipeline: &[u32], micro_batches: &[u32], zero: &[u32]) -> Vec<PlanPoint> {
+fn grid(
+    tensor: &[u32],
+    pipeline: &[u32],
+    micro_batches: &[u32],
+    zero: &[u32],
+) -> Vec<JobDegreesAndSchedule> {
     let mut all = Vec::new();
     for &tensor in tensor {
         for &pipeline in pipeline {
@@ -95,7 +100,7 @@ fn grid(tensor: &[u32], pipeline: &[u32], micro_batches: &[u32], zero: &[u32]) -
                 {
                     for schedule in ["1f1b", "gpipe"] {
                         if schedule == "1f1b" || pipeline > 1 && micro_batches > 1 {
-                            all.push(PlanPoint {
+                            all.push(JobDegreesAndSchedule {
                                 tensor,
                                 pipeline,
                                 data,
@@ -238,7 +243,7 @@ fn record_kernels(folder: &str, times: u64) {
 
 /// Transforms the job of each point, and compares it with the generated job. Kernels have recorded
 /// times if the transform keeps them.
-fn check_plans(points: &[PlanPoint]) {
+fn check_plans(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for point in points {
         let base = jobs.generate("base", point.layers(), &point.options());
@@ -268,7 +273,7 @@ fn check_plans(points: &[PlanPoint]) {
 }
 
 /// Transforms the job of each point and back, through files and in one command.
-fn check_inverses(points: &[PlanPoint]) {
+fn check_inverses(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for point in points {
         let base = jobs.generate("base", 4 * point.pipeline, &point.options());
@@ -416,7 +421,7 @@ fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
 
 /// Generates the job of a point with heads of size 64, inner layers of four times the width, and
 /// one gradient bucket per layer.
-fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> String {
+fn generate_of_width(jobs: &Jobs, name: &str, point: JobDegreesAndSchedule, hidden: u32) -> String {
     let mut model = super::model(point.layers());
     for (key, old, new) in [
         ("hidden", 256, hidden),
@@ -437,7 +442,7 @@ fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> 
 }
 
 /// Checks a model 1.5 times as wide, given by a factor and by its hidden size.
-fn check_widths(points: &[PlanPoint]) {
+fn check_widths(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for &point in points {
         let base = generate_of_width(&jobs, "base", point, 256);

@@ -4,7 +4,7 @@
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::nsys;
 use chakram_converters::pytorch::ConvertOptions;
-use chakram_converters::simai::{RankGrid, SimaiWorkload};
+use chakram_converters::simai::{RankGroupGrid, SimaiWorkload};
 use chakram_converters::text_workload::TextWorkload;
 use chakram_converters::xplane::{XplaneFile, XplaneJob, begins_as_xplane};
 use chakram_trace::files::OutputSet;
@@ -126,7 +126,7 @@ pub fn simai(data: &[u8]) {
     };
     assert!(SimaiWorkload::begins_as_simai(data));
     let npus = workload.npus.unwrap_or(16);
-    let Ok(grid) = RankGrid::new(&workload, npus) else {
+    let Ok(grid) = RankGroupGrid::new(&workload, npus) else {
         return;
     };
     if npus > 1 << 12 {

@@ -9,7 +9,7 @@
 //! class, so that the total time is O(edges · log nodes).
 
 use super::equal_labels::for_each_equal_label;
-use super::{NodeHashes, NodeMatching};
+use super::{NodeLabelsByTrace, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
@@ -65,7 +65,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     pub fn new(
         sides: &'x [ComparedTrace<'o>; 2],
         pairs: &'x mut NodeMatching,
-        labels: &NodeHashes,
+        labels: &NodeLabelsByTrace,
     ) -> Option<Self> {
         let mut classes: Vec<RefinementClass> = Vec::new();
         let mut members: Vec<u32> = Vec::new();
@@ -315,7 +315,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
 
     /// Splits classes by `labels`. All nodes of a new class have the same label. Each trace contributes the same
     /// number of nodes to the class.
-    pub fn split_by_labels(&mut self, labels: &NodeHashes) {
+    pub fn split_by_labels(&mut self, labels: &NodeLabelsByTrace) {
         let offset = self.first_index_of_second_trace();
         let label = |node: u32| {
             if node < offset {

@@ -1,9 +1,9 @@
 //! Finds nodes of the two traces that have equal labels.
 
-use super::{NodeHashes, NodeMatching};
+use super::{NodeLabelsByTrace, NodeMatching};
 
 /// Pairs nodes that have a unique label in each of the two traces.
-pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) {
+pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeLabelsByTrace) {
     for_each_equal_label(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {
             let second = pairs.node_count(0);
@@ -14,13 +14,13 @@ pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) 
 
 /// Approximate set of labels: a Bloom filter with one hash function. The filter rejects most labels that only one trace
 /// has, so that these labels need not be sorted.
-struct LabelSketch {
+struct LabelBloomFilter {
     words: Vec<u64>,
     /// Binary logarithm of the set's size in bits.
     bits: u32,
 }
 
-impl LabelSketch {
+impl LabelBloomFilter {
     /// Limits the set to 2 MB.
     const MOST_BITS: u32 = 24;
 
@@ -55,12 +55,12 @@ impl LabelSketch {
 /// label, first trace first, and the number of these nodes in the first trace.
 pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
-    labels: &NodeHashes,
+    labels: &NodeLabelsByTrace,
     mut each: impl FnMut(&mut NodeMatching, &[(u64, u32)], usize),
 ) {
     let offset = pairs.node_count(0);
-    let marks =
-        [0, 1].map(|which| LabelSketch::from_labels(pairs.unmatched_nodes(which), &labels[which]));
+    let marks = [0, 1]
+        .map(|which| LabelBloomFilter::from_labels(pairs.unmatched_nodes(which), &labels[which]));
     let mut free: Vec<(u64, u32)> = Vec::new();
     for (which, labels) in labels.iter().enumerate() {
         let shift = if which == 0 { 0 } else { offset };

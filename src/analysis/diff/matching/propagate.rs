@@ -1,11 +1,11 @@
 //! Extends pairs to their neighbours: equal neighbours of a pair become pairs.
 
-use super::{LabelKind, NodeMatching};
+use super::{NodeLabelBasis, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 
 /// Treatment of several equal neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AmbiguityPolicy {
+pub(super) enum EqualNeighbourPolicy {
     /// Only unique neighbours are paired.
     UniqueOnly,
     /// Equal neighbours form pairs in id order.
@@ -16,8 +16,8 @@ pub(super) enum AmbiguityPolicy {
 pub(super) fn pair_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
-    label: LabelKind,
-    among: AmbiguityPolicy,
+    label: NodeLabelBasis,
+    among: EqualNeighbourPolicy,
 ) {
     // Put the first node in program order on top of the stack, so that it is processed first.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
@@ -53,7 +53,7 @@ pub(super) fn pair_neighbours(
                 list.dedup();
             }
             for_each_shared_label(a, b, |a, b| {
-                if among == AmbiguityPolicy::UniqueOnly && (a.len(), b.len()) != (1, 1) {
+                if among == EqualNeighbourPolicy::UniqueOnly && (a.len(), b.len()) != (1, 1) {
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {

@@ -5,7 +5,7 @@
 use super::{DiffRenderOptions, ThresholdVerdict};
 use crate::diff::AmountChange;
 use crate::diff::fields::DiffAspect;
-use crate::diff::tally::{ChangeKind, DiffTally, GroupBy, NodeTotals};
+use crate::diff::tally::{ChangeKind, ComparedNodeTotals, DiffTally, GroupBy};
 use crate::diff::value::FieldValue;
 use chakram_report::document::VersionedDocument;
 use serde::Serialize;
@@ -21,16 +21,16 @@ pub struct TraceDiffDocument<'t> {
     before: &'t str,
     after: &'t str,
     ranks: ComparedRanks<'t>,
-    faults: Vec<FaultEntry<'t>>,
+    faults: Vec<FileFaultRow<'t>>,
     differs: AspectDifferencesDocument,
     dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
     counts: ChangeCountsDocument<'t>,
     differences: Vec<DifferenceRow<'t>>,
-    total: &'t NodeTotals,
-    by_type: Vec<NamedAmounts<'t>>,
-    by_operator: Vec<NamedAmounts<'t>>,
-    by_group: Vec<NamedAmounts<'t>>,
+    total: &'t ComparedNodeTotals,
+    by_type: Vec<NamedComparedTotals<'t>>,
+    by_operator: Vec<NamedComparedTotals<'t>>,
+    by_group: Vec<NamedComparedTotals<'t>>,
     largest: Vec<SingleNodeChangeRow<'t>>,
     exceeded: &'t [String],
 }
@@ -44,7 +44,7 @@ struct ComparedRanks<'t> {
 }
 
 #[derive(Debug, Serialize)]
-struct FaultEntry<'t> {
+struct FileFaultRow<'t> {
     rank: u32,
     of: &'static str,
     count: usize,
@@ -110,10 +110,10 @@ struct SingleNodeChangeRow<'t> {
 }
 
 #[derive(Debug, Serialize)]
-struct NamedAmounts<'t> {
+struct NamedComparedTotals<'t> {
     name: &'t str,
     #[serde(flatten)]
-    amounts: &'t NodeTotals,
+    amounts: &'t ComparedNodeTotals,
 }
 
 /// Amounts in the first and second job, and the increase.
@@ -199,7 +199,7 @@ pub fn render_json<'t>(
         after: single.after,
         ranks: &single.ranks,
     });
-    let faults = tally.faults.iter().map(|fault| FaultEntry {
+    let faults = tally.faults.iter().map(|fault| FileFaultRow {
         rank: fault.rank,
         of: if fault.second { "after" } else { "before" },
         count: fault.count,
@@ -207,7 +207,7 @@ pub fn render_json<'t>(
     });
     let by = |wanted: GroupBy| {
         let rows = tally.by.iter().filter(|((by, _), _)| *by == wanted);
-        let rows = rows.map(|((_, name), found)| NamedAmounts {
+        let rows = rows.map(|((_, name), found)| NamedComparedTotals {
             name,
             amounts: found,
         });

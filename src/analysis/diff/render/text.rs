@@ -4,7 +4,8 @@ use super::DiffRenderOptions;
 use super::words::{self, format_before_and_after, format_ranks};
 use crate::diff::fields::DiffAspect;
 use crate::diff::tally::{
-    ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
+    ChangeKind, ChangeOccurrences, ComparedNodeTotals, DiffTally, GroupBy, NodeAmountChange,
+    TallyLineKey,
 };
 use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
@@ -156,7 +157,7 @@ fn write_omitted_count(
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
 /// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.
-type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
+type NamedMeasure = (&'static str, fn(&ComparedNodeTotals) -> AmountChange);
 
 fn write_structural_changes(
     out: &mut String,
@@ -246,7 +247,7 @@ fn format_node(
 
 /// Formats a line, such as `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
 fn format_change(
-    what: &ChangeKey,
+    what: &TallyLineKey,
     seen: &ChangeOccurrences,
     titles: &DiffRenderOptions<'_>,
 ) -> String {
@@ -339,8 +340,8 @@ fn write_amount_changes(
     Ok(())
 }
 
-fn format_single_node(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> String {
-    let NodeChange {
+fn format_single_node(single: &NodeAmountChange, titles: &DiffRenderOptions<'_>) -> String {
+    let NodeAmountChange {
         name, kind, field, ..
     } = single;
     let shift = AmountChange {

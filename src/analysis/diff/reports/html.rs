@@ -3,14 +3,16 @@
 //! As on the page of a report, each number has its JSON pointer as an attribute. The pointer refers to the JSON form of
 //! the comparison.
 
-use super::{CollectiveChange, ContributionChange, RankFinishTimeChange, ReplayDiff, ReportDiff};
+use super::{
+    CollectiveChange, RankFinishTimeChange, ReplayDiff, ReportDiff, TimeContributorChange,
+};
 use crate::diff::AmountChange;
 use crate::diff::render::words::{
     format_bytes, format_count, format_percent, format_signed, format_span,
 };
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_report::TimeCategory;
+use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
     escape_html, render_list, render_other_number, render_page_with_tables, render_report_number,
     render_section, render_table,
@@ -157,7 +159,7 @@ fn render_breakdown_table(
     names: [&str; 2],
 ) -> String {
     let means = |side: fn(&AmountChange) -> u128| {
-        TimeCategory::KEYS.map(|key| {
+        NpuTimeCategory::KEYS.map(|key| {
             let part = replay.parts.iter().find(|part| part.name == key);
             let amount = part.map_or(0, |part| side(&part.mean));
             Span(u64::try_from(amount).unwrap_or(u64::MAX))
@@ -186,7 +188,7 @@ fn render_contributions_table(
     let mut out = String::new();
     for (i, part) in replay.parts.iter().enumerate() {
         let rows = part.behind.iter().take(ROWS).enumerate();
-        let rows = rows.map(|(k, ContributionChange { what, shift })| {
+        let rows = rows.map(|(k, TimeContributorChange { what, shift })| {
             let pointer = pointer(&format!("parts/{i}/behind/{k}/mean_ps"));
             render_change_row(what, &pointer, shift, format_span)
         });

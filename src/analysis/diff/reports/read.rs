@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 /// Reason why a document cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum ReportError {
+pub enum ReportComparisonError {
     /// The document is not a replay report.
     #[error(transparent)]
     Document(#[from] DocumentError),
@@ -46,7 +46,7 @@ impl ComparedReportDocument {
 }
 
 /// Parses a report document for one or several machines.
-pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportError> {
+pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportComparisonError> {
     let mut document = match ReportDocument::parse_report(text)? {
         ReportDocument::Report(report) => ComparedReportDocument {
             provenance: report.provenance.clone().unwrap_or_default(),
@@ -69,12 +69,12 @@ pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportError> {
 }
 
 /// Rejects a report whose parts do not sum to the makespan.
-fn check_parts_sum_to_makespan(report: &Report) -> Result<(), ReportError> {
+fn check_parts_sum_to_makespan(report: &Report) -> Result<(), ReportComparisonError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {
         let sum: u128 = row.time.parts.iter().map(|part| u128::from(part.0)).sum();
         if sum != u128::from(makespan) {
-            return Err(ReportError::Sum {
+            return Err(ReportComparisonError::Sum {
                 rank: row.rank,
                 sum,
                 makespan,

@@ -1,7 +1,7 @@
 //! Compares two single-machine reports.
 
 use super::{
-    CollectiveChange, ContributionChange, RankFinishTimeChange, ReplayDiff, TimePartChange,
+    CollectiveChange, RankFinishTimeChange, ReplayDiff, TimeContributorChange, TimePartChange,
 };
 use crate::diff::AmountChange;
 use chakram_report::{self as report, Report};
@@ -36,12 +36,12 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
         divide_by_npus(sums[0], npus[0]),
         divide_by_npus(sums[1], npus[1]),
     ];
-    let mut parts: Vec<_> = report::TimeCategory::ALL
+    let mut parts: Vec<_> = report::NpuTimeCategory::ALL
         .iter()
-        .zip(report::TimeCategory::KEYS)
+        .zip(report::NpuTimeCategory::KEYS)
         .map(|(&(part, _), name)| {
             let i = part as usize;
-            let pair = |of: &[[u128; report::TimeCategory::COUNT]; 2]| AmountChange {
+            let pair = |of: &[[u128; report::NpuTimeCategory::COUNT]; 2]| AmountChange {
                 before: of[0][i],
                 after: of[1][i],
             };
@@ -108,21 +108,21 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
 fn compare_contributions(
     both: [&Report; 2],
     npus: [usize; 2],
-    part: report::TimeCategory,
-) -> Vec<ContributionChange> {
+    part: report::NpuTimeCategory,
+) -> Vec<TimeContributorChange> {
     let mut found: BTreeMap<String, [u128; 2]> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut add = |what: &str, ps: u64| {
             found.entry(what.to_owned()).or_default()[side] += u128::from(ps);
         };
         match part {
-            report::TimeCategory::Communication => {
+            report::NpuTimeCategory::Communication => {
                 report
                     .exposed
                     .iter()
                     .for_each(|e| add(&e.what, e.exposed.0));
             }
-            report::TimeCategory::Bubble => {
+            report::NpuTimeCategory::Bubble => {
                 let messages = report.messages_charged.bubble;
                 let collectives = report.collectives.iter();
                 let collectives = collectives.map(|row| (&*row.group, row.charged.bubble));
@@ -132,7 +132,7 @@ fn compare_contributions(
                     }
                 }
             }
-            report::TimeCategory::Idle => {
+            report::NpuTimeCategory::Idle => {
                 let makespan = report.outcome.makespan.0;
                 let finishes = report.rows.iter().map(|row| row.time.finish.0);
                 let after = finishes.map(|finish| makespan.saturating_sub(finish));
@@ -140,7 +140,7 @@ fn compare_contributions(
             }
             part => {
                 let fits =
-                    |kind: NodeKind| report::TimeCategory::from_node_kind(kind) == Some(part);
+                    |kind: NodeKind| report::NpuTimeCategory::from_node_kind(kind) == Some(part);
                 let operators = report.operators.iter().filter(|o| fits(o.kind));
                 operators.for_each(|o| add(&o.name, o.total.0));
             }
@@ -149,7 +149,7 @@ fn compare_contributions(
     let mean = |sum: u128, npus: usize| (sum + npus as u128 / 2) / npus.max(1) as u128;
     let moved = found
         .into_iter()
-        .map(|(what, [before, after])| ContributionChange {
+        .map(|(what, [before, after])| TimeContributorChange {
             what,
             shift: AmountChange {
                 before: mean(before, npus[0]),

@@ -23,7 +23,7 @@ pub enum GroupBy {
 
 /// Sums over nodes of two traces: times in picoseconds, and sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NodeTotals {
+pub struct ComparedNodeTotals {
     /// Number of nodes.
     pub nodes: AmountChange,
     /// Recorded durations, in picoseconds.
@@ -41,7 +41,7 @@ pub struct NodeTotals {
     pub flops: AmountChange,
 }
 
-impl NodeTotals {
+impl ComparedNodeTotals {
     fn iter_amounts_mut(&mut self) -> [&mut AmountChange; 6] {
         [
             &mut self.nodes,
@@ -94,10 +94,13 @@ impl NodeTotals {
 }
 
 /// Sums over all nodes, and sums by value of each property.
-pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
+pub(super) type OverallAndGroupedTotals = (
+    ComparedNodeTotals,
+    BTreeMap<(GroupBy, String), ComparedNodeTotals>,
+);
 
 /// Sums the times and sizes of two traces. Traces with many nodes are processed in parallel.
-pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
+pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> OverallAndGroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
     let [(mut total, mut by), second] = run_both(
@@ -115,12 +118,12 @@ pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> GroupedT
 /// Marks a node without a group.
 const NONE: u32 = u32::MAX;
 
-fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
+fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> OverallAndGroupedTotals {
     let mut operators: Interner<String> = Interner::default();
     let mut groups: Interner<String> = Interner::default();
     let mut types: BTreeMap<u8, String> = BTreeMap::new();
     let mut rows: Interner<(u8, u32, u32)> = Interner::default();
-    let mut sums: Vec<NodeTotals> = Vec::new();
+    let mut sums: Vec<ComparedNodeTotals> = Vec::new();
     let mut name = String::new();
     for item in &trace.nodes {
         let view = &item.view;
@@ -137,14 +140,14 @@ fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
         let kind = type_of(&view.op);
         let row = rows.intern_key((kind, operator, group)) as usize;
         if row == sums.len() {
-            sums.push(NodeTotals::default());
+            sums.push(ComparedNodeTotals::default());
             types.entry(kind).or_insert_with(|| type_name(&view.op));
         }
         sums[row].add_node(view, second);
     }
     let (operators, groups) = (operators.into_keys(), groups.into_keys());
-    let mut total = NodeTotals::default();
-    let mut by: BTreeMap<(GroupBy, String), NodeTotals> = BTreeMap::new();
+    let mut total = ComparedNodeTotals::default();
+    let mut by: BTreeMap<(GroupBy, String), ComparedNodeTotals> = BTreeMap::new();
     for ((kind, operator, group), amounts) in rows.into_keys().into_iter().zip(sums) {
         total.add_totals(&amounts);
         let mut keys = vec![

@@ -138,9 +138,9 @@ fn what_traces_say_of_work_is_no_leak() {
 }
 
 /// Generator of pseudorandom numbers with a fixed sequence, so that every run tests the same cases.
-struct Chance(u64);
+struct PseudorandomGenerator(u64);
 
-impl Chance {
+impl PseudorandomGenerator {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
@@ -283,11 +283,13 @@ fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
 
 #[test]
 fn a_thousand_planted_leaks_are_found_where_they_are() {
-    let mut chance = Chance(7);
+    let mut chance = PseudorandomGenerator(7);
     for round in 0..1000 {
         let (kind, leak) = chance.leak();
         let (file, field) = planted(&leak, round % 9);
-        let found = TraceAudit::search_trace(&file).unwrap().into_findings();
+        let found = TraceAuditFindings::search_trace(&file)
+            .unwrap()
+            .into_findings();
         let here = found
             .iter()
             .find(|f| f.kind == kind && f.place.field == field)
@@ -308,7 +310,9 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
     for id in 0..3 {
         file.extend(node(id).encode_length_delimited_to_vec());
     }
-    let found = TraceAudit::search_trace(&file).unwrap().into_findings();
+    let found = TraceAuditFindings::search_trace(&file)
+        .unwrap()
+        .into_findings();
     let counts: Vec<_> = found
         .iter()
         .map(|f| (f.kind, f.count, f.place.node))
@@ -317,5 +321,5 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
         counts,
         [(LeakKind::Path, 3, Some(0)), (LeakKind::User, 3, Some(0))]
     );
-    assert!(TraceAudit::search_trace(&file[..file.len() - 1]).is_err());
+    assert!(TraceAuditFindings::search_trace(&file[..file.len() - 1]).is_err());
 }

@@ -4,9 +4,9 @@ use chakram_base::ids::MAX_NPUS;
 
 /// Name and size of each dimension, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankGrid(Vec<(String, u32)>);
+pub struct RankGridDimensions(Vec<(String, u32)>);
 
-impl RankGrid {
+impl RankGridDimensions {
     /// Parses a grid such as `dp=2,tp=4`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut grid = Self(Vec::new());
@@ -74,7 +74,7 @@ pub struct GridPosition {
 /// A grid of ranks, and the dimension whose size changes.
 #[derive(Clone, Debug)]
 pub struct ScaledDimension {
-    grid: RankGrid,
+    grid: RankGridDimensions,
     dimension: usize,
     stride: u32,
     size: u32,
@@ -83,7 +83,7 @@ pub struct ScaledDimension {
 
 impl ScaledDimension {
     /// Changes the size of dimension `name` to `size`.
-    pub fn new(grid: RankGrid, name: &str, size: u32) -> Result<Self, String> {
+    pub fn new(grid: RankGridDimensions, name: &str, size: u32) -> Result<Self, String> {
         let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
         let found = names.iter().position(|known| *known == name);
         let dimension = found.ok_or_else(|| {
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn ranks_are_copied_where_they_lie() {
         // The grid is pp=2, dp=2, tp=2, so rank = 4 pp + 2 dp + tp. The size of dp becomes 3.
-        let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
+        let grid = RankGridDimensions::parse("pp=2,dp=2,tp=2").unwrap();
         let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
             (
@@ -249,9 +249,9 @@ mod tests {
             "dp=100000,tp=100000",
             "a=4294967295,b=4294967295,c=4294967295,d=4294967295,e=4294967295",
         ] {
-            assert!(RankGrid::parse(bad).is_err(), "{bad}");
+            assert!(RankGridDimensions::parse(bad).is_err(), "{bad}");
         }
-        let grid = RankGrid::parse("dp=2, tp=4").unwrap();
+        let grid = RankGridDimensions::parse("dp=2, tp=4").unwrap();
         assert!(ScaledDimension::new(grid.clone(), "pp", 2).is_err());
         assert!(ScaledDimension::new(grid, "dp", u32::MAX).is_err());
     }

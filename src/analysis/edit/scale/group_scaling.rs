@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 
 /// Effect of the scaling on a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GroupScaling {
+pub(super) enum ScalingEffectOnGroup {
     /// The group gets more (or fewer) members along the dimension.
     Grows,
     /// Every block gets a copy of the group.
     Copied,
 }
 
-impl GroupScaling {
+impl ScalingEffectOnGroup {
     /// Returns how the group `name` scales. The members of the group must form a sub-grid.
     pub fn for_members(
         along: &ScaledDimension,
@@ -87,13 +87,13 @@ fn format_rank_list(ranks: &[u32]) -> String {
 
 /// The names of all groups. Copies of groups get unused names.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GroupNames {
+pub(super) struct TakenGroupNames {
     taken: BTreeSet<String>,
     /// One more than the largest numeric name.
     beyond: u64,
 }
 
-impl GroupNames {
+impl TakenGroupNames {
     pub fn add_name(&mut self, name: &str) {
         if let Ok(number) = name.parse::<u64>() {
             self.beyond = self.beyond.max(number.saturating_add(1));
@@ -124,21 +124,30 @@ impl GroupNames {
 
 #[cfg(test)]
 mod tests {
-    use super::super::grid::RankGrid;
+    use super::super::grid::RankGridDimensions;
     use super::*;
 
-    fn shape(grid: &str, name: &str, to: u32, ranks: &[u32]) -> Result<GroupScaling, String> {
-        let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), name, to).unwrap();
-        GroupScaling::for_members(&along, "g", ranks).map_err(|e| e.to_string())
+    fn shape(
+        grid: &str,
+        name: &str,
+        to: u32,
+        ranks: &[u32],
+    ) -> Result<ScalingEffectOnGroup, String> {
+        let along =
+            ScaledDimension::new(RankGridDimensions::parse(grid).unwrap(), name, to).unwrap();
+        ScalingEffectOnGroup::for_members(&along, "g", ranks).map_err(|e| e.to_string())
     }
 
     #[test]
     fn groups_are_parts_of_the_grid_or_named_in_an_error() {
         let of = |ranks: &[u32]| shape("dp=4,tp=2", "dp", 8, ranks);
-        assert_eq!(of(&[0, 2, 4, 6]), Ok(GroupScaling::Grows));
-        assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6, 7]), Ok(GroupScaling::Grows));
-        assert_eq!(of(&[3, 2]), Ok(GroupScaling::Copied));
-        assert_eq!(of(&[5]), Ok(GroupScaling::Copied));
+        assert_eq!(of(&[0, 2, 4, 6]), Ok(ScalingEffectOnGroup::Grows));
+        assert_eq!(
+            of(&[0, 1, 2, 3, 4, 5, 6, 7]),
+            Ok(ScalingEffectOnGroup::Grows)
+        );
+        assert_eq!(of(&[3, 2]), Ok(ScalingEffectOnGroup::Copied));
+        assert_eq!(of(&[5]), Ok(ScalingEffectOnGroup::Copied));
         for (ranks, why) in [
             (&[0, 3][..], "not a sub-grid"),
             (&[0, 2], "2 of 4 ranks along `dp`"),
@@ -152,16 +161,19 @@ mod tests {
                 "{error}"
             );
         }
-        assert_eq!(shape("dp=1,tp=2", "dp", 8, &[1]), Ok(GroupScaling::Grows));
+        assert_eq!(
+            shape("dp=1,tp=2", "dp", 8, &[1]),
+            Ok(ScalingEffectOnGroup::Grows)
+        );
         assert_eq!(
             shape("dp=1,tp=2", "dp", 8, &[0, 1]),
-            Ok(GroupScaling::Copied)
+            Ok(ScalingEffectOnGroup::Copied)
         );
     }
 
     #[test]
     fn copies_have_names_of_their_own() {
-        let mut names = GroupNames::default();
+        let mut names = TakenGroupNames::default();
         for name in ["1", "7", "tp", "tp.1"] {
             names.add_name(name);
         }

@@ -1,11 +1,11 @@
 //! Writes a new rank's trace.
 
-use super::group_scaling::GroupScaling;
-use super::{JobScaling, ShardSizeRule};
+use super::group_scaling::ScalingEffectOnGroup;
+use super::{JobScaler, ShardSizeRule};
 use crate::edit::for_each_attribute;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::rewrite_group_metadata;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::roles;
@@ -17,7 +17,7 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
 /// Writes the trace of one new rank, record by record.
 pub(super) struct ScaledRankWriter<'s> {
-    pub scaling: &'s JobScaling,
+    pub scaling: &'s JobScaler,
     pub old: u32,
     pub new: u32,
     pub block: u32,
@@ -32,7 +32,7 @@ impl ScaledRankWriter<'_> {
     pub fn write_metadata(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
     ) -> Result<(), TraceError> {
         let ranks = AttributeEdit::Count(u64::from(self.scaling.along.scaled_rank_count()));
         // Roles refer to groups by number, and copied groups get new numbers, so remove the roles.
@@ -63,7 +63,7 @@ impl ScaledRankWriter<'_> {
     pub fn write_node(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
     ) -> Result<bool, TraceError> {
         let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
         let values = match view.groups {
@@ -131,8 +131,8 @@ impl ScaledRankWriter<'_> {
         let (ranks, shape) = self.scaling.group_of_node(self.old, view.id, group)?;
         Ok(match shape {
             None => (along.rank_count().into(), along.scaled_rank_count().into()),
-            Some(GroupScaling::Copied) => (ranks.len() as u64, ranks.len() as u64),
-            Some(GroupScaling::Grows) => {
+            Some(ScalingEffectOnGroup::Copied) => (ranks.len() as u64, ranks.len() as u64),
+            Some(ScalingEffectOnGroup::Grows) => {
                 let lines = ranks.len() as u64 / u64::from(along.original_size());
                 (
                     ranks.len() as u64,
@@ -183,7 +183,7 @@ impl ScaledRankWriter<'_> {
             }
             let place = along.original_position(root);
             let moved = match shape {
-                Some(GroupScaling::Copied) => along.rank_in_block(place, self.block),
+                Some(ScalingEffectOnGroup::Copied) => along.rank_in_block(place, self.block),
                 _ => Some(along.new_rank_at(place.x % along.scaled_dimension_size(), place)),
             };
             sets.push((
@@ -191,7 +191,9 @@ impl ScaledRankWriter<'_> {
                 AttributeEdit::Count(u64::from(moved.unwrap_or(root))),
             ));
         }
-        if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
+        if let (Some(ScalingEffectOnGroup::Copied), 1.., Some(old)) =
+            (shape, self.block, group.to_text())
+        {
             *name = self.scaling.names.name_of_group_copy(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
             // Tools use one of two attribute names for the group; set only the one that the node has.

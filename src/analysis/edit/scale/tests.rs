@@ -62,10 +62,10 @@ fn scaling(
     to: (&str, u32),
     sharded: ShardSizeRule,
     groups: &[(&str, &[u32])],
-) -> JobScaling {
-    let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), to.0, to.1).unwrap();
+) -> JobScaler {
+    let along = ScaledDimension::new(RankGridDimensions::parse(grid).unwrap(), to.0, to.1).unwrap();
     let groups = groups.iter().map(|(n, r)| ((*n).to_owned(), r.to_vec()));
-    JobScaling::new(along, sharded, groups.collect()).unwrap()
+    JobScaler::new(along, sharded, groups.collect()).unwrap()
 }
 
 fn size(node: &Node) -> i64 {
@@ -222,9 +222,9 @@ fn messages_along_the_dimension_that_differ_are_refused() {
 
 #[test]
 fn groups_that_do_not_fit_are_named() {
-    let along = ScaledDimension::new(RankGrid::parse("dp=4").unwrap(), "dp", 8).unwrap();
+    let along = ScaledDimension::new(RankGridDimensions::parse("dp=4").unwrap(), "dp", 8).unwrap();
     let half = DeclaredGroups::from([("half".to_owned(), vec![0, 1])]);
-    let error = JobScaling::new(along, ShardSizeRule::KeepTotal, half).unwrap_err();
+    let error = JobScaler::new(along, ShardSizeRule::KeepTotal, half).unwrap_err();
     assert!(
         error.to_string().contains("group `half`, ranks 0, 1"),
         "{error}"

@@ -2,16 +2,16 @@
 
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::graph::captured_timeline::{NONE, NodeTimeline, TimelineNodeInput};
+use chakram_trace::graph::captured_timeline::{NONE, NodeTimeline, NodeTimingInputs};
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
 
 /// A trace that a replay would accept.
 #[derive(Debug)]
-pub struct CheckedTrace<'a> {
+pub struct ReplayableTrace<'a> {
     pub raw: RawTrace<'a>,
     /// True if control dependencies form a cycle, so that none of them is enforced.
     pub cyclic: bool,
@@ -21,7 +21,7 @@ pub struct CheckedTrace<'a> {
     pub starts: Vec<Span>,
 }
 
-impl<'a> CheckedTrace<'a> {
+impl<'a> ReplayableTrace<'a> {
     /// Reads a trace and computes the start of each node. Fails if a replay would reject the trace.
     pub fn read_trace(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw = RawTrace::read_trace(contents);
@@ -37,7 +37,7 @@ impl<'a> CheckedTrace<'a> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            edit.write_edited(first, &mut MessageEncoder::default())?;
+            edit.write_edited(first, &mut ProtobufMessageBuilder::default())?;
         }
         check_raw_trace(&raw)?;
         let rows = |cyclic| raw.build_successors(|node, dep| is_enforced(node, dep, cyclic));
@@ -55,7 +55,7 @@ impl<'a> CheckedTrace<'a> {
         // The rank runs alone, and nodes do not wait for their lanes.
         let run = NodeTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
-            TimelineNodeInput {
+            NodeTimingInputs {
                 delay: view.delay,
                 length: view.total_duration(),
                 lane: NONE,

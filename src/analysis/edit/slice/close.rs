@@ -1,27 +1,27 @@
 //! Replaces dependencies on cut nodes by dependencies on kept nodes.
 
-use super::checked_trace::CheckedTrace;
+use super::checked_trace::ReplayableTrace;
 
 /// Maximum number of kept nodes that may replace a cut node in a dependency. A cut node that needs more replacements
 /// becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
 /// Index of a kept node that another node depends on, and true for a control dependency.
-type ForwardedDependency = (u32, bool);
+type DependencyOnKeptNode = (u32, bool);
 
 /// The dependencies of each node, after other nodes were cut.
 #[derive(Debug)]
-pub(super) struct DependencyClosure {
+pub(super) struct DependenciesAfterCut {
     joints: Vec<bool>,
     /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if the dependencies did not
     /// change. For a cut node, the range of the nodes that replace it.
     rows: Vec<Option<(u32, u32)>>,
-    list: Vec<ForwardedDependency>,
+    list: Vec<DependencyOnKeptNode>,
 }
 
-impl DependencyClosure {
+impl DependenciesAfterCut {
     /// Computes the new dependencies, in time linear in the number of dependencies.
-    pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
+    pub fn new(trace: &ReplayableTrace<'_>, kept: &[bool]) -> Self {
         // One reverse pass over the known order finds all cut nodes that a kept node depends on, directly or through
         // other cut nodes. A depth-first search with petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
@@ -37,7 +37,7 @@ impl DependencyClosure {
             rows: vec![None; kept.len()],
             list: Vec::new(),
         };
-        let mut found: Vec<ForwardedDependency> = Vec::new();
+        let mut found: Vec<DependencyOnKeptNode> = Vec::new();
         for &i in &trace.order {
             let at = i as usize;
             if !kept[at] && !needed[at] {
@@ -77,7 +77,7 @@ impl DependencyClosure {
         this
     }
 
-    fn forwarded_dependencies(&self, i: u32) -> Option<&[ForwardedDependency]> {
+    fn forwarded_dependencies(&self, i: u32) -> Option<&[DependencyOnKeptNode]> {
         let (from, to) = self.rows[i as usize]?;
         Some(&self.list[from as usize..to as usize])
     }
@@ -88,7 +88,7 @@ impl DependencyClosure {
     }
 
     /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if the dependencies did not change.
-    pub fn changed_dependencies(&self, i: u32) -> Option<&[ForwardedDependency]> {
+    pub fn changed_dependencies(&self, i: u32) -> Option<&[DependencyOnKeptNode]> {
         self.forwarded_dependencies(i)
     }
 }

@@ -1,6 +1,6 @@
 //! Finds communication with a cut partner.
 
-use super::checked_trace::CheckedTrace;
+use super::checked_trace::ReplayableTrace;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::matching::{CommChannel, CommMatches, RankComms};
@@ -18,12 +18,12 @@ struct RankCommunication {
 
 /// The communication of a job, in ascending order of ranks.
 #[derive(Debug, Default)]
-pub struct CommunicationMatches(Vec<RankCommunication>);
+pub struct JobCommunication(Vec<RankCommunication>);
 
-impl CommunicationMatches {
+impl JobCommunication {
     pub(super) fn add_rank(
         &mut self,
-        trace: &CheckedTrace<'_>,
+        trace: &ReplayableTrace<'_>,
         rank: u32,
         kept: &[bool],
         groups: &DeclaredGroups,
@@ -47,8 +47,8 @@ impl CommunicationMatches {
     }
 
     /// Finds collectives and messages that are kept on one rank and cut on another.
-    pub fn find_unmatched(&self) -> UnmatchedCommunication {
-        let mut found = UnmatchedCommunication::default();
+    pub fn find_unmatched(&self) -> CommunicationWithCutPartner {
+        let mut found = CommunicationWithCutPartner::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
         for (channel, k, met) in matches.iter() {
             let nodes = met.map(|(rank, step)| {
@@ -61,7 +61,7 @@ impl CommunicationMatches {
                 continue;
             };
             found.count += 1;
-            if found.first.len() < UnmatchedCommunication::LISTED {
+            if found.first.len() < CommunicationWithCutPartner::LISTED {
                 let what = match channel {
                     CommChannel::Group(None, _) => format!("collective {k} of all ranks"),
                     CommChannel::Group(Some(name), _) => {
@@ -87,16 +87,16 @@ impl CommunicationMatches {
 
 /// Communication with a cut partner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnmatchedCommunication {
+pub struct CommunicationWithCutPartner {
     /// Number of collectives and messages with a cut partner.
     pub count: u64,
-    /// Descriptions of the first such collectives and messages, at most [`UnmatchedCommunication::LISTED`].
+    /// Descriptions of the first such collectives and messages, at most [`CommunicationWithCutPartner::LISTED`].
     pub first: Vec<String>,
     /// The kept nodes that communicate with a cut partner, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 
-impl UnmatchedCommunication {
+impl CommunicationWithCutPartner {
     /// Maximum number of descriptions.
     pub const LISTED: usize = 4;
 
@@ -105,7 +105,7 @@ impl UnmatchedCommunication {
     }
 }
 
-impl Display for UnmatchedCommunication {
+impl Display for CommunicationWithCutPartner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, one) in self.first.iter().enumerate() {
             if i > 0 {

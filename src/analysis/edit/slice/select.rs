@@ -1,6 +1,6 @@
 //! Selects the nodes that the user requests.
 
-use super::checked_trace::CheckedTrace;
+use super::checked_trace::ReplayableTrace;
 use crate::edit::{for_each_attribute, name_matches_pattern};
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError, escape_name, origin};
@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 /// Rule for selecting nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SliceTarget {
+pub enum SliceNodeSelector {
     /// Nodes covered by the annotations with this name; `*` in the name matches any text.
     Annotation(String),
     /// Nodes of the profiled step with this number. The profiler numbers the steps.
@@ -23,42 +23,42 @@ const NONE: u32 = u32::MAX;
 
 /// Returns one entry per node, sorted by index: true if the node is requested.
 pub(super) fn select_target_nodes(
-    trace: &CheckedTrace<'_>,
-    cut: &SliceTarget,
+    trace: &ReplayableTrace<'_>,
+    cut: &SliceNodeSelector,
 ) -> Result<Vec<bool>, TraceError> {
     let raw = &trace.raw;
     let asked: Vec<bool> = match cut {
-        SliceTarget::Ids(ids) => {
+        SliceNodeSelector::Ids(ids) => {
             let nodes = raw.nodes.iter();
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
-        SliceTarget::Annotation(pattern) => select_annotated_nodes(trace, pattern)?,
-        SliceTarget::Step(step) => select_step(trace, *step)?,
+        SliceNodeSelector::Annotation(pattern) => select_annotated_nodes(trace, pattern)?,
+        SliceNodeSelector::Step(step) => select_step(trace, *step)?,
     };
     if !asked.contains(&true) {
         let ids = raw.nodes.first().zip(raw.nodes.last());
         let (found, hint) = match (cut, ids) {
             (_, None) => ("the trace has no nodes".to_owned(), String::new()),
-            (SliceTarget::Ids(_), Some((first, last))) => (
+            (SliceNodeSelector::Ids(_), Some((first, last))) => (
                 "no node has an id in this range".to_owned(),
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
-            (SliceTarget::Step(step), _) => {
+            (SliceNodeSelector::Step(step), _) => {
                 (format!("the trace has no step {step}"), list_steps(trace)?)
             }
-            (SliceTarget::Annotation(pattern), _) => (
+            (SliceNodeSelector::Annotation(pattern), _) => (
                 format!("no node is called `{}`", escape_name(pattern)),
                 suggest_names(trace),
             ),
         };
-        let place = chakram_trace::format::TraceLocation::default();
+        let place = chakram_trace::format::TraceErrorLocation::default();
         return Err(TraceError::invalid_at(place, found, hint));
     }
     Ok(asked)
 }
 
 /// Lists names for error messages: names of steps or, if there are none, the names of the first nodes.
-fn suggest_names(trace: &CheckedTrace<'_>) -> String {
+fn suggest_names(trace: &ReplayableTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
         let names = trace.raw.nodes.iter().map(|item| item.view.name);
@@ -75,7 +75,7 @@ fn suggest_names(trace: &CheckedTrace<'_>) -> String {
 }
 
 /// Returns each node's owner: the node that it belongs to. Also returns true if the owners come from attributes.
-fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
+fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
     let mut said = false;
@@ -106,7 +106,7 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
 
 /// Returns one entry per node, sorted by index: true if the node is part of the step. The step comes from node
 /// attributes or, if no node has the attribute, from the step's annotation.
-fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
+fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
         return select_annotated_nodes(trace, &format!("ProfilerStep#{step}"));
@@ -126,7 +126,7 @@ fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceEr
 }
 
 /// Returns the step in each node's attribute, if the node has one.
-fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
+fn stated_steps(trace: &ReplayableTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
         for_each_attribute(item.record, |attr| {
@@ -140,7 +140,7 @@ fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError
 }
 
 /// Lists the steps of the trace for error messages.
-fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
+fn list_steps(trace: &ReplayableTrace<'_>) -> Result<String, TraceError> {
     const SHOWN: usize = 12;
     let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
     if numbers.is_empty() {
@@ -159,7 +159,7 @@ fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
 /// Returns one entry per node, sorted by index: true if an annotation that matches `pattern` covers
 /// the node.
 fn select_annotated_nodes(
-    trace: &CheckedTrace<'_>,
+    trace: &ReplayableTrace<'_>,
     pattern: &str,
 ) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
@@ -221,7 +221,7 @@ struct AnnotationWindow {
 
 /// Returns the windows of all annotations, sorted by start.
 fn collect_annotation_windows(
-    trace: &CheckedTrace<'_>,
+    trace: &ReplayableTrace<'_>,
     label: &[Option<u32>],
 ) -> Vec<AnnotationWindow> {
     let nodes = &trace.raw.nodes;

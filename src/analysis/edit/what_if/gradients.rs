@@ -4,7 +4,7 @@
 //! reaches the limit. The bucket is then reduced. The last bucket contains the remaining gradients.
 
 use super::EditCounts;
-use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
+use super::program::{ItemDependency, NewAttributeValue, NodeOrNodeCopy, RankProgram, StepPhase};
 use super::shapes::{count_elements, parse_shapes};
 use chakram_base::statistics::median;
 use chakram_trace::format::scan::NodeView;
@@ -231,7 +231,7 @@ pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool 
 
 pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
-        Some(AttributeChange::Count(bytes)) => *bytes,
+        Some(NewAttributeValue::Count(bytes)) => *bytes,
         _ => match program.view_of_item(item).op {
             Op::Collective { bytes, .. } => bytes,
             _ => 0,
@@ -241,9 +241,9 @@ pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
 
 /// Recorded times of all collectives of a job, by kind, in picoseconds per KiB.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
+pub(super) struct CollectiveTimesPerKib(BTreeMap<CollectiveKind, Vec<u64>>);
 
-impl TransferRates {
+impl CollectiveTimesPerKib {
     /// Adds the collectives in the trace of one rank.
     pub fn learn_rates(&mut self, program: &RankProgram<'_>) {
         for i in program.raw.node_indices() {
@@ -311,7 +311,7 @@ pub(super) fn median_delays_after_nodes(
 pub(super) fn regroup_gradients(
     program: &mut RankProgram<'_>,
     limit: u64,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
@@ -333,7 +333,7 @@ pub(super) fn regroup_gradients_of_step(
     program: &mut RankProgram<'_>,
     step: u32,
     limit: u64,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
     let found = GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
@@ -345,7 +345,7 @@ pub(super) fn regroup_found_gradients(
     program: &mut RankProgram<'_>,
     found: GradientReductions,
     limit: u64,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
@@ -573,7 +573,7 @@ fn replace_bucket_reductions(
     found: &GradientReductions,
     buckets: &[(usize, usize, u64)],
     template: u32,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
 ) {
     let gone: BTreeSet<u32> = found
         .collectives
@@ -616,23 +616,23 @@ fn replace_bucket_reductions(
             .named_changes()
             .collect();
         let changes = &mut program.items[collective as usize].changes;
-        changes.insert("comm_size", AttributeChange::Count(bytes));
+        changes.insert("comm_size", NewAttributeValue::Count(bytes));
         for (name, freed) in memory {
             // The reduction frees whole gradients and leaves shards, so the freed bytes are the bucket's new size.
             if name == "frees.temporary" && freed == old {
-                changes.insert(name, AttributeChange::Count(bytes));
+                changes.insert(name, NewAttributeValue::Count(bytes));
             }
         }
         if !launch.is_empty() {
             // Captured calls also record their input and output bytes.
-            changes.insert("in_bytes", AttributeChange::Count(bytes));
-            changes.insert("out_bytes", AttributeChange::Count(bytes));
+            changes.insert("in_bytes", NewAttributeValue::Count(bytes));
+            changes.insert("out_bytes", NewAttributeValue::Count(bytes));
         }
         let ns = rates.predict_transfer_ns(kind, bytes);
         if ns > 0 {
-            changes.insert("duration_ns", AttributeChange::Count(ns));
-            changes.insert("wait_ns", AttributeChange::Removed);
-            changes.insert("eager", AttributeChange::Removed);
+            changes.insert("duration_ns", NewAttributeValue::Count(ns));
+            changes.insert("wait_ns", NewAttributeValue::Removed);
+            changes.insert("eager", NewAttributeValue::Removed);
         }
         // The new collective depends only on its launch, regardless of the copied collective's
         // dependencies.
@@ -664,7 +664,7 @@ fn replace_bucket_reductions(
             let layer = layer.or(program
                 .facts_of(at)
                 .layer
-                .map(|layer| AttributeChange::Count(layer.into())));
+                .map(|layer| NewAttributeValue::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of_item(at).name.to_owned());
             // In generated jobs, a reduction has the name of the layer that computes its last gradient.
@@ -682,7 +682,7 @@ fn replace_bucket_reductions(
         }
         for &copy in &copies {
             let outside = (!launch.is_empty()).then_some(at);
-            let item: &mut ProgramItem = &mut program.items[copy as usize];
+            let item: &mut NodeOrNodeCopy = &mut program.items[copy as usize];
             if item.caller.is_some_and(|caller| !copies.contains(&caller)) {
                 item.caller = outside.or(item.caller);
             }
@@ -760,8 +760,8 @@ fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &GradientReductions) 
 /// Sets the delay of a node in nanoseconds; for 0, removes the attribute.
 fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
-        0 => AttributeChange::Removed,
-        ns => AttributeChange::Count(ns),
+        0 => NewAttributeValue::Removed,
+        ns => NewAttributeValue::Count(ns),
     };
     program.items[item as usize]
         .changes

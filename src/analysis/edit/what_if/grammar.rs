@@ -94,7 +94,7 @@ impl FromStr for ScaleFactor {
 
 /// The new hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WidthChange {
+pub enum HiddenSizeChange {
     /// Multiplies the current hidden size by this factor.
     Times(ScaleFactor),
     /// Sets exactly this hidden size.
@@ -128,7 +128,7 @@ pub enum JobEdit {
     /// Multiplies the number of tokens per sequence.
     Sequence(ScaleFactor),
     /// Changes the hidden size. The other widths of the layers change in proportion.
-    Hidden(WidthChange),
+    Hidden(HiddenSizeChange),
     /// Changes the number of repeated layers.
     Layers(LayerCountChange),
     /// Sets the number of forward and backward passes per optimizer step. The capture must have one forward and one
@@ -307,8 +307,8 @@ impl FromStr for JobEdit {
             "batch" => Self::Batch(value.parse()?),
             "sequence" => Self::Sequence(value.parse()?),
             "hidden" => Self::Hidden(match value.parse::<u64>() {
-                Ok(size) if size > 0 => WidthChange::To(size),
-                _ => WidthChange::Times(value.parse()?),
+                Ok(size) if size > 0 => HiddenSizeChange::To(size),
+                _ => HiddenSizeChange::Times(value.parse()?),
             }),
             "layers" => Self::Layers(match value.as_bytes().first() {
                 Some(b'+' | b'-') => LayerCountChange::By(value.parse().map_err(|_| expected())?),
@@ -361,8 +361,8 @@ impl fmt::Display for JobEdit {
         match self {
             Self::Batch(factor) => write!(f, "batch={factor}"),
             Self::Sequence(factor) => write!(f, "sequence={factor}"),
-            Self::Hidden(WidthChange::Times(factor)) => write!(f, "hidden={factor}"),
-            Self::Hidden(WidthChange::To(size)) => write!(f, "hidden={size}"),
+            Self::Hidden(HiddenSizeChange::Times(factor)) => write!(f, "hidden={factor}"),
+            Self::Hidden(HiddenSizeChange::To(size)) => write!(f, "hidden={size}"),
             Self::Layers(LayerCountChange::By(by)) => write!(f, "layers={by:+}"),
             Self::Layers(LayerCountChange::Times(factor)) => write!(f, "layers={factor}"),
             Self::Accumulate(times) => write!(f, "accumulate={times}"),

@@ -25,13 +25,13 @@ mod changes;
 mod gradients;
 
 use super::grammar::ScaleFactor;
-use super::program::{AttributeChange, RankProgram, StepPhase};
+use super::program::{NewAttributeValue, RankProgram, StepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
 use super::unedited::{UneditedValues, unedited_count};
 use super::width::{ModelWidths, contains_normal_form, layers_of_transfer};
-use call_time::{CallTime, fit_intercept};
+use call_time::{FixedKernelCallTime, fit_intercept};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
@@ -41,13 +41,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Factors for the batch size, the sequence length and the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SizeScaling {
+pub(super) struct BatchSequenceHiddenFactors {
     pub batch: ScaleFactor,
     pub sequence: ScaleFactor,
     pub hidden: ScaleFactor,
 }
 
-impl SizeScaling {
+impl BatchSequenceHiddenFactors {
     pub const NONE: Self = Self {
         batch: ScaleFactor::ONE,
         sequence: ScaleFactor::ONE,
@@ -62,7 +62,7 @@ impl SizeScaling {
 
 /// Numbers of scaled nodes, by the method that computed their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ScalingCounts {
+pub(super) struct ScaledNodeCounts {
     /// Number of kernels, messages and collectives that are scaled.
     pub matched: u64,
     pub changed: u64,
@@ -87,7 +87,7 @@ struct UneditedWork {
 
 /// Operands of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProductKind {
+enum KernelMatmulOperands {
     /// The kernel has no FLOPs, so it multiplies no matrices.
     None,
     /// Multiplies samples by a weight.
@@ -103,7 +103,7 @@ pub(super) struct KernelScaler {
     batch: Option<u64>,
     tokens: Option<u64>,
     widths: ModelWidths,
-    calls: BTreeMap<String, CallTime>,
+    calls: BTreeMap<String, FixedKernelCallTime>,
     /// For each layer of a generated job: the bytes of parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
     /// For each kernel's node: the bytes that the kernel allocates for whole gradients. The reduction of these
@@ -244,7 +244,7 @@ impl KernelScaler {
                 })
                 .collect();
             if let Some(fixed) = fit_intercept(&points) {
-                let call = CallTime {
+                let call = FixedKernelCallTime {
                     fixed,
                     by_line: true,
                 };
@@ -253,8 +253,8 @@ impl KernelScaler {
         }
     }
 
-    fn call_time_of_kernel(&self, name: &str) -> CallTime {
-        let alone = CallTime {
+    fn call_time_of_kernel(&self, name: &str) -> FixedKernelCallTime {
+        let alone = FixedKernelCallTime {
             fixed: self.shortest,
             by_line: false,
         };
@@ -285,7 +285,7 @@ impl KernelScaler {
         program: &RankProgram<'_>,
         item: u32,
         ratio: f64,
-    ) -> Vec<(&'static str, AttributeChange)> {
+    ) -> Vec<(&'static str, NewAttributeValue)> {
         let node = program.items[item as usize].node;
         if !matches!(program.view_of_node(node).op, Op::Compute { .. }) {
             return Vec::new();
@@ -307,12 +307,17 @@ impl KernelScaler {
         ];
         let known = values.into_iter().filter(|(_, old, _)| *old > 0);
         known
-            .map(|(name, _, new)| (name, AttributeChange::Count(new.round().max(0.0) as u64)))
+            .map(|(name, _, new)| (name, NewAttributeValue::Count(new.round().max(0.0) as u64)))
             .collect()
     }
 
     /// Returns the factor by which a tensor's number of elements grows; `None` if the number of elements does not grow.
-    fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
+    fn tensor_growth(
+        &self,
+        shape: &[u64],
+        is_parameter: bool,
+        by: BatchSequenceHiddenFactors,
+    ) -> Option<f64> {
         let tokens = self.tensor_growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
             _ if by.hidden == ScaleFactor::ONE => 0,
@@ -335,7 +340,7 @@ impl KernelScaler {
     /// gradient. All other kernels of a pass process samples.
     fn find_parameter_tensors(
         &self,
-        product: ProductKind,
+        product: KernelMatmulOperands,
         inputs: &[TensorShape],
         outputs: &[TensorShape],
     ) -> Vec<bool> {
@@ -351,9 +356,9 @@ impl KernelScaler {
             contains_normal_form(&self.parameters, shape)
                 && match (may_be_samples, product) {
                     (false, _) => true,
-                    (true, ProductKind::None) => false,
-                    (true, ProductKind::GradientOfWeight) => !is_input,
-                    (true, ProductKind::WithWeight) => is_input && Some(at) != first,
+                    (true, KernelMatmulOperands::None) => false,
+                    (true, KernelMatmulOperands::GradientOfWeight) => !is_input,
+                    (true, KernelMatmulOperands::WithWeight) => is_input && Some(at) != first,
                 }
         };
         let tensors = inputs.iter().chain(outputs).enumerate();
@@ -366,7 +371,7 @@ impl KernelScaler {
         &self,
         shape: &[u64],
         is_parameter: bool,
-        by: SizeScaling,
+        by: BatchSequenceHiddenFactors,
     ) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -396,10 +401,10 @@ impl KernelScaler {
     pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,
-        by: SizeScaling,
+        by: BatchSequenceHiddenFactors,
         which: &dyn Fn(u32) -> bool,
-    ) -> ScalingCounts {
-        let mut counts = ScalingCounts::default();
+    ) -> ScaledNodeCounts {
+        let mut counts = ScaledNodeCounts::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
             // Messages between stages carry activations or their gradients, even in another phase.
@@ -453,8 +458,8 @@ impl KernelScaler {
         &self,
         program: &mut RankProgram<'_>,
         item: u32,
-        by: SizeScaling,
-        counts: &mut ScalingCounts,
+        by: BatchSequenceHiddenFactors,
+        counts: &mut ScaledNodeCounts,
     ) -> bool {
         let node = program.items[item as usize].node;
         let (view, facts) = (*program.view_of_node(node), program.facts[node as usize]);
@@ -463,9 +468,9 @@ impl KernelScaler {
         let shapes: Vec<TensorShape> = inputs.iter().chain(&outputs).cloned().collect();
         let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
         let product = match old.flops > 0 {
-            false => ProductKind::None,
-            true if view.kernel.is_some_and(sums) => ProductKind::GradientOfWeight,
-            true => ProductKind::WithWeight,
+            false => KernelMatmulOperands::None,
+            true if view.kernel.is_some_and(sums) => KernelMatmulOperands::GradientOfWeight,
+            true => KernelMatmulOperands::WithWeight,
         };
         let parameters = self.find_parameter_tensors(product, &inputs, &outputs);
         let tensors = || shapes.iter().zip(parameters.iter().copied());
@@ -544,8 +549,8 @@ impl KernelScaler {
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
         counts.by_line += u64::from(call.by_line);
         let in_delay = program.has_work_time_in_delay(node);
-        let mut new: Vec<(&'static str, AttributeChange)> = Vec::new();
-        let count = |value: f64| AttributeChange::Count(value.round().max(0.0) as u64);
+        let mut new: Vec<(&'static str, NewAttributeValue)> = Vec::new();
+        let count = |value: f64| NewAttributeValue::Count(value.round().max(0.0) as u64);
         if old.ns > 0 {
             let name = if in_delay { "delay_ns" } else { "duration_ns" };
             new.push((name, count(ns)));
@@ -559,7 +564,7 @@ impl KernelScaler {
         if let Some(kernel) = view.kernel
             && let Some(kernel) = self.scaled_shape(kernel, facts.phase, &inputs, by)
         {
-            new.push(("kernel_shape", AttributeChange::Text(kernel.to_string())));
+            new.push(("kernel_shape", NewAttributeValue::Text(kernel.to_string())));
         }
         let unedited = UneditedValues::parse(facts.unedited);
         let kept = if outputs.is_empty() {
@@ -585,7 +590,7 @@ impl KernelScaler {
                 ));
             }
         }
-        change_node_attributes(program, item, new, by == SizeScaling::NONE);
+        change_node_attributes(program, item, new, by == BatchSequenceHiddenFactors::NONE);
         true
     }
 
@@ -615,8 +620,8 @@ impl KernelScaler {
         &self,
         program: &mut RankProgram<'_>,
         item: u32,
-        by: SizeScaling,
-        counts: &mut ScalingCounts,
+        by: BatchSequenceHiddenFactors,
+        counts: &mut ScaledNodeCounts,
     ) {
         let node = program.items[item as usize].node;
         let view = *program.view_of_node(node);
@@ -633,11 +638,16 @@ impl KernelScaler {
                     .named_changes()
                     .map(|(name, now)| {
                         let bytes = unedited.unedited_count(name).unwrap_or(now) as f64 * growth;
-                        (name, AttributeChange::Count(bytes.round() as u64))
+                        (name, NewAttributeValue::Count(bytes.round() as u64))
                     })
                     .collect();
                 if !new.is_empty() {
-                    change_node_attributes(program, item, new, by == SizeScaling::NONE);
+                    change_node_attributes(
+                        program,
+                        item,
+                        new,
+                        by == BatchSequenceHiddenFactors::NONE,
+                    );
                 }
             }
             Op::Collective { bytes, .. } if of_parameters && bytes > 0 => {
@@ -713,7 +723,7 @@ impl KernelScaler {
                     program,
                     item,
                     growth,
-                    by == SizeScaling::NONE,
+                    by == BatchSequenceHiddenFactors::NONE,
                 );
                 counts.matched += 1;
                 counts.changed += 1;
@@ -728,7 +738,7 @@ impl KernelScaler {
         kernel: KernelShape,
         phase: StepPhase,
         inputs: &[TensorShape],
-        by: SizeScaling,
+        by: BatchSequenceHiddenFactors,
     ) -> Option<KernelShape> {
         let tokens = by.batch.multiply_checked(by.sequence)?;
         let sums = sums_over_samples(kernel, phase, inputs);

@@ -10,7 +10,7 @@
 //! scaled by the number of parameters.
 
 use super::EditCounts;
-use super::gradients::{self, GradientReductions, TransferRates};
+use super::gradients::{self, CollectiveTimesPerKib, GradientReductions};
 use super::grammar::LayerCountChange;
 use super::program::RankProgram;
 use chakram_trace::format::TraceError;
@@ -24,12 +24,12 @@ mod passes;
 mod repetition;
 
 use buckets::GradientBuckets;
-pub(super) use buckets::{BUCKETS, BucketSizes};
-use copies::{LayerEditor, LayerRun, are_layers_equal, collect_whole_layers, label_of_layer};
+pub(super) use buckets::{BUCKETS, BucketLimitAndLayerBytes};
+use copies::{LayerEditor, PassLayers, are_layers_equal, collect_whole_layers, label_of_layer};
 use labels::LayerLabels;
 pub(super) use labels::shift_layer_labels;
 use passes::{PassItems, StepPasses, find_equal_repetitions, layers_of};
-use repetition::{RepeatedPart, longest_repetition};
+use repetition::{RepeatedNodeRange, longest_repetition};
 
 /// The repeated layers on all ranks of a job. A stage may contain several parts of the model, and each part has its own
 /// layers.
@@ -95,7 +95,7 @@ impl JobLayers {
 /// this length and number of layers, each with the index of its pass.
 fn find_forward_layer_runs(
     passes: &StepPasses,
-) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
+) -> Option<(RepeatedNodeRange, Vec<(usize, RepeatedNodeRange)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_equal_repetitions(&passes.forward, layers.period, layers.times);
@@ -114,7 +114,7 @@ pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
     change: LayerCountChange,
     job: &JobLayers,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
 ) -> Result<(EditCounts, LayerEditResult), TraceError> {
     let mut counts = EditCounts::default();
     let (mut delta, mut buckets) = (0, None);
@@ -140,7 +140,7 @@ pub(super) fn change_layers(
 /// Result of editing layers: the number of layers added to the whole job, and the bucket sizes of gradients.
 pub(super) struct LayerEditResult {
     pub by: i64,
-    pub buckets: Option<BucketSizes>,
+    pub buckets: Option<BucketLimitAndLayerBytes>,
 }
 
 fn change_layers_in_step(
@@ -148,9 +148,9 @@ fn change_layers_in_step(
     step: u32,
     change: LayerCountChange,
     job: &JobLayers,
-    rates: &TransferRates,
+    rates: &CollectiveTimesPerKib,
     counts: &mut EditCounts,
-) -> Result<Option<(i64, Option<BucketSizes>)>, TraceError> {
+) -> Result<Option<(i64, Option<BucketLimitAndLayerBytes>)>, TraceError> {
     let all = GradientReductions::find_reductions(program, step);
     let is_apart = |&item: &u32| {
         let is_sum = program.has_layers && program.facts_of(item).layer.is_none();
@@ -266,7 +266,7 @@ fn change_layers_in_step(
         let parts: Vec<&[u32]> = block.iter().map(Vec::as_slice).collect();
         let layers = collect_whole_layers(program, &parts);
         let middle = (old + by.min(0)) as usize / 2;
-        runs.push(LayerRun {
+        runs.push(PassLayers {
             backward: true,
             template: middle.saturating_sub(usize::from(by < 0)),
             layers,
@@ -313,10 +313,10 @@ fn change_layers_in_step(
 fn run_of(
     program: &RankProgram<'_>,
     pass: &PassItems,
-    found: RepeatedPart,
+    found: RepeatedNodeRange,
     backward: bool,
     by: i64,
-) -> LayerRun {
+) -> PassLayers {
     let parts: Vec<&[u32]> = (0..found.times)
         .map(|index| pass.items_of_part(found, index))
         .collect();
@@ -334,7 +334,7 @@ fn run_of(
             left.saturating_sub(from_end)
         }
     };
-    LayerRun {
+    PassLayers {
         backward,
         template: template.min(left.saturating_sub(2)),
         layers,

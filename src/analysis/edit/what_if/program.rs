@@ -7,7 +7,7 @@
 use super::kept_records::{KEPT, ReplacedRecords};
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -68,7 +68,7 @@ impl<'a> NodeRetention<'a> for RetainWholeViews {
 
 /// New value of an attribute of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum AttributeChange {
+pub(super) enum NewAttributeValue {
     Count(u64),
     Text(String),
     Removed,
@@ -76,7 +76,7 @@ pub(super) enum AttributeChange {
 
 /// Facts about a node that its view lacks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeFacts<'a> {
+pub(super) struct NodeFactsOutsideView<'a> {
     pub phase: StepPhase,
     /// Index of the step in program order, from 0; `None` for a node outside all steps.
     pub step: Option<u32>,
@@ -106,12 +106,12 @@ pub(super) struct ItemDependency {
 
 /// A node, or a copy of a node.
 #[derive(Clone, Debug)]
-pub(super) struct ProgramItem {
+pub(super) struct NodeOrNodeCopy {
     pub node: u32,
     /// The item that encloses or launched this item.
     pub caller: Option<u32>,
     pub deps: Vec<ItemDependency>,
-    pub changes: BTreeMap<&'static str, AttributeChange>,
+    pub changes: BTreeMap<&'static str, NewAttributeValue>,
     pub name: Option<String>,
     /// Record of an inserted item, which replaces the record of `node`.
     pub made: Option<Vec<u8>>,
@@ -130,9 +130,9 @@ const HIDDEN: [(&str, &str); 2] = [
 pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, RetainWholeViews>,
-    pub facts: Vec<NodeFacts<'a>>,
+    pub facts: Vec<NodeFactsOutsideView<'a>>,
     /// Nodes, followed by copies and inserted items. The first items are the nodes, in index order.
-    pub items: Vec<ProgramItem>,
+    pub items: Vec<NodeOrNodeCopy>,
     /// Indices of the items that are in the program, in program order.
     pub order: Vec<u32>,
     /// Earlier edits, in text form.
@@ -205,7 +205,7 @@ impl<'a> RankProgram<'a> {
                 })
             });
             let deps = deps.collect();
-            this.items.push(ProgramItem {
+            this.items.push(NodeOrNodeCopy {
                 node: i,
                 caller: this.facts[i as usize].caller,
                 deps,
@@ -232,7 +232,7 @@ impl<'a> RankProgram<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
 
-    pub fn facts_of(&self, item: u32) -> &NodeFacts<'a> {
+    pub fn facts_of(&self, item: u32) -> &NodeFactsOutsideView<'a> {
         &self.facts[self.items[item as usize].node as usize]
     }
 
@@ -460,7 +460,7 @@ impl<'a> RankProgram<'a> {
     /// `after`. The caller must insert the item into the program order.
     pub fn insert_item(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
-        self.items.push(ProgramItem {
+        self.items.push(NodeOrNodeCopy {
             node: self.items[after as usize].node,
             caller: None,
             deps: vec![ItemDependency {
@@ -522,7 +522,7 @@ impl<'a> RankProgram<'a> {
             };
         }
         let mut out = Vec::with_capacity(self.contents.len());
-        let mut message = MessageEncoder::default();
+        let mut message = ProtobufMessageBuilder::default();
         if let Some(record) = FrameCursor::new(self.contents).next_record()? {
             self.write_metadata(record, &mut message)?;
             message.append_frame_to(&mut out);
@@ -568,13 +568,13 @@ impl<'a> RankProgram<'a> {
                     true => origin::LAUNCH,
                     false => origin::PARENT,
                 };
-                caller.insert(name, AttributeChange::Count(ids[around as usize]));
+                caller.insert(name, NewAttributeValue::Count(ids[around as usize]));
             }
             let attributes = own.changes.iter().chain(&caller).map(|(name, value)| {
                 let edit = match value {
-                    AttributeChange::Count(count) => AttributeEdit::Count(*count),
-                    AttributeChange::Text(text) => AttributeEdit::Text(text),
-                    AttributeChange::Removed => AttributeEdit::Remove,
+                    NewAttributeValue::Count(count) => AttributeEdit::Count(*count),
+                    NewAttributeValue::Text(text) => AttributeEdit::Text(text),
+                    NewAttributeValue::Removed => AttributeEdit::Remove,
                 };
                 (*name, edit)
             });
@@ -654,7 +654,7 @@ impl<'a> RankProgram<'a> {
     fn write_metadata(
         &self,
         record: RawRecord<'_>,
-        out: &mut MessageEncoder,
+        out: &mut ProtobufMessageBuilder,
     ) -> Result<(), TraceError> {
         let moved = !self
             .order
@@ -755,8 +755,8 @@ pub(super) fn pass_begun_by_mark(name: &str) -> Option<(u32, bool)> {
 }
 
 /// Reads the facts in a record that are not in its view.
-fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
-    let mut facts = NodeFacts {
+fn facts_of(record: RawRecord<'_>) -> Result<NodeFactsOutsideView<'_>, TraceError> {
+    let mut facts = NodeFactsOutsideView {
         phase: StepPhase::Outside,
         step: None,
         caller: None,
@@ -817,8 +817,8 @@ fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, Tr
 }
 
 /// Returns the attribute's message, with its name changed to `name`.
-fn with_name(message: &[u8], at: usize, name: &str) -> Result<MessageEncoder, TraceError> {
-    let mut out = MessageEncoder::default();
+fn with_name(message: &[u8], at: usize, name: &str) -> Result<ProtobufMessageBuilder, TraceError> {
+    let mut out = ProtobufMessageBuilder::default();
     let mut fields = WireCursor::new(message, at);
     while !fields.is_empty() {
         let start = fields.file_offset() - at;

@@ -3,9 +3,9 @@
 use super::EditCounts;
 use super::gradients::{GradientReductions, median_delays_after_nodes};
 use super::grammar::{PassOrder, ScaleFactor};
-use super::kernels::{KernelScaler, SizeScaling};
+use super::kernels::{BatchSequenceHiddenFactors, KernelScaler};
 use super::program::{
-    AttributeChange, ItemDependency, NodeThread, RankProgram, StepPhase, pass_begun_by_mark,
+    ItemDependency, NewAttributeValue, NodeThread, RankProgram, StepPhase, pass_begun_by_mark,
 };
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,7 @@ pub(super) fn repeat_passes_before_optimizer(
                 if let (true, Some(&ns)) = (follows, calm.get(program.view_of_item(item).name)) {
                     program.items[copy as usize]
                         .changes
-                        .insert("delay_ns", AttributeChange::Count(ns));
+                        .insert("delay_ns", NewAttributeValue::Count(ns));
                 }
             }
             before.extend(&copies);
@@ -269,9 +269,9 @@ pub(super) fn split_micro_batches(
             .iter()
             .flat_map(|(_, items)| items.iter().copied())
             .collect();
-        let part = SizeScaling {
+        let part = BatchSequenceHiddenFactors {
             batch: ScaleFactor::new(1, times.into()).unwrap_or(ScaleFactor::ONE),
-            ..SizeScaling::NONE
+            ..BatchSequenceHiddenFactors::NONE
         };
         scaler.scale_items(program, part, &|item| all.contains(&item));
         // Copy both passes of a micro-batch together. The copied backward pass then depends on the copied forward
@@ -334,7 +334,7 @@ pub(super) fn micro_batches_and_warm_up(program: &RankProgram<'_>) -> Option<Opt
 
 /// For each rank of a pipeline: the corresponding rank of the next stage, and the pass order.
 #[derive(Debug, Default)]
-pub(super) struct PipelineStages {
+pub(super) struct NextStageRanks {
     /// For each rank, the rank of the next stage that receives its messages in forward passes.
     next: BTreeMap<u32, u32>,
     /// Ranks that certainly run their passes in 1F1B order. (On some ranks, 1F1B and GPipe have the
@@ -351,7 +351,7 @@ pub(super) struct PipelinePlace {
     pub alternates: bool,
 }
 
-impl PipelineStages {
+impl NextStageRanks {
     /// Adds a rank: stores its pass order, and the rank that receives its messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = micro_batches_and_warm_up(program)

@@ -1,6 +1,6 @@
 //! Changes the number of data-parallel replicas, and the gradient reductions between them.
 //!
-//! Ranks that reduce their gradients with each other are replicas. [`JobScaling`] adds or removes replicas. If a job
+//! Ranks that reduce their gradients with each other are replicas. [`JobScaler`] adds or removes replicas. If a job
 //! reduces no gradients but has captured parameter hooks, the job gets the reductions that DistributedDataParallel
 //! would perform. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce follows the hook that fills
 //! its bucket. The optimizer waits for all all-reduces.
@@ -9,9 +9,9 @@ use super::EditCounts;
 use super::gradients::{self, GradientReductions};
 use super::grammar::JobEdit;
 use super::kernels::KernelScaler;
-use super::program::{AttributeChange, RankProgram, StepPhase};
+use super::program::{NewAttributeValue, RankProgram, StepPhase};
 use super::roles::{self, AbsentRankModelRule, RankTraces};
-use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardSizeRule};
+use crate::edit::scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardSizeRule};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub(super) fn scale_replicas(
         ));
         format!("dp=1,rest={ranks}")
     };
-    let parsed = RankGrid::parse(&grid);
+    let parsed = RankGridDimensions::parse(&grid);
     let along = parsed.and_then(|grid| ScaledDimension::new(grid, "dp", replicas));
     let along = along
         .map_err(|why| super::refuse_edit(format!("data={replicas}: {why}"), "another number"))?;
@@ -81,7 +81,7 @@ pub(super) fn scale_replicas(
             *trace = Arc::new(program.write_trace()?);
         }
     }
-    let mut scaling = JobScaling::new(along, ShardSizeRule::KeepTotal, groups)?;
+    let mut scaling = JobScaler::new(along, ShardSizeRule::KeepTotal, groups)?;
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }
@@ -143,7 +143,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
                 if shared.contains(&name) {
                     let bytes = (bytes as f64 * ratio).ceil() as u64;
                     let changes = &mut program.items[item as usize].changes;
-                    changes.insert(name, AttributeChange::Count(bytes));
+                    changes.insert(name, NewAttributeValue::Count(bytes));
                 }
             }
         } else if program.facts_of(item).phase == StepPhase::Optimizer {

@@ -59,14 +59,14 @@ pub(super) type RankTraces = Vec<(u32, Arc<Vec<u8>>)>;
 
 /// Position of a stage in its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StageKind {
+enum PipelineStagePosition {
     Only,
     First,
     Middle,
     Last,
 }
 
-impl StageKind {
+impl PipelineStagePosition {
     fn from_stage(stage: u32, stages: u32) -> Self {
         match (stage, stages) {
             (_, 1) => Self::Only,
@@ -91,7 +91,7 @@ struct CapturedRank {
     rank: u32,
     /// Groups that this rank's trace declares.
     own: DeclaredGroups,
-    place: StageKind,
+    place: PipelineStagePosition,
     /// The lowest rank above this rank that exchanges messages with it, which is in the next stage; `None` for the last
     /// stage.
     next: Option<u32>,
@@ -142,10 +142,10 @@ impl CapturedRank {
         }
         let next = peers.range(rank..).next().copied();
         let place = match (next.is_some(), peers.range(..rank).next().is_some()) {
-            (false, false) => StageKind::Only,
-            (true, false) => StageKind::First,
-            (true, true) => StageKind::Middle,
-            (false, true) => StageKind::Last,
+            (false, false) => PipelineStagePosition::Only,
+            (true, false) => PipelineStagePosition::First,
+            (true, true) => PipelineStagePosition::Middle,
+            (false, true) => PipelineStagePosition::Last,
         };
         Ok(Self {
             rank,
@@ -160,7 +160,7 @@ impl CapturedRank {
     }
 }
 
-fn refuse_missing_role(place: StageKind) -> TraceError {
+fn refuse_missing_role(place: PipelineStagePosition) -> TraceError {
     super::refuse_edit(
         format!(
             "no captured rank is of the {} stage, so the work of absent ranks of this stage is unknown",
@@ -214,16 +214,22 @@ pub(super) fn derive_missing_ranks(
         return Ok((traces, groups.clone()));
     }
     let grid = RoleGrid::find_grid(&captured, world)?;
-    for place in [StageKind::First, StageKind::Middle, StageKind::Last] {
+    for place in [
+        PipelineStagePosition::First,
+        PipelineStagePosition::Middle,
+        PipelineStagePosition::Last,
+    ] {
         let stages = grid.stage_count();
-        let needed = stages > 1 && (place != StageKind::Middle || stages > 2);
+        let needed = stages > 1 && (place != PipelineStagePosition::Middle || stages > 2);
         if needed && !captured.iter().any(|one| one.place == place) {
             return Err(refuse_missing_role(place));
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
     // Use the last stage, because in other stages 1F1B and GPipe may give the same order.
-    let last = captured.iter().position(|one| one.place == StageKind::Last);
+    let last = captured
+        .iter()
+        .position(|one| one.place == PipelineStagePosition::Last);
     let order = last.map(|at| {
         Ok::<_, TraceError>(repeat::micro_batches_and_warm_up(
             &RankProgram::read_program(&traces[at].1)?,

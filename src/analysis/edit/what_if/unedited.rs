@@ -1,6 +1,6 @@
 //! Attribute values before all edits. Nodes store these values, so that inverse edits can restore them.
 
-use super::program::AttributeChange;
+use super::program::NewAttributeValue;
 
 /// Returns the value of an attribute before all edits; `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
@@ -22,12 +22,12 @@ impl<'t> UneditedValues<'t> {
         found.and_then(|(_, value)| value.parse().ok())
     }
 
-    pub fn iter_edited(&self) -> impl Iterator<Item = (&'t str, AttributeChange)> + '_ {
+    pub fn iter_edited(&self) -> impl Iterator<Item = (&'t str, NewAttributeValue)> + '_ {
         self.0.iter().map(|&(name, value)| {
             let value = match (value, value.parse()) {
-                ("-", _) => AttributeChange::Removed,
-                (_, Ok(count)) => AttributeChange::Count(count),
-                (text, _) => AttributeChange::Text(text.to_owned()),
+                ("-", _) => NewAttributeValue::Removed,
+                (_, Ok(count)) => NewAttributeValue::Count(count),
+                (text, _) => NewAttributeValue::Text(text.to_owned()),
             };
             (name, value)
         })

@@ -9,13 +9,13 @@
 //! be a fraction, the heads become wider instead.
 
 use super::gradients;
-use super::grammar::{ScaleFactor, WidthChange};
+use super::grammar::{HiddenSizeChange, ScaleFactor};
 use super::program::{RankProgram, StepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
 use super::unedited::unedited_count;
-use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,7 +87,7 @@ impl ModelWidths {
             }
             let is_loss = matches!(
                 view.kernel,
-                Some(KernelShape::Moving(MemoryBoundKernel::CrossEntropy))
+                Some(KernelShape::Moving(MemoryBoundKernelClass::CrossEntropy))
             ) || ["_log_softmax", "nll_loss", "cross_entropy"]
                 .iter()
                 .any(|part| view.name.contains(part));
@@ -103,7 +103,7 @@ impl ModelWidths {
             }
             let normalizes = matches!(
                 view.kernel,
-                Some(KernelShape::Moving(MemoryBoundKernel::Normalization))
+                Some(KernelShape::Moving(MemoryBoundKernelClass::Normalization))
             ) || view.name.contains("norm");
             if normalizes && let Some(&size) = shapes.first().and_then(|shape| shape.last()) {
                 *normalized.entry(size).or_default() += 1;
@@ -154,7 +154,10 @@ impl ModelWidths {
     }
 
     /// Converts a change of the hidden size to a factor.
-    pub fn factor_of_width_change(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
+    pub fn factor_of_width_change(
+        &self,
+        change: HiddenSizeChange,
+    ) -> Result<ScaleFactor, TraceError> {
         let unknown = || {
             super::refuse_edit(
                 "the widths of the layers are unknown: no matrix multiplication with weights in the forward pass has a recorded shape",
@@ -165,8 +168,8 @@ impl ModelWidths {
             return Err(unknown());
         }
         match change {
-            WidthChange::Times(factor) => Ok(factor),
-            WidthChange::To(size) => {
+            HiddenSizeChange::Times(factor) => Ok(factor),
+            HiddenSizeChange::To(size) => {
                 let hidden = self.hidden.ok_or_else(unknown)?;
                 ScaleFactor::new(size, hidden).ok_or_else(|| {
                     super::refuse_edit(

@@ -1,17 +1,17 @@
 //! Compares critical paths with handwritten ones, and checks the paths of small random graphs.
 
 use super::*;
-use crate::inspect::{InspectedTrace, TimeBasis};
+use crate::inspect::{InspectedTrace, RankTimesSource};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
 /// A node. Fields of a node: true for a collective; delay, wait and duration in ns; lane; dependencies.
-type Line = (bool, [u64; 3], i64, Vec<u64>);
+type TestNodeFields = (bool, [u64; 3], i64, Vec<u64>);
 
 /// Builds the trace of a rank from `lines`, one node per line. The ids of the nodes are numbered from 1.
-fn track(rank: u32, lines: &[Line]) -> RankPathInput {
+fn track(rank: u32, lines: &[TestNodeFields]) -> RankPathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
@@ -43,7 +43,7 @@ fn track(rank: u32, lines: &[Line]) -> RankPathInput {
     let contents = writer.into_inner();
     let trace = InspectedTrace::read_trace(rank, &contents, |e| e).unwrap();
     assert_eq!(trace.faults.fault_count(), 0);
-    assert_eq!(trace.times.basis, TimeBasis::Kept);
+    assert_eq!(trace.times.basis, RankTimesSource::Kept);
     RankPathInput::new(trace).unwrap()
 }
 
@@ -127,7 +127,7 @@ fn a_trace_without_nodes_has_no_path() {
 }
 
 /// Generates the nodes of a rank; each node depends only on earlier nodes.
-fn lines() -> impl Strategy<Value = Vec<Line>> {
+fn lines() -> impl Strategy<Value = Vec<TestNodeFields>> {
     let node = (
         any::<bool>(),
         [0_u64..5, 0_u64..9, 0_u64..9],

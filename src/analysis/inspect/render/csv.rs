@@ -1,7 +1,7 @@
 //! Renders one table of the summary as CSV, with times in whole picoseconds.
 
-use super::InspectTable;
-use crate::inspect::{JobInspection, RECEIVED, RankSpreadRow, RankSpreadTable, SENT};
+use super::SummaryTableKind;
+use crate::inspect::{JobInspectionSummary, RECEIVED, RankSpreadRow, RankSpreadTable, SENT};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
@@ -10,24 +10,24 @@ const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,m
                     max_ps,max_rank";
 
 /// Renders `table` of `job`.
-pub fn render_csv(job: &JobInspection, table: InspectTable) -> String {
+pub fn render_csv(job: &JobInspectionSummary, table: SummaryTableKind) -> String {
     match table {
-        InspectTable::Ranks => render_ranks(job),
-        InspectTable::Types => render_sums("type", &job.types, |class| [class.to_string()]),
-        InspectTable::Lanes => render_sums("lane,name", &job.lanes, |lane| {
+        SummaryTableKind::Ranks => render_ranks(job),
+        SummaryTableKind::Types => render_sums("type", &job.types, |class| [class.to_string()]),
+        SummaryTableKind::Lanes => render_sums("lane,name", &job.lanes, |lane| {
             let name = job.lane_names.get(lane).map_or("", |(name, _)| name);
             [lane.to_string(), name.to_owned()]
         }),
-        InspectTable::Collectives => {
+        SummaryTableKind::Collectives => {
             render_sums("group,kind", &job.collectives, |(group, kind)| {
                 [group.clone(), kind.to_string()]
             })
         }
-        InspectTable::Messages => render_messages(job),
-        InspectTable::Operators => render_sums("name,type", &job.operators, |(name, class)| {
+        SummaryTableKind::Messages => render_messages(job),
+        SummaryTableKind::Operators => render_sums("name,type", &job.operators, |(name, class)| {
             [name.clone(), class.to_string()]
         }),
-        InspectTable::Attributes => {
+        SummaryTableKind::Attributes => {
             let mut rows = CsvRows::new("name,type,nodes");
             for ((name, kind), nodes) in &job.attributes {
                 rows.add_row(&[name, kind, nodes]);
@@ -72,7 +72,7 @@ fn render_sums<K: Ord, const N: usize>(
     rows.into_text()
 }
 
-fn render_ranks(job: &JobInspection) -> String {
+fn render_ranks(job: &JobInspectionSummary) -> String {
     let mut rows = CsvRows::new(
         "rank,file,file_bytes,contents_bytes,nodes,selected,data_dependencies,control_dependencies,depth,\
          width,start_ps,end_ps,captured_ps,times,faults",
@@ -100,7 +100,7 @@ fn render_ranks(job: &JobInspection) -> String {
     rows.into_text()
 }
 
-fn render_messages(job: &JobInspection) -> String {
+fn render_messages(job: &JobInspectionSummary) -> String {
     let mut rows = CsvRows::new(
         "from,to,sent,sent_bytes,send_time_ps,send_wait_ps,received,received_bytes,receive_time_ps,\
          receive_wait_ps",

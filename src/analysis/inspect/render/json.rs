@@ -3,8 +3,8 @@
 //! Within a schema version, fields may be added, but existing fields do not change.
 
 use crate::inspect::{
-    CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, RankSpreadRow, RankSpreadTable,
-    SENT,
+    CountedFault, JobInspectionSummary, NodeSums, RECEIVED, RankOverview, RankSpreadRow,
+    RankSpreadTable, SENT,
 };
 use chakram_base::units::{Span, Time};
 use chakram_report::document::VersionedDocument;
@@ -233,7 +233,7 @@ struct AttributeCount<'j> {
 
 /// Returns the summary of `job` as a document; `options` is the filter that selected the nodes.
 pub fn build_summary_document<'j>(
-    job: &'j JobInspection,
+    job: &'j JobInspectionSummary,
     options: Vec<(&'static str, Vec<String>)>,
 ) -> VersionedDocument<ViewDocument<SummaryDocument<'j>>> {
     let body = SummaryDocument {
@@ -291,7 +291,7 @@ pub fn build_summary_document<'j>(
     build_view_document("summary", body)
 }
 
-fn build_metadata_document(job: &JobInspection) -> MetadataDocument<'_> {
+fn build_metadata_document(job: &JobInspectionSummary) -> MetadataDocument<'_> {
     let versions = job.versions.iter();
     let attributes = job.metadata.iter();
     MetadataDocument {

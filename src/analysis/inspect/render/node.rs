@@ -1,6 +1,6 @@
 //! Renders a node with all its fields, and the nodes around it.
 
-use super::RenderHints;
+use super::OmissionHints;
 use super::json::{ViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use super::list::{self, NodeDocument};
@@ -20,7 +20,7 @@ const VALUE: usize = 72;
 pub fn render_node(
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
-    hints: &RenderHints,
+    hints: &OmissionHints,
     style: TextStyle,
 ) -> String {
     let mut out = String::new();
@@ -32,7 +32,7 @@ fn write_node(
     out: &mut String,
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
-    hints: &RenderHints,
+    hints: &OmissionHints,
     style: TextStyle,
 ) -> Result {
     let h = style.heading;
@@ -101,7 +101,7 @@ fn write_neighbour_table(
     out: &mut String,
     title: &str,
     near: &NearbyNodes<'_>,
-    hints: &RenderHints,
+    hints: &OmissionHints,
     style: TextStyle,
 ) -> Result {
     let table = TextTable::new([

@@ -1,10 +1,10 @@
 //! Renders the critical path of a job, or the critical paths of its ranks.
 
-use super::RenderHints;
+use super::OmissionHints;
 use super::json::{ViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use crate::inspect::{
-    CriticalPath, NodeClass, PathSegment, PathTimeTotals, RankPathInput, TimeBasis,
+    CriticalPath, NodeClass, PathSegment, PathTimeTotals, RankPathInput, RankTimesSource,
     sum_path_time_by_key,
 };
 use chakram_base::ids::format_ranges;
@@ -61,7 +61,8 @@ pub fn find_paths(
 
 /// Returns true if the times of all ranks share one origin.
 fn share_one_clock(tracks: &[RankPathInput]) -> bool {
-    let kept = |track: &RankPathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
+    let kept =
+        |track: &RankPathInput| track.basis == RankTimesSource::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
@@ -74,7 +75,7 @@ pub struct PathRenderInput<'a> {
     /// Maximum number of nodes to list per path; `None` for no list.
     pub list: Option<usize>,
     /// Hints on how to show what the text omits.
-    pub hints: RenderHints,
+    pub hints: OmissionHints,
 }
 
 impl PathRenderInput<'_> {
@@ -298,7 +299,7 @@ impl CriticalPathOnTracks<'_> {
         out: &mut String,
         title: &str,
         rows: Vec<(String, PathTimeTotals)>,
-        hints: &RenderHints,
+        hints: &OmissionHints,
         style: TextStyle,
     ) -> Result {
         let whole = self.path.total_time();
@@ -340,7 +341,7 @@ impl CriticalPathOnTracks<'_> {
         out: &mut String,
         title: &str,
         pieces: impl ExactSizeIterator<Item = &'p PathSegment>,
-        (limit, hints): (usize, &RenderHints),
+        (limit, hints): (usize, &OmissionHints),
         style: TextStyle,
     ) -> Result {
         let table = TextTable::new([

@@ -1,8 +1,8 @@
 //! Renders the summary as text of at most 100 columns.
 
 use super::labels::{describe_time_basis, format_faults};
-use super::{InspectTable, RenderHints};
-use crate::inspect::{JobInspection, RankOverview};
+use super::{OmissionHints, SummaryTableKind};
+use crate::inspect::{JobInspectionSummary, RankOverview};
 use chakram_base::ids::format_ranges;
 use chakram_base::units::format_count;
 use chakram_base::units::{Bytes, Span, Time};
@@ -21,10 +21,10 @@ const FAULT_ROWS: usize = 8;
 
 /// Renders the summary of `job` below `title`; `filter` is the filter that selected its nodes.
 pub fn render_summary(
-    job: &JobInspection,
+    job: &JobInspectionSummary,
     title: &str,
     filter: &str,
-    hints: &RenderHints,
+    hints: &OmissionHints,
     style: TextStyle,
 ) -> String {
     let mut view = SummaryWriter {
@@ -40,8 +40,8 @@ pub fn render_summary(
 }
 
 struct SummaryWriter<'a> {
-    job: &'a JobInspection,
-    hints: &'a RenderHints,
+    job: &'a JobInspectionSummary,
+    hints: &'a OmissionHints,
     style: TextStyle,
     out: String,
     ranks: u64,
@@ -260,7 +260,7 @@ impl SummaryWriter<'_> {
         self.write_more(lines.len(), FAULT_ROWS, self.hints.all)
     }
 
-    fn write_omitted_rows(&mut self, rows: usize, shown: usize, table: InspectTable) -> Result {
+    fn write_omitted_rows(&mut self, rows: usize, shown: usize, table: SummaryTableKind) -> Result {
         self.write_more(rows, shown, &(self.hints.table)(table))
     }
 
@@ -313,6 +313,6 @@ impl SummaryWriter<'_> {
             ];
             table.write_row(&mut self.out, &cells)?;
         }
-        self.write_omitted_rows(runs.len(), ROWS, InspectTable::Ranks)
+        self.write_omitted_rows(runs.len(), ROWS, SummaryTableKind::Ranks)
     }
 }

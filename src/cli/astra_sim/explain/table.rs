@@ -1,6 +1,6 @@
 //! Renders the table of quirks' effects as text, CSV and JSON.
 
-use super::{QuirkReplayResult, QuirkRow, QuirkVariation};
+use super::{CorrectedQuirks, QuirkReplayResult, QuirkRow};
 use crate::terminal::plain_style;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -13,17 +13,17 @@ use serde_json::{Map, Value};
 impl QuirkRow {
     fn row_name(&self) -> &'static str {
         match self.corrected {
-            QuirkVariation::Nothing => "(nothing)",
-            QuirkVariation::One(quirk) => quirk.quirk_name(),
-            QuirkVariation::Everything => "(everything)",
+            CorrectedQuirks::Nothing => "(nothing)",
+            CorrectedQuirks::One(quirk) => quirk.quirk_name(),
+            CorrectedQuirks::Everything => "(everything)",
         }
     }
 
     fn quirk_text(&self) -> &'static str {
         match self.corrected {
-            QuirkVariation::Nothing => "as ASTRA-sim does",
-            QuirkVariation::One(quirk) => quirk.corrected_behaviour(),
-            QuirkVariation::Everything => "all of the above",
+            CorrectedQuirks::Nothing => "as ASTRA-sim does",
+            CorrectedQuirks::One(quirk) => quirk.corrected_behaviour(),
+            CorrectedQuirks::Everything => "all of the above",
         }
     }
 
@@ -75,7 +75,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
             Some(after) => {
                 let (by, percent) = makespan_change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
-                    (QuirkVariation::Nothing, _) => (String::new(), String::new()),
+                    (CorrectedQuirks::Nothing, _) => (String::new(), String::new()),
                     (_, None) => (format_ns(by), String::new()),
                     (_, Some(percent)) => (format_ns(by), format!("{percent:.3}")),
                 };
@@ -108,7 +108,7 @@ pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
 
 /// JSON document of the quirks' effects.
 #[derive(Debug, Serialize)]
-pub struct QuirkDocument<'a> {
+pub struct QuirkEffectsDocument<'a> {
     options: Map<String, Value>,
     inputs: &'a [HashedInput],
     replays: Vec<QuirkReplay<'a>>,
@@ -133,9 +133,9 @@ impl<'a> QuirkReplay<'a> {
             .known_makespan()
             .map(|after| makespan_change(before, after));
         let (corrected, quirk) = match row.corrected {
-            QuirkVariation::Nothing => ("nothing", None),
-            QuirkVariation::One(quirk) => (quirk.quirk_name(), Some(quirk)),
-            QuirkVariation::Everything => ("everything", None),
+            CorrectedQuirks::Nothing => ("nothing", None),
+            CorrectedQuirks::One(quirk) => (quirk.quirk_name(), Some(quirk)),
+            CorrectedQuirks::Everything => ("everything", None),
         };
         Self {
             corrected,
@@ -160,9 +160,9 @@ pub fn quirk_document<'a>(
     before: Span,
     options: Map<String, Value>,
     inputs: &'a [HashedInput],
-) -> VersionedDocument<QuirkDocument<'a>> {
+) -> VersionedDocument<QuirkEffectsDocument<'a>> {
     let replays = rows.iter().map(|row| QuirkReplay::from_row(row, before));
-    let body = QuirkDocument {
+    let body = QuirkEffectsDocument {
         options,
         inputs,
         replays: replays.collect(),
@@ -196,14 +196,14 @@ mod tests {
         };
         let rows = [
             row(
-                QuirkVariation::Nothing,
+                CorrectedQuirks::Nothing,
                 QuirkReplayResult::After(Span(2000)),
             ),
             row(
-                QuirkVariation::One(Quirk::StoreAndForward),
+                CorrectedQuirks::One(Quirk::StoreAndForward),
                 QuirkReplayResult::NotApplicable,
             ),
-            row(QuirkVariation::Everything, how),
+            row(CorrectedQuirks::Everything, how),
         ];
         assert_eq!(
             render_csv(&rows, Span(2000)),

@@ -153,11 +153,11 @@ fn describe_place(lost: &LostRange) -> String {
 /// JSON summary of a conversion.
 #[derive(Serialize)]
 struct ConversionDocument {
-    traces: Vec<TraceRow>,
+    traces: Vec<ConvertedTraceRow>,
 }
 
 #[derive(Serialize)]
-struct TraceRow {
+struct ConvertedTraceRow {
     input: String,
     output: Option<String>,
     form: String,
@@ -208,7 +208,7 @@ struct DanglingDependencyRow {
 
 pub(super) fn render_json(all: &[ConvertedTrace]) -> String {
     let path = |path: &PathBuf| path.display().to_string();
-    let traces = all.iter().map(|one| TraceRow {
+    let traces = all.iter().map(|one| ConvertedTraceRow {
         input: path(&one.input),
         output: one.output.as_ref().map(path),
         form: one.form.to_string(),

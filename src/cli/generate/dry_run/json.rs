@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 
 /// Renders the plan as JSON.
 pub fn render_json(dry: &DryRunReport<'_>) -> String {
-    VersionedDocument::new("chakram.plan.1", PlanDocument::from_report(dry)).to_json_text()
+    VersionedDocument::new("chakram.plan.1", DryRunPlanDocument::from_report(dry)).to_json_text()
 }
 
 #[derive(Serialize)]
-struct PlanDocument<'a> {
+struct DryRunPlanDocument<'a> {
     name: &'a str,
     ranks: u32,
     parameters: u64,
@@ -31,13 +31,13 @@ struct PlanDocument<'a> {
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,
-    groups: Vec<GroupsDocument<'a>>,
+    groups: Vec<GroupFamilyDocument<'a>>,
     placement: Option<PlacementDocument<'a>>,
     stages: Vec<StageDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct GroupsDocument<'a> {
+struct GroupFamilyDocument<'a> {
     family: &'static str,
     count: usize,
     members_of_first: &'a [u32],
@@ -46,11 +46,11 @@ struct GroupsDocument<'a> {
 #[derive(Serialize)]
 struct PlacementDocument<'a> {
     machine: &'a str,
-    families: Vec<GroupKindDocument<'a>>,
+    families: Vec<PlacedGroupFamilyDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct GroupKindDocument<'a> {
+struct PlacedGroupFamilyDocument<'a> {
     family: &'static str,
     count: u32,
     regular: bool,
@@ -104,15 +104,18 @@ struct CommunicationDocument<'a> {
     bytes: f64,
 }
 
-impl<'a> PlanDocument<'a> {
+impl<'a> DryRunPlanDocument<'a> {
     fn from_report(dry: &'a DryRunReport<'_>) -> Self {
         let DryRunReport { summary, room, .. } = dry;
         let PlanSummary { groups, stages, .. } = summary;
         let placement = dry.on.as_ref().map(|(machine, all)| PlacementDocument {
             machine,
-            families: all.iter().map(GroupKindDocument::from_location).collect(),
+            families: all
+                .iter()
+                .map(PlacedGroupFamilyDocument::from_location)
+                .collect(),
         });
-        let groups = groups.iter().map(|groups| GroupsDocument {
+        let groups = groups.iter().map(|groups| GroupFamilyDocument {
             family: groups.family,
             count: groups.all.len(),
             members_of_first: &groups.all[0],
@@ -140,7 +143,7 @@ impl<'a> PlanDocument<'a> {
     }
 }
 
-impl<'a> GroupKindDocument<'a> {
+impl<'a> PlacedGroupFamilyDocument<'a> {
     fn from_location(lies: &'a SameExtentGroups) -> Self {
         let along = lies
             .extent

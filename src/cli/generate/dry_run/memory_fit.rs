@@ -12,7 +12,7 @@ use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
 /// Memory that stages need, compared with the capacity of their NPUs.
-pub struct StageMemory {
+pub struct StageMemoryFit {
     /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ, the smallest
     /// capacity counts.
     pub capacities: Vec<Option<u64>>,
@@ -24,7 +24,7 @@ pub struct StageMemory {
     pub hint: String,
 }
 
-impl StageMemory {
+impl StageMemoryFit {
     /// Compares the memory that stages need with `capacity`. If `capacity` is `None`, uses the capacities of the
     /// stages' NPUs instead.
     pub fn new(

@@ -1,7 +1,7 @@
 //! Renders the plan of a dry run as text.
 
-use super::group_locations::{DimensionMembers, SameExtentGroups};
-use super::memory_fit::StageMemory;
+use super::group_locations::{GroupDimensionCoordinates, SameExtentGroups};
+use super::memory_fit::StageMemoryFit;
 use super::{DryRunReport, phase_name};
 use chakram_base::units::{Bytes, format_percent};
 use chakram_report::summary::{format_count, format_thousands};
@@ -182,7 +182,7 @@ fn write_group_locations(
 }
 
 /// Formats a group's members along a dimension: `2 of 8 nvlink, stride 4`.
-fn format_dimension_members(along: &DimensionMembers) -> String {
+fn format_dimension_members(along: &GroupDimensionCoordinates) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
         Some(apart) => format!(", stride {apart}"),
@@ -248,7 +248,7 @@ fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> 
     )
 }
 
-fn write_memory_excess(out: &mut String, room: &StageMemory, style: TextStyle) -> Result {
+fn write_memory_excess(out: &mut String, room: &StageMemoryFit, style: TextStyle) -> Result {
     if room.too_large.is_empty() {
         return Ok(());
     }

@@ -10,9 +10,9 @@ use std::error::Error;
 
 /// The plan options on the command line, with their values.
 #[derive(Debug)]
-pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
+pub(super) struct GivenPlanOptions(Vec<(&'static PlanOption, Vec<String>)>);
 
-impl PlanFlags {
+impl GivenPlanOptions {
     /// Returns `plan` with the values on the command line, except the value of the option
     /// `left_out`.
     pub(super) fn apply_to_plan(
@@ -76,7 +76,7 @@ fn option_arg(option: &'static PlanOption) -> Arg {
     arg
 }
 
-impl Args for PlanFlags {
+impl Args for GivenPlanOptions {
     fn augment_args(command: Command) -> Command {
         command.args(plan_options_with_flags().map(option_arg))
     }
@@ -86,7 +86,7 @@ impl Args for PlanFlags {
     }
 }
 
-impl FromArgMatches for PlanFlags {
+impl FromArgMatches for GivenPlanOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = plan_options_with_flags().filter_map(|option| {
             let words = matches.get_many::<String>(option.key)?;

@@ -17,7 +17,7 @@ pub(super) const TOKENS: &str = "tokens";
 pub(super) const STACK: &str = "stack";
 
 /// The training run that the arguments describe.
-pub struct TrainingRequest {
+pub struct RequestedTrainingRun {
     /// The model and its plan. The plan uses the memory capacity of the machine's NPUs, unless it
     /// sets a capacity itself.
     pub training: TrainingPattern,
@@ -51,7 +51,7 @@ impl TrainingArgs {
         &self,
         machine: Option<&Machine>,
         patterns: &[String],
-    ) -> Result<TrainingRequest, Box<dyn Error>> {
+    ) -> Result<RequestedTrainingRun, Box<dyn Error>> {
         self.resolve_request_without(None, machine, patterns)
     }
 
@@ -62,7 +62,7 @@ impl TrainingArgs {
         left_out: Option<&str>,
         machine: Option<&Machine>,
         patterns: &[String],
-    ) -> Result<TrainingRequest, Box<dyn Error>> {
+    ) -> Result<RequestedTrainingRun, Box<dyn Error>> {
         let name = self.model.as_deref().unwrap_or_default();
         let model = match self.tokens.filter(|_| left_out != Some(TOKENS)) {
             Some(tokens) => Model::load_with_token_count(name, tokens),
@@ -107,7 +107,7 @@ impl TrainingArgs {
             "{}, tp {tensor} x {context}dp {} x pp {}",
             model.name, plan.data, plan.pipeline
         );
-        Ok(TrainingRequest {
+        Ok(RequestedTrainingRun {
             training: TrainingPattern { model, plan },
             name,
             capacity,

@@ -7,7 +7,7 @@ use crate::generate::shorter::ShortenedStep;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithoutSetting, machine_facts};
 use chakram_trace::workload::Workload;
-use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, TrainingPattern, WorkloadPattern};
 use std::borrow::Cow;
 
 impl TrainingArgs {
@@ -119,7 +119,7 @@ impl TrainingArgs {
             Some(simulated) => ShortenedStep::new(training, simulated)
                 .ok()?
                 .job_with_fewer_turns(0),
-            None => GeneratedJob::new(WorkloadPattern::Training(Box::new(training))),
+            None => CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(training))),
         };
         let job = job.ok()?;
         let nodes: u64 = (0..job.rank_count()).map(|rank| job.node_count(rank)).sum();

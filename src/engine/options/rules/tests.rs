@@ -3,8 +3,8 @@
 use super::*;
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
-use chakram_hardware::compute::{RecordingClass, parse_model};
-use chakram_hardware::network::NetworkKind;
+use chakram_hardware::compute::{RecordingNpuClass, parse_model};
+use chakram_hardware::network::NetworkModelKind;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{Dtype, Op};
@@ -91,8 +91,8 @@ fn options_of_compute_need_kernels_that_they_price() {
     let elsewhere = |options: &mut ReplayOptions| {
         let machine = Machine::load_by_name("dgx-h100").unwrap();
         let class = &machine.classes()[0];
-        let class = RecordingClass::new(&class.peaks, class.memory_bandwidth().unwrap());
-        options.compute = ComputeModel::RecordedOn(class);
+        let class = RecordingNpuClass::new(&class.peaks, class.memory_bandwidth().unwrap());
+        options.compute = KernelDurationSource::RecordedOn(class);
     };
     assert_eq!(refusal("mi300x", &recorded, elsewhere), "");
     let found = refusal("mi300x", &open, elsewhere);
@@ -104,7 +104,7 @@ fn options_of_compute_need_kernels_that_they_price() {
 
 #[test]
 fn a_factor_on_the_host_needs_work_of_the_host() {
-    let half = |options: &mut ReplayOptions| options.host = HostTiming::Scaled(0.5);
+    let half = |options: &mut ReplayOptions| options.host = HostDurationSource::Scaled(0.5);
     assert_eq!(refusal("mi300x", &workload(Op::Host, 5), half), "");
     for work in [
         workload(KERNEL, 5),
@@ -123,19 +123,19 @@ fn curves_and_launches_need_a_machine_that_has_them() {
     type Change = fn(&mut ReplayOptions);
     let changes: [(Change, &str); 4] = [
         (
-            |options| options.compute = ComputeModel::Curves,
+            |options| options.compute = KernelDurationSource::Curves,
             "`compute = curves`: machine `mi300x` has no curves of measured kernels\n  try: `compute = roofline`",
         ),
         (
-            |options| options.collectives = Some(CollectiveTiming::Curves),
+            |options| options.collectives = Some(CollectiveTimeSource::Curves),
             "`collectives = curves`: machine `mi300x` has no measured collectives\n  try: `collectives = algorithms`",
         ),
         (
-            |options| options.launch = LaunchMode::Eager,
+            |options| options.launch = HostLaunchMode::Eager,
             "`launch`: machine `mi300x` does not state the cost of launches\n  try: a [host] table in its file",
         ),
         (
-            |options| options.launch = LaunchMode::Graph,
+            |options| options.launch = HostLaunchMode::Graph,
             "`launch`: machine `mi300x` does not state the cost of launches\n  try: a [host] table in its file",
         ),
     ];
@@ -144,9 +144,9 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         assert_eq!(refusal("dgx-h100", &work, change), "");
     }
     let without: [Change; 3] = [
-        |options| options.collectives = Some(CollectiveTiming::Algorithms),
-        |options| options.launch = LaunchMode::None,
-        |options| options.compute = ComputeModel::RecordedOnly,
+        |options| options.collectives = Some(CollectiveTimeSource::Algorithms),
+        |options| options.launch = HostLaunchMode::None,
+        |options| options.compute = KernelDurationSource::RecordedOnly,
     ];
     for change in without {
         assert_eq!(refusal("mi300x", &work, change), "");
@@ -158,7 +158,7 @@ fn options_of_networks_need_simulated_communication() {
     type Change = fn(&mut ReplayOptions);
     let changes: [(Change, SettingKey); 4] = [
         (
-            |options| options.network = Some(NetworkKind::Links),
+            |options| options.network = Some(NetworkModelKind::Links),
             SettingKey::Network,
         ),
         (|options| options.aggregate = true, SettingKey::Aggregate),

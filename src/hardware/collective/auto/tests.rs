@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::collective::CollectiveStage;
-use crate::group::GroupExtent;
+use crate::group::GroupPlacement;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use CollectiveAlgorithm as A;
 use CollectivePrimitive as P;
@@ -22,7 +22,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
 ];
 
 /// Returns `n` NPUs and their group; links have 50 GB/s (20 ps per byte) and a latency of 500 ns.
-fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupExtent) {
+fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupPlacement) {
     lines_of(shape, n, (50e9, Span::from_ns(500)))
 }
 
@@ -30,7 +30,7 @@ fn lines_of(
     shape: DimensionShape,
     n: u32,
     (rate, latency): (f64, Span),
-) -> (Topology, GroupExtent) {
+) -> (Topology, GroupPlacement) {
     let dimension = TopologyDimension {
         name: String::new(),
         shape,
@@ -40,13 +40,13 @@ fn lines_of(
     };
     let topology = Topology::new(vec![dimension]).unwrap();
     let npus: Vec<_> = (0..n).map(Npu).collect();
-    let extent = GroupExtent::new(&npus, &topology);
+    let extent = GroupPlacement::new(&npus, &topology);
     (topology, extent)
 }
 
-fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineCostModel<'_>) -> T) -> T {
+fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineMessageCosts<'_>) -> T) -> T {
     let (topology, extent) = lines(shape, n);
-    ask(LineCostModel::new(&extent, &extent.phases[0], &topology))
+    ask(LineMessageCosts::new(&extent, &extent.phases[0], &topology))
 }
 
 /// Returns true if a formula's time equals `span`.
@@ -62,7 +62,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
         for n in 2..=17 {
             let (topology, extent) = lines(shape, n);
             let phase = &extent.phases[0];
-            let line = LineCostModel::new(&extent, phase, &topology);
+            let line = LineMessageCosts::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
                 // The path of every message, if all messages have the same path.
                 let path = match algorithm {
@@ -226,7 +226,7 @@ fn choices_do_not_depend_on_the_scale() {
         let at = |factor: u64| {
             let rate = 1e12 / (ps_per_byte * factor) as f64;
             let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
-            let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+            let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
             let all = PRIMITIVES.map(|primitive| line.choose_fastest(primitive, buffer).0);
             (all, line.prefers_fused_all_reduce(buffer))
         };
@@ -260,7 +260,7 @@ fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {
         let rate = 1e12 / f64::from(factor);
         let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
-        let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+        let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
         assert_eq!(
             line.choose_fastest(P::Broadcast, BufferShare::from_bytes(1001))
                 .0,

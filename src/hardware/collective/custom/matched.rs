@@ -44,7 +44,7 @@ pub enum ScriptFault {
 /// An operation as (position, index in the position's script).
 type ScriptOpId = (u32, u32);
 /// Sends and receives of one label between two positions.
-type ChannelOps = (Vec<ScriptOpId>, Vec<ScriptOpId>);
+type ChannelSendsAndReceives = (Vec<ScriptOpId>, Vec<ScriptOpId>);
 
 impl ScriptedAlgorithm {
     /// Returns the algorithm with a unique label for each message; the message's send and receive share this label.
@@ -54,7 +54,7 @@ impl ScriptedAlgorithm {
     /// Fails if a peer does not exist, a send or receive has no counterpart, or an operation depends on itself.
     pub fn with_matched_labels(&self) -> Result<Self, ScriptFault> {
         let size = self.position_count();
-        let mut channels: BTreeMap<(u32, u32, u32), ChannelOps> = BTreeMap::new();
+        let mut channels: BTreeMap<(u32, u32, u32), ChannelSendsAndReceives> = BTreeMap::new();
         for position in 0..size {
             let script = self.script_of_position(position);
             for part in script

@@ -6,7 +6,7 @@ use crate::topology::{DimensionShape, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span};
 
-fn machine(dimensions: &[(u32, f64)]) -> (GroupExtent, Topology) {
+fn machine(dimensions: &[(u32, f64)]) -> (GroupPlacement, Topology) {
     let dimensions = dimensions.iter().map(|&(size, rate)| TopologyDimension {
         name: String::new(),
         shape: DimensionShape::Switch,
@@ -16,12 +16,12 @@ fn machine(dimensions: &[(u32, f64)]) -> (GroupExtent, Topology) {
     });
     let topology = Topology::new(dimensions.collect()).unwrap();
     let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-    (GroupExtent::new(&npus, &topology), topology)
+    (GroupPlacement::new(&npus, &topology), topology)
 }
 
 /// Returns the size in grains and the visiting order of every chunk.
 fn cut(
-    (inter, kind, bytes): (InterDimensionPolicy, CollectiveKind, u64),
+    (inter, kind, bytes): (DimensionVisitOrder, CollectiveKind, u64),
     dimensions: &[(u32, f64)],
     chunks: u32,
 ) -> Vec<(u32, Vec<usize>)> {
@@ -33,14 +33,14 @@ fn cut(
     chunks.map(|way| (way.grains, way.order.clone())).collect()
 }
 
-fn of(inter: InterDimensionPolicy, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
+fn of(inter: DimensionVisitOrder, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
     let all = cut((inter, kind, 1000), &[(4, 1e9), (2, 1e9)], chunks);
     assert!(all.iter().all(|(grains, _)| *grains == EQUAL));
     all.into_iter().map(|(_, order)| order).collect()
 }
 
-const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
-    InterDimensionPolicy::ThemisFlex,
+const FLEX: (DimensionVisitOrder, CollectiveKind, u64) = (
+    DimensionVisitOrder::ThemisFlex,
     CollectiveKind::ReduceScatter,
     1000,
 );
@@ -99,7 +99,7 @@ fn flexible_chunks_close_the_gap() {
 #[test]
 fn what_flexible_chunks_leave_alone() {
     let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
-    let themis = |(_, kind, bytes)| (InterDimensionPolicy::Themis, kind, bytes);
+    let themis = |(_, kind, bytes)| (DimensionVisitOrder::Themis, kind, bytes);
     let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
     // A machine with one dimension has no gap between dimensions to close.
     let all = cut(FLEX, &three[..1], 5);
@@ -107,18 +107,18 @@ fn what_flexible_chunks_leave_alone() {
     assert!(equal(&all) && all.len() == 5);
     // A group of one member has no gap to close either.
     let (_, topology) = machine(&three);
-    let alone = GroupExtent::new(&[Npu(3)], &topology);
+    let alone = GroupPlacement::new(&[Npu(3)], &topology);
     let of = (FLEX.1, BufferShare::from_bytes(1000));
     let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
     // Chunks are equal if the data does not shrink, or is too large to be divided into exact grains.
     let all_to_all = (
-        InterDimensionPolicy::ThemisFlex,
+        DimensionVisitOrder::ThemisFlex,
         CollectiveKind::AllToAll,
         1000,
     );
     let huge = (
-        InterDimensionPolicy::ThemisFlex,
+        DimensionVisitOrder::ThemisFlex,
         CollectiveKind::AllGather,
         1 << 56,
     );
@@ -128,7 +128,7 @@ fn what_flexible_chunks_leave_alone() {
         assert!(equal(&all));
     }
     let large = (
-        InterDimensionPolicy::ThemisFlex,
+        DimensionVisitOrder::ThemisFlex,
         CollectiveKind::AllGather,
         (1 << 56) - 1,
     );
@@ -194,25 +194,21 @@ fn chunks_go_where_the_load_is_least() {
     // first, because this dimension still has less load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
-    let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);
+    let themis = of(DimensionVisitOrder::Themis, CollectiveKind::AllReduce, 4);
     assert_eq!(
         themis,
         [&ascending, &other, &other, &other].map(Clone::clone)
     );
-    let robin = of(
-        InterDimensionPolicy::RoundRobin,
-        CollectiveKind::AllToAll,
-        3,
-    );
+    let robin = of(DimensionVisitOrder::RoundRobin, CollectiveKind::AllToAll, 3);
     assert_eq!(robin, [&ascending, &other, &ascending].map(Clone::clone));
 }
 
 #[test]
 fn what_does_not_shrink_is_not_reordered_by_load() {
-    let orders = of(InterDimensionPolicy::Themis, CollectiveKind::AllToAll, 5);
+    let orders = of(DimensionVisitOrder::Themis, CollectiveKind::AllToAll, 5);
     assert!(orders.iter().all(|order| *order == [0, 1]));
     let orders = of(
-        InterDimensionPolicy::RoundRobin,
+        DimensionVisitOrder::RoundRobin,
         CollectiveKind::Broadcast,
         5,
     );

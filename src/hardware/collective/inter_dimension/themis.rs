@@ -33,7 +33,7 @@
 //!   E/16 that remains open anyway.
 
 use super::EQUAL;
-use crate::group::GroupExtent;
+use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::units::TimeEstimate;
 
@@ -42,7 +42,7 @@ const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Chooses the order and the size of each chunk by the load that earlier chunks have put on the phases.
 pub(super) struct ThemisBalancer<'a> {
-    extent: &'a GroupExtent,
+    extent: &'a GroupPlacement,
     /// Accumulated sending time of each phase, for equal chunks of one byte. Only the ratios of the loads matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
@@ -53,8 +53,8 @@ pub(super) struct ThemisBalancer<'a> {
 
 impl<'a> ThemisBalancer<'a> {
     /// Creates a balancer for equal chunks, without any load yet.
-    pub fn new(extent: &'a GroupExtent, topology: &Topology) -> Self {
-        let rate = |phase: &crate::group::GroupPhase| {
+    pub fn new(extent: &'a GroupPlacement, topology: &Topology) -> Self {
+        let rate = |phase: &crate::group::CollectiveDimensionPhase| {
             let dimension = &topology.dimensions()[phase.dimension];
             dimension.bandwidth.bytes_per_second()
         };
@@ -68,7 +68,7 @@ impl<'a> ThemisBalancer<'a> {
 
     /// Creates a balancer for chunks that make the loads equal, without any load yet. Rates are relative to the first
     /// phase. If rates and sizes are powers of two, loads are then exact, so that equal loads are detected.
-    pub fn without_load(extent: &'a GroupExtent, topology: &Topology) -> Self {
+    pub fn without_load(extent: &'a GroupPlacement, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
             for rate in &mut balance.rates {

@@ -1,13 +1,13 @@
 //! Computes the cost of a mapping in closed form.
 
 use super::{
-    BoundLoop, LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping,
+    LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopDimensionBound, LoopMapping,
     LoopNestAccelerator,
 };
 
 /// Accesses to one tensor in one level, in words, summed over all units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LevelAccesses {
+pub struct TensorLevelAccesses {
     /// Words that an inner level or the units read.
     pub reads: u64,
     /// Words filled from an outer level.
@@ -24,7 +24,7 @@ pub struct MappingCost {
     /// Number of cycles during which the units compute, without waiting for memory.
     pub compute_cycles: u64,
     /// Accesses of each level, innermost first, by [`LayerTensor`].
-    pub accesses: Vec<[LevelAccesses; 3]>,
+    pub accesses: Vec<[TensorLevelAccesses; 3]>,
     /// Bytes that pass through the port of each level, innermost first.
     pub bytes: Vec<u64>,
     /// Energy in picojoules.
@@ -45,7 +45,7 @@ struct TemporalLoop {
 /// Words filled into a level over all steps: for one unit, and in total for all units. The number for all units counts
 /// a word only once if several units share the word.
 #[derive(Clone, Copy, Debug)]
-struct TileLoads {
+struct LevelFillWords {
     own: u64,
     distinct: u64,
 }
@@ -72,7 +72,7 @@ impl LoopNestAccelerator {
         {
             return None;
         }
-        let nest = MappedNest {
+        let nest = MappedLayerLoops {
             accelerator: self,
             layer,
             mapping,
@@ -169,7 +169,7 @@ impl LoopNestAccelerator {
 }
 
 /// A mapping of a layer, with the loops and tiles that follow from it.
-struct MappedNest<'m> {
+struct MappedLayerLoops<'m> {
     accelerator: &'m LoopNestAccelerator,
     layer: &'m LayerShape,
     mapping: &'m LoopMapping,
@@ -177,7 +177,7 @@ struct MappedNest<'m> {
     tiles: Vec<[u64; 7]>,
 }
 
-impl MappedNest<'_> {
+impl MappedLayerLoops<'_> {
     fn count_accesses(&self) -> MappingCost {
         let accelerator = self.accelerator;
         let steps: u64 = self.loops.iter().map(|one| one.bound).product();
@@ -187,7 +187,7 @@ impl MappedNest<'_> {
             .iter()
             .map(|(_, bound)| bound)
             .product();
-        let mut accesses = vec![[LevelAccesses::default(); 3]; accelerator.levels.len()];
+        let mut accesses = vec![[TensorLevelAccesses::default(); 3]; accelerator.levels.len()];
         let outputs: u64 = {
             let all = self.tiles.last().expect("there is a level");
             self.layer.count_tensor_words(LayerTensor::Outputs, all)
@@ -253,11 +253,11 @@ impl MappedNest<'_> {
         steps: u64,
         units: u64,
         outputs: u64,
-        accesses: Vec<[LevelAccesses; 3]>,
+        accesses: Vec<[TensorLevelAccesses; 3]>,
     ) -> MappingCost {
         let accelerator = self.accelerator;
         let last = accelerator.levels.len() - 1;
-        let bytes_of = |(level, all): (usize, &[LevelAccesses; 3])| {
+        let bytes_of = |(level, all): (usize, &[TensorLevelAccesses; 3])| {
             let words = all.iter().map(|one| one.reads + one.fills + one.updates);
             let bytes: u64 = words
                 .zip(accelerator.word)
@@ -296,7 +296,7 @@ impl MappedNest<'_> {
 
     /// Returns the number of words that enter a level's tile, summed over all steps. For outputs, the same number of
     /// words leaves the tile.
-    fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
+    fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> LevelFillWords {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
         let distinct = |moved: Option<(LoopDimension, u64)>, own: u64| {
@@ -307,7 +307,7 @@ impl MappedNest<'_> {
             }
         };
         let own = self.layer.count_tensor_words(tensor, tile);
-        let mut loads = TileLoads {
+        let mut loads = LevelFillWords {
             own,
             distinct: distinct(None, own),
         };
@@ -437,7 +437,7 @@ impl MappedNest<'_> {
 }
 
 /// Formats the loops of a level: `C 4, K 2`.
-pub(super) fn format_loops(loops: &[BoundLoop]) -> String {
+pub(super) fn format_loops(loops: &[LoopDimensionBound]) -> String {
     let loops = loops.iter().filter(|(_, bound)| *bound > 1);
     let parts = loops.map(|(d, bound)| format!("{} {bound}", LoopDimension::ALL[*d as usize].1));
     parts.collect::<Vec<_>>().join(", ")

@@ -20,7 +20,7 @@ fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> M
 
 /// Returns an accelerator with registers in each unit, a buffer, and memory at half a byte per
 /// cycle.
-fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestAccelerator {
+fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialLoopDimensions>) -> LoopNestAccelerator {
     let mut memory = cut_level("memory", [true; 3], LevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
     LoopNestAccelerator {
@@ -40,7 +40,7 @@ fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestA
 }
 
 /// Returns all orders of the loops.
-fn permutations(loops: &[BoundLoop]) -> Vec<Vec<BoundLoop>> {
+fn permutations(loops: &[LoopDimensionBound]) -> Vec<Vec<LoopDimensionBound>> {
     if loops.is_empty() {
         return vec![Vec::new()];
     }
@@ -80,7 +80,7 @@ fn every_mapping(
             left[dimension as usize] = left[dimension as usize].div_ceil(bound);
         }
         // Bounds by level for each dimension. The outermost level has the remaining iterations.
-        let mut all = vec![vec![Vec::<BoundLoop>::new(); levels]];
+        let mut all = vec![vec![Vec::<LoopDimensionBound>::new(); levels]];
         for (dimension, _) in LoopDimension::ALL {
             let mut parts = vec![(left[dimension as usize], Vec::new())];
             for _ in 1..levels {
@@ -117,7 +117,7 @@ fn every_mapping(
             for loops in &nest {
                 orders = orders
                     .iter()
-                    .flat_map(|before: &Vec<Vec<BoundLoop>>| {
+                    .flat_map(|before: &Vec<Vec<LoopDimensionBound>>| {
                         permutations(loops)
                             .into_iter()
                             .map(|one| [&before[..], &[one]].concat())
@@ -177,7 +177,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         // Main memory passes half a byte per cycle, so each byte takes two cycles. Partial sums have two bytes, except
         // the last sum of each output.
         let [weights, inputs, outputs] = accesses.last().unwrap();
-        let words = |one: &LevelAccesses| one.reads + one.fills + one.updates;
+        let words = |one: &TensorLevelAccesses| one.reads + one.fills + one.updates;
         let finished: u64 = {
             let covered = |d: LoopDimension| {
                 let time = mapping.temporal.iter().flatten();
@@ -316,12 +316,12 @@ fn energy_of_kernels_is_that_of_their_mappings() {
         let found = search_mapping(&gemmini().build_accelerator(2), &layer, 20, 1).unwrap();
         found.cost.energy
     };
-    let kernel = |shape| KernelProfile {
+    let kernel = |shape| KernelTraceFacts {
         flops: 1000,
         bytes: 80,
         dtype: Some(Dtype::Bf16),
         shape,
-        ..KernelProfile::default()
+        ..KernelTraceFacts::default()
     };
     let price = |shape| model.price_kernel(&kernel(shape)).unwrap().energy;
     let product = KernelShape::Gemm {
@@ -345,5 +345,5 @@ fn energy_of_kernels_is_that_of_their_mappings() {
     assert!((price(Some(attention(false))) / heads - 1.0).abs() < 1e-12);
     assert!((price(Some(attention(true))) / (2.5 * heads) - 1.0).abs() < 1e-12);
     assert_eq!(price(None), 500.0 * 0.3 + 80.0 * 162.5);
-    assert_eq!(model.price_kernel(&KernelProfile::default()), None);
+    assert_eq!(model.price_kernel(&KernelTraceFacts::default()), None);
 }

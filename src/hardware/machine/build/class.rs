@@ -1,8 +1,8 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
-use super::npu_rates::NpuRates;
+use super::npu_rates::MeasuredNpuRates;
 use super::{BANDWIDTH, LATENCY, curves, measured, parse_optional_capacity, products};
-use crate::compute::{PeakRates, RecordingClass, SystolicArrays};
+use crate::compute::{PeakRatesByFormat, RecordingNpuClass, SystolicArrays};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::LocalMemory;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
@@ -73,7 +73,7 @@ fn parse_class(
     let bandwidth = table.read_quantity("memory_bandwidth", BANDWIDTH)?;
     let mut curves = curves::parse_curves(&table)?;
     curves.measured = measured::parse_measured(&table)?;
-    let rates = NpuRates {
+    let rates = MeasuredNpuRates {
         peaks: peaks.clone(),
         memory: bandwidth,
     };
@@ -82,12 +82,13 @@ fn parse_class(
         classes.find(|class| class.name == name)
     };
     let stated = table.read_optional("measured_at", |field| measured_at(field, &rates))?;
-    let measured_at = stated.or_else(|| before().and_then(NpuRates::of_class));
+    let measured_at = stated.or_else(|| before().and_then(MeasuredNpuRates::of_class));
     let measured_at = measured_at.unwrap_or(rates);
     products::add_measured_gemms(&table, &mut curves, &measured_at, before())?;
-    curves
-        .measured
-        .set_measured_on(RecordingClass::new(&measured_at.peaks, measured_at.memory));
+    curves.measured.set_measured_on(RecordingNpuClass::new(
+        &measured_at.peaks,
+        measured_at.memory,
+    ));
     Ok(NpuClass {
         name: name.to_owned(),
         curves,
@@ -105,9 +106,12 @@ fn parse_class(
 
 /// Parses the rates of the NPUs on which kernels were measured. A missing rate is taken from `own`, the rates of the
 /// class.
-fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, ConfigError> {
+fn measured_at(
+    field: &ConfigField<'_>,
+    own: &MeasuredNpuRates,
+) -> Result<MeasuredNpuRates, ConfigError> {
     let table = field.read_table(Some(&["memory_bandwidth", "peak"]))?;
-    let mut rates = NpuRates {
+    let mut rates = MeasuredNpuRates {
         peaks: own.peaks.clone(),
         memory: table.read_or_default("memory_bandwidth", own.memory, |field| {
             field.read_quantity(BANDWIDTH)
@@ -144,13 +148,13 @@ fn parse_systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError
     })
 }
 
-fn parse_peaks(class: &ConfigTable<'_>) -> Result<PeakRates, ConfigError> {
+fn parse_peaks(class: &ConfigTable<'_>) -> Result<PeakRatesByFormat, ConfigError> {
     let formats = Dtype::ALL.map(|(_, name)| name);
     let expected = format!("a rate for at least one of {}", formats.join(", "));
     let table = class
         .require_field("peak", &expected)?
         .read_table(Some(&formats))?;
-    let mut peaks = PeakRates::default();
+    let mut peaks = PeakRatesByFormat::default();
     let mut any = false;
     for (dtype, name) in Dtype::ALL {
         if let Some(field) = table.get(name) {

@@ -2,7 +2,7 @@
 //! protocols.
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
-use crate::collective::{CollectiveCurve, CollectiveProtocol, LinkRates};
+use crate::collective::{CollectiveCurve, FittedCollectiveProtocol, MeasuredLinkRates};
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
 use chakram_base::collective_kind::CollectiveKind;
@@ -36,10 +36,12 @@ const MOST_BYTES: u64 = i64::MAX as u64;
 const LINKS: &[&str] = &["bandwidth", "latency"];
 
 /// Parses the key `measured_at`, which describes the links on which the times in `table` were measured.
-pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, ConfigError> {
+pub(super) fn measured_at(
+    table: &ConfigTable<'_>,
+) -> Result<Option<MeasuredLinkRates>, ConfigError> {
     table.read_optional("measured_at", |field| {
         let links = field.read_table(Some(LINKS))?;
-        Ok(LinkRates {
+        Ok(MeasuredLinkRates {
             bandwidth: links.read_quantity("bandwidth", BANDWIDTH)?,
             latency: links.read_quantity("latency", LATENCY)?,
         })
@@ -47,17 +49,20 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
 }
 
 /// Returns the rates of the links in dimension `name` of `original`, the machine before an edit.
-pub(super) fn original_link_rates(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
+pub(super) fn original_link_rates(
+    original: Option<&Machine>,
+    name: &str,
+) -> Option<MeasuredLinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
-    Some(LinkRates::of_dimension(dimension))
+    Some(MeasuredLinkRates::of_dimension(dimension))
 }
 
 /// Parses the curves in a dimension's table. `measured_at` contains the rates of the links on which the curves were
 /// measured.
 pub(super) fn parse_curves(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<LinkRates>,
+    measured_at: Option<MeasuredLinkRates>,
 ) -> Result<Vec<CollectiveCurve>, ConfigError> {
     let Some(field) = dimension.get("curve") else {
         return Ok(Vec::new());
@@ -203,8 +208,8 @@ pub(super) fn add_measured_collectives(
 /// Parses the protocols in the table of a dimension.
 pub(super) fn parse_protocols(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<LinkRates>,
-) -> Result<Vec<CollectiveProtocol>, ConfigError> {
+    measured_at: Option<MeasuredLinkRates>,
+) -> Result<Vec<FittedCollectiveProtocol>, ConfigError> {
     let Some(field) = dimension.get("protocol") else {
         return Ok(Vec::new());
     };
@@ -230,7 +235,7 @@ pub(super) fn parse_protocols(
             return Err(field.invalid_value_error(format_args!("{} bandwidths", rates.len()), list));
         }
         let seconds = |key| Ok(table.read_quantity::<Span>(key, LATENCY)?.as_seconds());
-        protocols.push(CollectiveProtocol {
+        protocols.push(FittedCollectiveProtocol {
             kind: table.read_choice("collective", &KINDS)?,
             start: seconds("start")?,
             step: seconds("step")?,

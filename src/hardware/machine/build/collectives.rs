@@ -1,6 +1,6 @@
 //! The `collectives` table: chunking of collectives.
 
-use crate::collective::{ChunkingSettings, InterDimensionPolicy, IntraDimensionPolicy};
+use crate::collective::{ChunkingSettings, DimensionVisitOrder, WaitingChunkPriority};
 use chakram_base::config::{ConfigError, ConfigTable};
 use std::num::NonZeroU32;
 
@@ -22,11 +22,11 @@ pub(super) fn parse_chunking(root: &ConfigTable<'_>) -> Result<ChunkingSettings,
     Ok(ChunkingSettings {
         chunks: count("chunks")?,
         active: count("active")?.unwrap_or(NonZeroU32::MIN),
-        inter: table.read_or_default("schedule", InterDimensionPolicy::default(), |field| {
-            field.read_choice(&InterDimensionPolicy::ALL)
+        inter: table.read_or_default("schedule", DimensionVisitOrder::default(), |field| {
+            field.read_choice(&DimensionVisitOrder::ALL)
         })?,
-        intra: table.read_or_default("order", IntraDimensionPolicy::default(), |field| {
-            field.read_choice(&IntraDimensionPolicy::ALL)
+        intra: table.read_or_default("order", WaitingChunkPriority::default(), |field| {
+            field.read_choice(&WaitingChunkPriority::ALL)
         })?,
     })
 }

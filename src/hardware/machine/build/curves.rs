@@ -3,11 +3,11 @@
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
     AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, HeadWidthFactors, KernelCurves,
-    MemoryBoundCurve, PowerThrottling, SustainedRates,
+    MemoryBoundCurve, PowerThrottling, SustainedRateFactors,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
-use chakram_base::kernel_shape::MemoryBoundKernel;
+use chakram_base::kernel_shape::MemoryBoundKernelClass;
 use chakram_base::units::{Bandwidth, Span};
 
 const GEMM: &[&str] = &[
@@ -33,9 +33,9 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 /// Parses the power keys of a class.
 ///
 /// Near the power limit, an NPU's rate is proportional to the square root of its power.
-fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
+fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<SustainedRateFactors, ConfigError> {
     let Some(field) = class.get("power") else {
-        return Ok(SustainedRates::default());
+        return Ok(SustainedRateFactors::default());
     };
     let table = field.read_table(Some(POWER))?;
     let sustained = table.read_or_default("sustained", 1.0, |field| field.read_positive(1.0))?;
@@ -69,7 +69,7 @@ fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, Conf
             return Err(table.missing_entry_error("slower", expected));
         }
     };
-    Ok(SustainedRates {
+    Ok(SustainedRateFactors {
         products: sustained * capped,
         attention: capped,
         throttling,
@@ -230,20 +230,20 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
 /// kernel.
 fn parse_bandwidth_fractions(
     table: &ConfigTable<'_>,
-) -> Result<[f64; MemoryBoundKernel::ALL.len()], ConfigError> {
+) -> Result<[f64; MemoryBoundKernelClass::ALL.len()], ConfigError> {
     let expected =
         "a fraction of the memory's bandwidth, or a table with a fraction for each class of kernel";
     let field = table.require_field("fraction", expected)?;
     if let Ok(one) = field.read_positive(2.0) {
-        return Ok([one; MemoryBoundKernel::ALL.len()]);
+        return Ok([one; MemoryBoundKernelClass::ALL.len()]);
     }
-    let names = MemoryBoundKernel::ALL.map(|(_, name)| name);
+    let names = MemoryBoundKernelClass::ALL.map(|(_, name)| name);
     let table = field.read_table(Some(&names))?;
-    let mut fractions = [0.0; MemoryBoundKernel::ALL.len()];
+    let mut fractions = [0.0; MemoryBoundKernelClass::ALL.len()];
     for (fraction, name) in fractions.iter_mut().zip(names) {
         // Copies to the host are so small that files need not state their fraction.
-        let copy = MemoryBoundKernel::Copy.class_name();
-        let is_optional = name == MemoryBoundKernel::HostCopy.class_name();
+        let copy = MemoryBoundKernelClass::Copy.class_name();
+        let is_optional = name == MemoryBoundKernelClass::HostCopy.class_name();
         let key = match is_optional && table.get(name).is_none() {
             true => copy,
             false => name,

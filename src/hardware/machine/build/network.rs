@@ -1,14 +1,14 @@
 //! The `dimension` tables and the `network` table: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::super::{NetworkSettings, RankDomain};
+use super::super::{NetworkSettings, SpareNpuDomains};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
-use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
+use crate::collective::{CollectiveCurve, DimensionAlgorithmChoice, FittedCollectiveProtocol};
 use crate::machine::Machine;
-use crate::network::{NetworkKind, SendCompletion};
+use crate::network::{NetworkModelKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Bytes;
 
 /// Keys that each `dimension` table may have.
@@ -38,17 +38,17 @@ pub(super) const KEYS: &[&str] = &[
 const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 
 /// Contents of the `dimension` tables and the `network` table.
-pub(super) struct NetworkSection {
+pub(super) struct ParsedNetworkTables {
     pub topology: Topology,
     pub settings: NetworkSettings,
-    pub algorithms: Vec<AlgorithmChoice>,
+    pub algorithms: Vec<DimensionAlgorithmChoice>,
     /// Time curves of measured collectives, by dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
     /// Protocols of collectives in each dimension.
-    pub protocols: Vec<Vec<CollectiveProtocol>>,
+    pub protocols: Vec<Vec<FittedCollectiveProtocol>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub rank_domain: Option<RankDomain>,
+    pub rank_domain: Option<SpareNpuDomains>,
 }
 
 /// Parses and checks all `dimension` tables and the `network` table. If the file is an edited machine file, `original`
@@ -56,7 +56,7 @@ pub(super) struct NetworkSection {
 pub(super) fn parse_network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
-) -> Result<NetworkSection, ConfigError> {
+) -> Result<ParsedNetworkTables, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first, or a table [tiles]";
     let field = root.require_field("dimension", expected)?;
     let tables = field.read_tables(KEYS)?;
@@ -109,7 +109,7 @@ pub(super) fn parse_network(
                 ));
             }
         }
-        algorithms.push(table.read_choice("algorithm", &AlgorithmChoice::ALL)?);
+        algorithms.push(table.read_choice("algorithm", &DimensionAlgorithmChoice::ALL)?);
         let measured_at = collective_curves::measured_at(table)?;
         let before = || collective_curves::original_link_rates(original, &dimension.name);
         let measured_at = measured_at.or_else(before);
@@ -123,9 +123,9 @@ pub(super) fn parse_network(
     let topology = wiring::add_wiring(root, &tables, topology)?;
     let own = topology.explicit_links().is_some();
     let usual = if own {
-        NetworkKind::FairSharing
+        NetworkModelKind::FairSharing
     } else {
-        NetworkKind::default()
+        NetworkModelKind::default()
     };
     let settings = parse_network_settings(root, usual)?;
     if let Some(graph) = topology.explicit_links() {
@@ -143,7 +143,7 @@ pub(super) fn parse_network(
                 .invalid_value_error(found, expected));
         }
     }
-    Ok(NetworkSection {
+    Ok(ParsedNetworkTables {
         topology: settings.apply_to_topology(topology),
         settings,
         algorithms,
@@ -161,9 +161,9 @@ fn parse_rank_domain(
     index: usize,
     size: u32,
     npus: u32,
-) -> Result<RankDomain, ConfigError> {
+) -> Result<SpareNpuDomains, ConfigError> {
     let ranks = field.read_count(size)?;
-    Ok(RankDomain {
+    Ok(SpareNpuDomains {
         dimension: index,
         npus,
         used: npus / size * ranks,
@@ -173,7 +173,7 @@ fn parse_rank_domain(
 /// Parses the network table, in which every key is optional. `default` is the model if the network table states none.
 pub(super) fn parse_network_settings(
     root: &ConfigTable<'_>,
-    default: NetworkKind,
+    default: NetworkModelKind,
 ) -> Result<NetworkSettings, ConfigError> {
     let Some(field) = root.get("network") else {
         return Ok(NetworkSettings {
@@ -182,7 +182,7 @@ pub(super) fn parse_network_settings(
         });
     };
     let table = field.read_table(Some(NETWORK))?;
-    let models = NetworkKind::CHOICES.iter();
+    let models = NetworkModelKind::CHOICES.iter();
     let models: Vec<_> = models.map(|(model, word, _)| (*model, *word)).collect();
     let model = table.read_or_default("model", default, |field| field.read_choice(&models))?;
     let names = [

@@ -1,16 +1,16 @@
 //! Rates of the NPUs on which kernels were measured.
 
-use crate::compute::PeakRates;
+use crate::compute::PeakRatesByFormat;
 use crate::machine::NpuClass;
 use chakram_base::units::Bandwidth;
 
 /// Peak rates and memory bandwidth of the NPUs on which kernels were measured.
-pub(super) struct NpuRates {
-    pub peaks: PeakRates,
+pub(super) struct MeasuredNpuRates {
+    pub peaks: PeakRatesByFormat,
     pub memory: Bandwidth,
 }
 
-impl NpuRates {
+impl MeasuredNpuRates {
     /// Returns the rates of a class, or `None` if unknown.
     pub fn of_class(class: &NpuClass) -> Option<Self> {
         Some(Self {

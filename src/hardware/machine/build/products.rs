@@ -1,6 +1,6 @@
 //! The `product` tables of an NPU class, written by `chakram calibrate --gemm`: measured GEMMs.
 
-use super::npu_rates::NpuRates;
+use super::npu_rates::MeasuredNpuRates;
 use super::{LATENCY, curves};
 use crate::compute::{KernelCurves, MeasuredGemms};
 use crate::machine::NpuClass;
@@ -18,7 +18,7 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
-    measured_at: &NpuRates,
+    measured_at: &MeasuredNpuRates,
     before: Option<&NpuClass>,
 ) -> Result<(), ConfigError> {
     let Some(field) = class.get("product") else {

@@ -2,8 +2,8 @@
 
 use super::{BANDWIDTH, LATENCY, parse_capacity, parse_optional_capacity, parse_size};
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MemoryPorts, MeshPool, NamedMemory, NetworkAttachment,
-    RemoteMemory, RingPool, SwitchLevel, SwitchPool,
+    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPortNpus, MeshPool,
+    NamedRemoteMemory, RemoteMemory, RingPool, SwitchLevel, SwitchPool,
 };
 use crate::topology::Topology;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
@@ -50,7 +50,7 @@ const CHUNK: &str = "1 MB";
 pub(super) fn parse_named_memories(
     root: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<Vec<NamedMemory>, ConfigError> {
+) -> Result<Vec<NamedRemoteMemory>, ConfigError> {
     let Some(field) = root.get("remote_memories") else {
         return Ok(Vec::new());
     };
@@ -63,7 +63,7 @@ pub(super) fn parse_named_memories(
                     tables.invalid_table_error(quote_for_message(name), "a name for the memory")
                 );
             }
-            Ok(NamedMemory {
+            Ok(NamedRemoteMemory {
                 name: name.to_owned(),
                 memory: parse_remote_memory(&field, topology)?,
             })
@@ -128,7 +128,7 @@ pub(super) fn parse_remote_memory(
     };
     let through = match dimension {
         Some(dimension) => {
-            NetworkAttachment::new(topology, dimension, parse_size(&table, "chunk", CHUNK)?)
+            MemoryNetworkAttachment::new(topology, dimension, parse_size(&table, "chunk", CHUNK)?)
         }
         None => None,
     };
@@ -199,7 +199,7 @@ fn parse_port_bandwidth(
 fn parse_memory_ports(
     table: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<MemoryPorts, ConfigError> {
+) -> Result<MemoryPortNpus, ConfigError> {
     let expected = format!(
         "NPUs from 0 to {} such as \"0-3,6\"",
         topology.npu_count() - 1
@@ -212,7 +212,7 @@ fn parse_memory_ports(
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))
         .collect();
-    Ok(MemoryPorts::new(npus.into_iter().collect(), topology))
+    Ok(MemoryPortNpus::new(npus.into_iter().collect(), topology))
 }
 
 fn parse_hierarchical_pool(

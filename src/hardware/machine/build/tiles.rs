@@ -1,10 +1,10 @@
 //! The `tiles` table: a wafer or chip of many cores, which replaces dimensions.
 
-use super::network::{NetworkSection, parse_network_settings};
+use super::network::{ParsedNetworkTables, parse_network_settings};
 use super::{BANDWIDTH, LATENCY};
-use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use crate::collective::{CollectiveAlgorithm, DimensionAlgorithmChoice};
 use crate::memory::RemoteMemory;
-use crate::network::NetworkKind;
+use crate::network::NetworkModelKind;
 use crate::topology::tile_grid::{DieBorderLinks, format_coordinates};
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
@@ -39,7 +39,7 @@ const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
 pub(super) fn parse_tiles(
     root: &ConfigTable<'_>,
     field: &ConfigField<'_>,
-) -> Result<(NetworkSection, Option<RemoteMemory>), ConfigError> {
+) -> Result<(ParsedNetworkTables, Option<RemoteMemory>), ConfigError> {
     for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
         // The DRAM of a grid counts as its remote memory, so a second remote memory is an error.
         let allowed = key == "remote_memory" && field.read_table(Some(KEYS))?.get("dram").is_none();
@@ -56,17 +56,17 @@ pub(super) fn parse_tiles(
     let inside = table.read_quantity("link_bandwidth", BANDWIDTH)?;
     let latency = table.read_quantity("link_latency", LATENCY)?;
     // The default algorithm is a ring in the order of the group, as in PALM.
-    let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
+    let ring = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring);
     let algorithm = table.read_or_default("algorithm", ring, |field| {
-        field.read_choice(&AlgorithmChoice::ALL)
+        field.read_choice(&DimensionAlgorithmChoice::ALL)
     })?;
     let topology = Topology::from_tile_grid(grid, shape, inside, latency).ok_or_else(|| {
         table.invalid_table_error("a bandwidth too large to count", "a smaller bandwidth")
     })?;
-    let settings = parse_network_settings(root, NetworkKind::Exclusive)?;
+    let settings = parse_network_settings(root, NetworkModelKind::Exclusive)?;
     let topology = settings.apply_to_topology(topology);
     let dram = table.read_optional("dram", |field| dram::parse_dram(field, &topology))?;
-    let section = NetworkSection {
+    let section = ParsedNetworkTables {
         topology,
         settings,
         algorithms: vec![algorithm; 2],

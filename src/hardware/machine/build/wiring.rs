@@ -5,8 +5,8 @@ use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
 use crate::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use crate::topology::link_graph::{
-    DimensionLinks, LinkChange, LinkChangeFault, LinkGraph, LinkGraphFault, MOST_LINKS, MOST_NPUS,
-    MOST_SWITCHES, RoutePolicy,
+    DimensionLinks, LinkChange, LinkGraph, LinkGraphFault, MOST_LINKS, MOST_NPUS, MOST_SWITCHES,
+    RoutePolicy, UnmatchedLinkChange,
 };
 use crate::topology::{DimensionShape, Topology};
 use chakram_base::config::{ConfigError, ConfigTable, quote_for_message};
@@ -184,7 +184,7 @@ pub(super) fn add_wiring(
     let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
     match graph.with_changes(&changes) {
         Ok(graph) => Ok(topology.with_graph(graph)),
-        Err(LinkChangeFault { change }) => Err(tables[change].invalid_table_error(
+        Err(UnmatchedLinkChange { change }) => Err(tables[change].invalid_table_error(
             "no link between these NPUs",
             "NPUs that a link of this dimension joins",
         )),

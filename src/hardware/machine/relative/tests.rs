@@ -158,7 +158,7 @@ fn relatives_have_relatives() {
         ..DatasheetNumbers::default()
     };
     let (text, once) = made("h100", &sheet);
-    let from = MachineSource {
+    let from = MachineFileSource {
         file: "x.toml".to_owned(),
         text: Cow::Owned(text),
     };

@@ -3,7 +3,7 @@
 use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
 use crate::machine::Machine;
-use crate::memory::{MemoryAttachment, NetworkAttachment, RemoteMemory, RingPool};
+use crate::memory::{MemoryAttachment, MemoryNetworkAttachment, RemoteMemory, RingPool};
 use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, Bytes, Span};
@@ -58,9 +58,9 @@ fn importers_cannot_come_through_what_is_no_port() {
     let machine = Machine::parse(&with(&text), "m.toml").unwrap();
     let topology = machine.topology();
     // `inner` is a ring, not a switch, and there is no third dimension.
-    assert!(NetworkAttachment::new(topology, 0, Bytes(1)).is_none());
-    assert!(NetworkAttachment::new(topology, 2, Bytes(1)).is_none());
-    assert!(NetworkAttachment::new(topology, 1, Bytes(0)).is_none());
+    assert!(MemoryNetworkAttachment::new(topology, 0, Bytes(1)).is_none());
+    assert!(MemoryNetworkAttachment::new(topology, 2, Bytes(1)).is_none());
+    assert!(MemoryNetworkAttachment::new(topology, 1, Bytes(0)).is_none());
     let good = machine.first_remote_memory().unwrap();
     let fits = |change: fn(&mut RemoteMemory)| {
         let mut remote = good.clone();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::MemoryAttachment;
-use crate::network::NetworkKind;
+use crate::network::NetworkModelKind;
 use crate::topology::DimensionShape;
 
 const GOOD: &str = r#"name = "m"
@@ -39,7 +39,7 @@ fn read(text: &str) -> Result<Machine, MachineError> {
 #[test]
 fn a_table_of_tiles_is_a_machine() {
     let machine = read(GOOD).unwrap();
-    assert_eq!(machine.network(), NetworkKind::Exclusive);
+    assert_eq!(machine.network(), NetworkModelKind::Exclusive);
     let topology = machine.topology();
     let sizes: Vec<_> = topology
         .dimensions()
@@ -160,14 +160,14 @@ fn mistakes_are_refused_by_key_and_line() {
 /// 2 x 4 + 4 + 100 - 2 = 110 cycles at 1 GHz; the peak alone would take 2 x 4 x 4 x 100 / 10^12 s = 3.2 ns.
 #[test]
 fn a_class_may_have_systolic_arrays() {
-    use crate::compute::{ComputeModel, KernelProfile, RooflineEfficiency};
+    use crate::compute::{KernelDurationSource, KernelTraceFacts, RooflineEfficiency};
     use chakram_base::dtype::Dtype;
     use chakram_base::kernel_shape::KernelShape;
     use chakram_base::units::Span;
     let arrays = "[npu.core.systolic]\narray = [4, 4]\nclock = \"1 GHz\"\n[tiles]";
     let machine = read(&GOOD.replace("[tiles]", arrays)).unwrap();
     let class = &machine.classes()[0];
-    let kernel = KernelProfile {
+    let kernel = KernelTraceFacts {
         name: "",
         recorded: Span::ZERO,
         captured: false,
@@ -182,8 +182,8 @@ fn a_class_may_have_systolic_arrays() {
             k: 100,
         }),
     };
-    let model = ComputeModel::Roofline(RooflineEfficiency::default());
-    let price = |kernel: &KernelProfile<'_>| {
+    let model = KernelDurationSource::Roofline(RooflineEfficiency::default());
+    let price = |kernel: &KernelTraceFacts<'_>| {
         model
             .price_kernel(
                 kernel,
@@ -194,7 +194,7 @@ fn a_class_may_have_systolic_arrays() {
             .duration()
     };
     assert_eq!(price(&kernel), Span::from_ns(110));
-    let plain = KernelProfile {
+    let plain = KernelTraceFacts {
         shape: None,
         ..kernel
     };

@@ -2,8 +2,8 @@
 
 use crate::memory::fair_sharing::testing::create_pool;
 use crate::memory::{
-    MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryAccess, RemoteMemoryModel,
-    SwitchPool,
+    MemoryAttachment, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
+    RemoteMemorySimulation, SwitchPool,
 };
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::ids::Npu;
@@ -27,7 +27,7 @@ fn two(memory: f64) -> RemoteMemory {
         chunk: Bytes(20_000),
     };
     RemoteMemory {
-        through: NetworkAttachment::new(&topology, 0, design.chunk),
+        through: MemoryNetworkAttachment::new(&topology, 0, design.chunk),
         ..create_pool(MemoryAttachment::Switch(design), memory)
     }
 }
@@ -35,7 +35,7 @@ fn two(memory: f64) -> RemoteMemory {
 /// Returns the end times, in ns, of accesses of 100 kB, each given as (begin, NPU, is a store), at ports that are busy
 /// until `busy`.
 fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
-    let mut remote = RemoteMemoryModel::new(memory, 2, true);
+    let mut remote = RemoteMemorySimulation::new(memory, 2, true);
     let mut free = [[Time(busy * 1000); 2]; 2];
     let mut ends = vec![0.0; accesses.len()];
     let mut begun = 0;
@@ -61,7 +61,7 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
             assert_eq!(remote.begin_access(now, access), None);
             begun += 1;
         }
-        let serve = |request: super::PortRequest| {
+        let serve = |request: super::ChunkPortArrival| {
             let free = &mut free[request.npu.index()][usize::from(request.store)];
             let begin = now.max(*free);
             *free = begin + request.span;

@@ -1,7 +1,7 @@
 //! Helpers for the tests of all pool designs.
 
 use super::*;
-use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemoryModel};
+use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemorySimulation};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes};
 
@@ -24,7 +24,7 @@ fn run(
     begins: &[(u64, u32)],
     (bytes, in_switch): (u64, bool),
 ) -> Vec<u64> {
-    let mut remote = RemoteMemoryModel::new(memory, npus, false);
+    let mut remote = RemoteMemorySimulation::new(memory, npus, false);
     let mut ends = vec![0; begins.len()];
     let mut next = 0;
     let mut due: Option<(Time, u32)> = None;

@@ -2,11 +2,11 @@
 
 use super::route::{is_border, link_after_server};
 use super::{
-    BufferShare, ContentionScope, NetworkMessage, Npu, RouteCursor, RouteHop, Span, SwitchingMode,
-    Time, Topology,
+    BufferShare, NetworkMessage, Npu, RouteCursor, RouteServer, RouteServerScope, Span,
+    SwitchingMode, Time, Topology,
 };
-use crate::network::servers::ServerId;
-use crate::topology::{DieLinkCounts, NetworkPath};
+use crate::network::servers::QueueingServerId;
+use crate::topology::{PathLatencyAndRates, RouteDieLinkCounts};
 use chakram_base::units::{Bandwidth, InverseRate};
 
 /// A message in flight: the next server that it must pass, and its times at this server.
@@ -16,7 +16,7 @@ pub(super) struct InFlightMessage {
     sender: Npu,
     /// The rest of the route, after `stop`.
     route: RouteCursor,
-    stop: RouteHop,
+    stop: RouteServer,
     /// Time at which the message's first segment reaches the device before `stop`.
     head: Time,
     tail: Time,
@@ -44,8 +44,8 @@ impl InFlightMessage {
     #[inline]
     pub fn new(
         now: Time,
-        (message, path): (&NetworkMessage, &NetworkPath),
-        reach: ContentionScope,
+        (message, path): (&NetworkMessage, &PathLatencyAndRates),
+        reach: RouteServerScope,
         topology: &Topology,
     ) -> Self {
         let mut route = RouteCursor::new(reach, message.ends, topology);
@@ -77,7 +77,7 @@ impl InFlightMessage {
 
     /// Returns the server that the message must pass next.
     #[inline]
-    pub fn next_server(&self) -> ServerId {
+    pub fn next_server(&self) -> QueueingServerId {
         self.stop.place
     }
 
@@ -109,7 +109,7 @@ impl InFlightMessage {
     /// `None` after the last server.
     #[inline]
     pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
-        let RouteHop { place, links, last } = self.stop;
+        let RouteServer { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency and the first segment count once for each link. It does not matter whether a server is at the
         // start or at the end of its link.
@@ -199,7 +199,7 @@ impl InFlightMessage {
             // Add rates by class of link, as Topology::path_between_npus does, so that both results round identically.
             let all = match topology.tile_grid() {
                 Some(tiles) => {
-                    let count = DieLinkCounts {
+                    let count = RouteDieLinkCounts {
                         inside: self.links,
                         borders: self.borders,
                     };

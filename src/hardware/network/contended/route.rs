@@ -1,6 +1,6 @@
 //! The route of a message from server to server: in dimension order, innermost first, computed on demand.
 
-use crate::network::servers::{IN, OUT, ServerId};
+use crate::network::servers::{IN, OUT, QueueingServerId};
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
@@ -16,7 +16,7 @@ pub(super) const DOWNWARDS: usize = 2;
 
 /// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentionScope {
+pub enum RouteServerScope {
     /// Two servers in each dimension that is crossed: the egress port of the NPU where the message enters the
     /// dimension, and the ingress port of the NPU where the message leaves the dimension.
     Ports,
@@ -26,8 +26,8 @@ pub enum ContentionScope {
 
 /// A server on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::network) struct RouteHop {
-    pub place: ServerId,
+pub(in crate::network) struct RouteServer {
+    pub place: QueueingServerId,
     /// Number of links from this server to the next. The number is zero if the next server is the far end of the same
     /// link.
     pub links: u32,
@@ -39,7 +39,7 @@ pub(in crate::network) struct RouteHop {
 /// The part of a route that the message has not passed yet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::network) struct RouteCursor {
-    reach: ContentionScope,
+    reach: RouteServerScope,
     at: Npu,
     to: Npu,
     /// Number of dimensions crossed so far; the first of these dimensions is `first`.
@@ -52,7 +52,7 @@ pub(in crate::network) struct RouteCursor {
 
 impl RouteCursor {
     /// Creates a cursor at the beginning of a route.
-    pub fn new(reach: ContentionScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
+    pub fn new(reach: RouteServerScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
         Self {
             reach,
             at,
@@ -71,7 +71,7 @@ impl RouteCursor {
 
     /// Returns the next server, or `None` after the last.
     #[inline]
-    pub fn next(&mut self, topology: &Topology) -> Option<RouteHop> {
+    pub fn next(&mut self, topology: &Topology) -> Option<RouteServer> {
         let count = topology.dimensions().len();
         while self.crossed < count {
             let turned = self.first + self.crossed;
@@ -83,7 +83,7 @@ impl RouteCursor {
             let dimension = &topology.dimensions()[d];
             let (shape, size) = (dimension.shape, dimension.size);
             let from = self.at;
-            let place = |side, npu| ServerId {
+            let place = |side, npu| QueueingServerId {
                 dimension: d,
                 side,
                 npu,
@@ -93,8 +93,8 @@ impl RouteCursor {
                 // With a switch, the second server is the link from the switch. Without a switch, the second server is
                 // at the end of the route in this dimension.
                 let leads_on =
-                    shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
-                return Some(RouteHop {
+                    shape == DimensionShape::Switch && self.reach == RouteServerScope::Links;
+                return Some(RouteServer {
                     place: place(side.into(), from),
                     links: u32::from(leads_on),
                     last: true,
@@ -106,7 +106,7 @@ impl RouteCursor {
             if x != y {
                 let up = shape.has_ports() || shape.is_upward(size, x, y);
                 let (side, next, links, last) = match (self.reach, shape) {
-                    (ContentionScope::Ports, _) => {
+                    (RouteServerScope::Ports, _) => {
                         let apart = if up { 0 } else { DOWNWARDS };
                         self.second = Some((IN + apart) as u8);
                         (OUT + apart, y, shape.hop_count(size, x, y), false)
@@ -132,7 +132,7 @@ impl RouteCursor {
                 } else {
                     place(side, from)
                 };
-                return Some(RouteHop { place, links, last });
+                return Some(RouteServer { place, links, last });
             }
             self.crossed += 1;
         }
@@ -149,11 +149,11 @@ impl RouteCursor {
 /// first or the last server of the route.
 #[inline]
 pub(in crate::network) fn iter_servers_between<'t>(
-    reach: ContentionScope,
+    reach: RouteServerScope,
     ends: (EndpointId, EndpointId),
     topology: &'t Topology,
-) -> impl Iterator<Item = RouteHop> + use<'t> {
-    let memory = ServerId::of_memory(topology, ends).map(|place| RouteHop {
+) -> impl Iterator<Item = RouteServer> + use<'t> {
+    let memory = QueueingServerId::of_memory(topology, ends).map(|place| RouteServer {
         place,
         links: 1,
         last: true,
@@ -169,7 +169,7 @@ pub(in crate::network) fn iter_servers_between<'t>(
 
 /// Returns the coordinate at the lower end of a link between neighbours.
 #[inline]
-fn lower_end(place: ServerId, topology: &Topology) -> u32 {
+fn lower_end(place: QueueingServerId, topology: &Topology) -> u32 {
     let x = topology.coordinate_of(place.npu, place.dimension);
     match (place.side, x) {
         (DOWN, 0) => topology.dimensions()[place.dimension].size - 1,
@@ -181,7 +181,7 @@ fn lower_end(place: ServerId, topology: &Topology) -> u32 {
 /// Returns the bandwidth and the latency of the link after a server.
 #[inline]
 pub(in crate::network) fn link_after_server(
-    place: ServerId,
+    place: QueueingServerId,
     topology: &Topology,
 ) -> (Bandwidth, Span) {
     let d = place.dimension;
@@ -196,21 +196,21 @@ pub(in crate::network) fn link_after_server(
 
 /// Returns true if the link connects two dies of a machine of tiles.
 #[inline]
-pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
+pub(super) fn is_border(place: QueueingServerId, topology: &Topology) -> bool {
     let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
     topology.tile_grid().is_some_and(lies)
 }
 
 /// Returns all servers that `npu` uses to send or receive along dimension `d`.
 pub(super) fn servers_of_npu(
-    reach: ContentionScope,
+    reach: RouteServerScope,
     topology: &Topology,
     npu: Npu,
     d: usize,
-) -> impl Iterator<Item = ServerId> {
+) -> impl Iterator<Item = QueueingServerId> {
     let dimension = &topology.dimensions()[d];
     let (size, x) = (dimension.size, topology.coordinate_of(npu, d));
-    let place = |side, npu| ServerId {
+    let place = |side, npu| QueueingServerId {
         dimension: d,
         side,
         npu,
@@ -221,7 +221,7 @@ pub(super) fn servers_of_npu(
     };
     let others = match dimension.shape {
         DimensionShape::Switch | DimensionShape::FullyConnected => [None; 2],
-        _ if reach == ContentionScope::Ports => {
+        _ if reach == RouteServerScope::Ports => {
             [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu)))
         }
         DimensionShape::Ring => [
@@ -255,9 +255,9 @@ mod tests {
 
     /// Returns the servers on the route between two NPUs, as (dimension, side, NPU).
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
-        let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)), topology);
+        let mut route = RouteCursor::new(RouteServerScope::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
-        let place = |stop: RouteHop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
+        let place = |stop: RouteServer| (stop.place.dimension, stop.place.side, stop.place.npu.0);
         stops.map(place).collect()
     }
 
@@ -291,9 +291,9 @@ mod tests {
             (DimensionShape::FullyConnected, 2),
         ]);
         let ports = |a, b| -> Vec<_> {
-            let mut route = RouteCursor::new(ContentionScope::Ports, (Npu(a), Npu(b)), &t);
+            let mut route = RouteCursor::new(RouteServerScope::Ports, (Npu(a), Npu(b)), &t);
             let stops = std::iter::from_fn(|| route.next(&t));
-            let place = |s: RouteHop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
+            let place = |s: RouteServer| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
             stops.map(place).collect()
         };
         let outer = [(2, OUT, 23, 1), (2, IN, 11, 0)];
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
         let named = |t: &Topology, npu, d| -> Vec<_> {
-            servers_of_npu(ContentionScope::Links, t, Npu(npu), d)
+            servers_of_npu(RouteServerScope::Links, t, Npu(npu), d)
                 .map(|p| (p.side, p.npu.0))
                 .collect()
         };

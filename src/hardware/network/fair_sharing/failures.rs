@@ -1,7 +1,7 @@
 //! Links that fail while messages are on them; the parent module defines which bytes are lost.
 
-use super::{DepartedMessage, FairSharingNetwork, MessageStream};
-use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, MovedBytes};
+use super::{DepartedMessage, FairSharingNetwork, UnsentMessageStream};
+use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, ReroutedMessageBytes};
 use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
 use chakram_base::units::{Span, Time};
@@ -23,7 +23,12 @@ impl FairSharingNetwork<'_> {
 
     /// Returns the bytes of a message that are on the links `failed` at `now`, or `None` if the message's route uses no
     /// failed link. The stream's bytes must be settled up to `now`, or up to the time at which the last byte left.
-    fn find_lost_bytes(&self, stream: &MessageStream, now: Time, failed: &[u32]) -> Option<f64> {
+    fn find_lost_bytes(
+        &self,
+        stream: &UnsentMessageStream,
+        now: Time,
+        failed: &[u32],
+    ) -> Option<f64> {
         let way = stream.links();
         let is_on = way.iter().any(|(link, _)| failed.contains(link));
         is_on.then(|| {
@@ -48,10 +53,15 @@ impl FairSharingNetwork<'_> {
     }
 
     /// Sends the unsent bytes of a message, and its `lost` bytes, over another route.
-    fn send_again(&mut self, mut stream: MessageStream, lost: f64, effect: &mut LinkFailureEffect) {
+    fn send_again(
+        &mut self,
+        mut stream: UnsentMessageStream,
+        lost: f64,
+        effect: &mut LinkFailureEffect,
+    ) {
         let unsent = stream.left;
         effect.resent += lost;
-        effect.moved.push(MovedBytes {
+        effect.moved.push(ReroutedMessageBytes {
             ends: stream.ends,
             unsent,
             again: lost,
@@ -77,8 +87,8 @@ impl FailingLinks for FairSharingNetwork<'_> {
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect {
         self.remove_departures(now, agenda);
-        let mut hit: Vec<(MessageStream, f64)> = Vec::new();
-        let mut streams: Vec<MessageStream> = self.streams.drain(..).flatten().collect();
+        let mut hit: Vec<(UnsentMessageStream, f64)> = Vec::new();
+        let mut streams: Vec<UnsentMessageStream> = self.streams.drain(..).flatten().collect();
         streams.sort_unstable_by_key(|stream| stream.sequence);
         self.free_slots.clear();
         self.entering.clear();
@@ -98,7 +108,7 @@ impl FailingLinks for FairSharingNetwork<'_> {
             };
             let DepartedMessage { stream, arrives } = message;
             *self.overtaken.entry((arrives, op)).or_default() += 1;
-            let again = MessageStream {
+            let again = UnsentMessageStream {
                 tells: false,
                 left: 0.0,
                 settled: now,

@@ -8,8 +8,8 @@
 //! limit a stream are still saturated and no link carries more than its rate. This test costs a few operations per changed
 //! stream, and succeeds if members of a collective go from one message to the next. If the test fails, all rates are solved.
 
-use super::MessageStream;
-use crate::topology::link_graph::{DirectedLink, LinkFraction};
+use super::UnsentMessageStream;
+use crate::topology::link_graph::{DirectedLink, LinkMessageFraction};
 use chakram_base::units::Time;
 
 /// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums in another
@@ -89,7 +89,7 @@ impl MaxMinRates {
     }
 
     /// Removes a stream with this rate from its links.
-    pub fn remove_stream(&mut self, links: &[LinkFraction], rate: f64) {
+    pub fn remove_stream(&mut self, links: &[LinkMessageFraction], rate: f64) {
         for &(number, part) in links {
             let link = &mut self.links[number as usize];
             link.streams -= 1;
@@ -106,7 +106,7 @@ impl MaxMinRates {
 
     /// Adds a stream at the lowest level of its links, and returns this rate, or `None` if rates must be solved. The rate is
     /// valid only if [`Self::confirm_rates`] then returns true.
-    pub fn add_stream(&mut self, links: &[LinkFraction]) -> Option<f64> {
+    pub fn add_stream(&mut self, links: &[LinkMessageFraction]) -> Option<f64> {
         let levels = links
             .iter()
             .map(|(link, _)| self.links[*link as usize].level);
@@ -156,7 +156,7 @@ impl MaxMinRates {
     /// Solves the rates of all streams by progressive filling, and sets the rates that change. All rates rise together until
     /// a link saturates, which fixes the rates of its streams. Each pass saturates at least one link, so the number of
     /// passes is at most the number of links.
-    pub fn solve_rates(&mut self, streams: &mut [Option<MessageStream>], now: Time) {
+    pub fn solve_rates(&mut self, streams: &mut [Option<UnsentMessageStream>], now: Time) {
         self.list_users(streams);
         let mut unsolved = std::mem::take(&mut self.unsolved);
         unsolved.clone_from(&self.used);
@@ -206,7 +206,7 @@ impl MaxMinRates {
     }
 
     /// Lists the streams of each link, and resets the links' loads.
-    fn list_users(&mut self, streams: &mut [Option<MessageStream>]) {
+    fn list_users(&mut self, streams: &mut [Option<UnsentMessageStream>]) {
         for link in self.used.drain(..) {
             self.links[link as usize] = LinkState::IDLE;
         }
@@ -229,7 +229,7 @@ impl MaxMinRates {
         }
         self.users.resize(first as usize, 0);
         for (slot, stream) in (0..).zip(streams.iter()) {
-            for &(link, _) in stream.iter().flat_map(MessageStream::links) {
+            for &(link, _) in stream.iter().flat_map(UnsentMessageStream::links) {
                 let users = &mut self.links[link as usize].users;
                 self.users[users.1 as usize] = slot;
                 users.1 += 1;

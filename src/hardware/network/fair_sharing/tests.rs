@@ -267,13 +267,13 @@ mod solved_anew {
     fn rates_stay_if_messages_replace_each_other() {
         let topology = clos((&[4, 4], &[2]), RoutePolicy::Sprayed);
         let graph = topology.link_graph().unwrap();
-        let mut routes = BundledRoutes::new(&graph);
+        let mut routes = BundledRouteFinder::new(&graph);
         let mut links = |from: u32, to: u32| {
             let mut route = LinkRoute::default();
             routes.find_route(&graph, (Npu(from), Npu(to)), &mut route);
             route.links
         };
-        let stream = |links: &[LinkFraction]| MessageStream {
+        let stream = |links: &[LinkMessageFraction]| UnsentMessageStream {
             op: OpIndex(0),
             order: 0,
             tells: false,
@@ -503,7 +503,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
+        let transfer = LoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
         let mut network = FairSharingNetwork::new(&topology).unwrap();
         let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
         let end = network.serve_access(Time(500), &transfer, &mut pending);

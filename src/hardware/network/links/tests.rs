@@ -7,12 +7,12 @@ use crate::network::test_harness::{
 };
 use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
-use crate::topology::{LinePattern, SwitchingMode, Topology};
+use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 
 fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
-    let ends = simulate_delivery_times(&mut LinkNetwork::new(topology), messages);
+    let ends = simulate_delivery_times(&mut LinkContentionNetwork::new(topology), messages);
     ends.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
@@ -61,7 +61,7 @@ fn who_passes_through_delays_what_an_npu_sends() {
     let t = create_topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         simulate_delivery_times(
-            &mut LinkNetwork::new(&t),
+            &mut LinkContentionNetwork::new(&t),
             &[(0, 0, 2, 1000), (at, 1, 2, 1000)],
         )
     };
@@ -222,11 +222,11 @@ fn lines_are_apart_where_nobody_is_passed() {
         (Mesh, 2, 1, 0),
         (Switch, 4, 1, 0),
     ]);
-    let network = LinkNetwork::new(&t);
+    let network = LinkContentionNetwork::new(&t);
     let apart = |d, members, neighbours| {
         let pattern = match neighbours {
-            true => LinePattern::Neighbours,
-            false => LinePattern::Any,
+            true => LineSendPattern::Neighbours,
+            false => LineSendPattern::Any,
         };
         network.is_conflict_free(d, members, pattern)
     };
@@ -239,10 +239,10 @@ fn lines_are_apart_where_nobody_is_passed() {
 #[test]
 fn a_link_is_idle_when_nothing_is_there_or_to_come() {
     let t = create_topology(&[(Ring, 6, 1, 10)]);
-    let mut network = LinkNetwork::new(&t);
+    let mut network = LinkContentionNetwork::new(&t);
     let mut pending = PendingEvents::default();
     network.submit_message(Time::ZERO, &create_message(0, 0, 2, 1000), &mut pending);
-    let idle = |network: &LinkNetwork<'_>, at| {
+    let idle = |network: &LinkContentionNetwork<'_>, at| {
         [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
     };
     // Link 0 → 1 is busy until 1,000 ps. The message has not reached link 1 → 2 yet, which it will use from 10 to 1,010
@@ -257,10 +257,10 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
 #[test]
 fn claims_are_touched_anywhere_on_the_way() {
     let t = create_topology(&[(Ring, 6, 1, 10), (Switch, 2, 1, 10)]);
-    let mut network = LinkNetwork::new(&t);
+    let mut network = LinkContentionNetwork::new(&t);
     network.set_reservation(Npu(2), 0, Some(7));
     network.set_reservation(Npu(3), 1, Some(3));
-    let claimed = |network: &LinkNetwork<'_>, a, b| {
+    let claimed = |network: &LinkContentionNetwork<'_>, a, b| {
         network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
     // The claim applies to links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.

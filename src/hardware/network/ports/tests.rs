@@ -18,7 +18,7 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     // egress until 4,000 ps, and its first byte arrives at 2,100 ps. The message 3 → 2 arrived at 150 ps and occupies
     // the ingress until 2,150 ps, so the message 0 → 2 occupies the ingress until 4,150 ps.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
-    let found = simulate_delivery_times(&mut PortNetwork::new(&t), &messages);
+    let found = simulate_delivery_times(&mut PortContentionNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
 }
 
@@ -28,7 +28,7 @@ fn dimensions_have_ports_of_their_own() {
     // dimension, so they share no port.
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let found = simulate_delivery_times(
-        &mut PortNetwork::new(&t),
+        &mut PortContentionNetwork::new(&t),
         &[(0, 0, 1, 1000), (0, 0, 4, 1000)],
     );
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
@@ -40,7 +40,7 @@ fn dimensions_have_ports_of_their_own() {
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = create_topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
     let found = simulate_delivery_times(
-        &mut PortNetwork::new(&t),
+        &mut PortContentionNetwork::new(&t),
         &[(0, 1, 3, 1000), (0, 0, 3, 1000), (0, 0, 2, 1000)],
     );
     assert_eq!(found, [[4000, 4020], [4000, 8020], [4000, 4020]]);
@@ -55,21 +55,21 @@ fn rates_may_differ_at_both_ends_and_between() {
         (FullyConnected, 2, 8, 5),
         (Switch, 2, 1, 5),
     ]);
-    let found = simulate_delivery_times(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
+    let found = simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
     // The route from NPU 2 = (0, 1, 0) crosses no slow dimension, so the message takes 2,000 + 5 + 2 x 5 ps. Both
     // messages leave along the last dimension through the port of NPU 3 = (1, 1, 0). The message from NPU 2 has ended
     // long before the other message reaches this port.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
-        simulate_delivery_times(&mut PortNetwork::new(&t), &fast),
+        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
     // The message from NPU 3 at 7,000 ps occupies the port until 8,000 ps. The first message reaches the port at 7,010
     // ps, waits, and occupies the port until 9,000 ps.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
-        simulate_delivery_times(&mut PortNetwork::new(&t), &late),
+        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &late),
         [[8000, 9010], [8000, 8010]]
     );
 }
@@ -86,7 +86,7 @@ fn devices_between_ports_take_their_time() {
     ] {
         let t = t.clone().with_switching(switching);
         assert_eq!(
-            simulate_delivery_times(&mut PortNetwork::new(&t), &[(0, 0, 3, 1000)]),
+            simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[(0, 0, 3, 1000)]),
             [[2000, end]]
         );
     }
@@ -99,11 +99,11 @@ fn who_comes_at_once_enters_by_number() {
     let t = create_topology(&[(Switch, 4, 1, 50)]);
     let [one, two] = [(0, 1, 0, 1000), (0, 2, 0, 3000)];
     assert_eq!(
-        simulate_delivery_times(&mut PortNetwork::new(&t), &[one, two]),
+        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[one, two]),
         [[1000, 1100], [3000, 4100]]
     );
     assert_eq!(
-        simulate_delivery_times(&mut PortNetwork::new(&t), &[two, one]),
+        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[two, one]),
         [[3000, 4100], [1000, 1100]]
     );
 }
@@ -111,11 +111,12 @@ fn who_comes_at_once_enters_by_number() {
 #[test]
 fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     let t = create_topology(&[(Switch, 4, 1, 50)]);
-    let mut network = PortNetwork::new(&t);
+    let mut network = PortContentionNetwork::new(&t);
     let mut pending = PendingEvents::default();
     network.submit_message(Time::ZERO, &create_message(0, 1, 2, 1000), &mut pending);
-    let idle =
-        |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
+    let idle = |network: &PortContentionNetwork<'_>, at| {
+        [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
+    };
     // The message occupies the egress until 1,000 ps, and the ingress from 100 to 1,100 ps. Before 100 ps, the ingress
     // is not idle either, because it expects the message.
     assert_eq!(idle(&network, 0), [true, false, false]);
@@ -128,10 +129,10 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
 #[test]
 fn claims_are_touched_at_either_end() {
     let t = create_topology(&[(Switch, 4, 1, 50), (Switch, 2, 1, 50)]);
-    let mut network = PortNetwork::new(&t);
+    let mut network = PortContentionNetwork::new(&t);
     network.set_reservation(Npu(1), 0, Some(7));
     network.set_reservation(Npu(2), 0, Some(5));
-    let claimed = |network: &PortNetwork<'_>, a, b| {
+    let claimed = |network: &PortContentionNetwork<'_>, a, b| {
         network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
     assert_eq!(claimed(&network, 1, 3), Some(7));
@@ -151,7 +152,7 @@ fn claims_are_touched_at_either_end() {
 #[test]
 fn alone_is_alone() {
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
-    let network = PortNetwork::new(&t);
+    let network = PortContentionNetwork::new(&t);
     // The uncontended time is 50 + 20 + 4,000 ps. A message to the same NPU has no uncontended time.
     let alone = |b| network.uncontended_time((Npu(0), Npu(b)), BufferShare::from_bytes(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));

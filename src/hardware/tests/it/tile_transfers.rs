@@ -4,7 +4,8 @@
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use chakram_hardware::network::{
-    EventScheduler, ExclusiveNetwork, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+    EventScheduler, ExclusiveNetwork, LoadStoreTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage,
 };
 use chakram_hardware::topology::tile_grid::DieBorderLinks;
 use chakram_hardware::topology::{
@@ -14,9 +15,9 @@ use testkit::tile_transfers::{CoreTransfer, DieGrid, LinkTime, MemoryPort, trans
 
 /// Time of the last scheduled event.
 #[derive(Default)]
-struct LastEvent(u64);
+struct LastEventTime(u64);
 
-impl EventScheduler for LastEvent {
+impl EventScheduler for LastEventTime {
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
         if matches!(event, NetworkEvent::Delivered(_)) {
             self.0 = at.0;
@@ -94,7 +95,7 @@ fn same(grid: &DieGrid, count: usize, seed: u64) {
         now += random.below(1500);
         let bytes = 1 + random.below(2000);
         let number = random.below(12) as u32;
-        let mut scheduler = LastEvent::default();
+        let mut scheduler = LastEventTime::default();
         let (from, to, port) = match ports.get(number as usize) {
             Some(_) => {
                 let core = random.below(cores) as u32;
@@ -105,7 +106,7 @@ fn same(grid: &DieGrid, count: usize, seed: u64) {
                 } else {
                     (port, core)
                 };
-                let transfer = MemoryTransfer {
+                let transfer = LoadStoreTransfer {
                     op: OpIndex(op as u32),
                     ends,
                     path: topology.path_between(ends).unwrap(),

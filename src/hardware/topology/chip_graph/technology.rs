@@ -6,7 +6,7 @@
 //! rates; the inverse of a rate is the factor of DEAP's Eq. 2, latency = factor × size × distance. DEAP gives no rule
 //! for other numbers of links, so the user must choose a rule.
 
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Bandwidth;
 
 /// Rule for numbers of links that are between two entries of the table of link rates.
@@ -20,7 +20,7 @@ pub enum LinkRateInterpolation {
     Logarithmic,
 }
 
-impl SettingChoice for LinkRateInterpolation {
+impl EnumeratedSetting for LinkRateInterpolation {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::None, "none", "Unknown"),
         (Self::Step, "step", "Rate of the next larger number"),

@@ -6,37 +6,37 @@
 //! instead of two entries per switch.
 
 use super::legs::RouteLeg;
-use super::{DirectedLink, LinkFraction, LinkGraph, LinkRoute, Npu, RoutePolicy};
+use super::{DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute, Npu, RoutePolicy};
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use hashbrown::HashTable;
 
 /// Finds routes over the bundles of a graph without failed links, and remembers the parts that routes share.
 #[derive(Clone, Debug)]
-pub struct BundledRoutes {
-    dimensions: Vec<BundledDimension>,
+pub struct BundledRouteFinder {
+    dimensions: Vec<BundledDimensionLinks>,
     /// Number of links of each bundle.
     sizes: Vec<u32>,
-    shared: HashTable<SharedPart>,
+    shared: HashTable<SharedRouteLegPart>,
     /// Links of the shared parts.
-    links: Vec<LinkFraction>,
+    links: Vec<LinkMessageFraction>,
 }
 
 /// Part of a leg that all NPUs at its two vertices share: in a Clos network, the part from one switch of the lowest level to
 /// another.
 #[derive(Clone, Copy, Debug)]
-struct SharedPart {
+struct SharedRouteLegPart {
     dimension: usize,
     /// Vertices at which the part begins and ends.
     ends: (u32, u32),
-    /// Range of entries in [`BundledRoutes::links`].
+    /// Range of entries in [`BundledRouteFinder::links`].
     links: (u32, u32),
     latency: Span,
 }
 
 /// Properties of the links of a dimension.
 #[derive(Clone, Debug)]
-struct BundledDimension {
+struct BundledDimensionLinks {
     /// True if messages are sprayed over bundles whose links have the same rate and latency.
     has_bundles: bool,
     /// For each NPU, the only link that leaves the NPU along the dimension, if there is a single one.
@@ -45,7 +45,7 @@ struct BundledDimension {
     only_incoming: Vec<Option<u32>>,
 }
 
-impl BundledRoutes {
+impl BundledRouteFinder {
     /// Finds the bundles of `graph`.
     pub fn new(graph: &LinkGraph) -> Self {
         let mut sizes = vec![0; graph.links.len()];
@@ -55,7 +55,7 @@ impl BundledRoutes {
         let dimensions = 0..graph.labels.len();
         Self {
             dimensions: dimensions
-                .map(|d| BundledDimension::new(graph, d))
+                .map(|d| BundledDimensionLinks::new(graph, d))
                 .collect(),
             sizes,
             shared: HashTable::new(),
@@ -111,10 +111,10 @@ impl BundledRoutes {
         graph: &LinkGraph,
         ends: (u32, u32),
         leg: RouteLeg,
-    ) -> SharedPart {
+    ) -> SharedRouteLegPart {
         let dimension = leg.dimension;
         let hash = hash_part(dimension, ends);
-        let is_part = |part: &SharedPart| (part.dimension, part.ends) == (dimension, ends);
+        let is_part = |part: &SharedRouteLegPart| (part.dimension, part.ends) == (dimension, ends);
         if let Some(part) = self.shared.find(hash, is_part) {
             return *part;
         }
@@ -127,13 +127,13 @@ impl BundledRoutes {
         }
         let first = self.links.len() as u32;
         self.links.extend(route.links);
-        let part = SharedPart {
+        let part = SharedRouteLegPart {
             dimension,
             ends,
             links: (first, self.links.len() as u32),
             latency: route.latency,
         };
-        let rehash = |part: &SharedPart| hash_part(part.dimension, part.ends);
+        let rehash = |part: &SharedRouteLegPart| hash_part(part.dimension, part.ends);
         self.shared.insert_unique(hash, part, rehash);
         part
     }
@@ -144,7 +144,7 @@ fn hash_part(dimension: usize, (start, end): (u32, u32)) -> u64 {
     split_mix(&mut word) ^ dimension as u64
 }
 
-impl BundledDimension {
+impl BundledDimensionLinks {
     fn new(graph: &LinkGraph, d: usize) -> Self {
         let links = || {
             (0..)

@@ -19,7 +19,7 @@ pub struct LinkChange {
 
 /// Error about a change that applies to no link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkChangeFault {
+pub struct UnmatchedLinkChange {
     /// Index of the change in the list of changes.
     pub change: usize,
 }
@@ -30,7 +30,7 @@ impl LinkGraph {
     /// # Errors
     ///
     /// Fails if a change applies to no link. The error names the first change that applies to no link.
-    pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, LinkChangeFault> {
+    pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, UnmatchedLinkChange> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;
             for link in &mut self.links {
@@ -47,7 +47,7 @@ impl LinkGraph {
                 }
             }
             if !any {
-                return Err(LinkChangeFault { change: number });
+                return Err(UnmatchedLinkChange { change: number });
             }
         }
         Ok(self)

@@ -2,8 +2,8 @@
 
 use super::legs::RouteLeg;
 use super::{
-    Bandwidth, DirectedLink, InverseRate, LinkFraction, LinkGraph, LinkRoute, NetworkPath, Npu,
-    RoutePolicy, Span, SwitchingMode,
+    Bandwidth, DirectedLink, InverseRate, LinkGraph, LinkMessageFraction, LinkRoute, Npu,
+    PathLatencyAndRates, RoutePolicy, Span, SwitchingMode,
 };
 use chakram_base::random::split_mix;
 
@@ -157,9 +157,14 @@ impl LinkGraph {
     /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU.
     /// With store-and-forward devices, each link in turn serializes the message; a link of length n serializes it n
     /// times.
-    pub fn find_path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
+    pub fn find_path(
+        &self,
+        a: Npu,
+        b: Npu,
+        switching: SwitchingMode,
+    ) -> Option<PathLatencyAndRates> {
         let route = self.route_between(a, b);
-        let rate = |&(link, part): &LinkFraction| {
+        let rate = |&(link, part): &LinkMessageFraction| {
             let whole = self.links[link as usize].bandwidth;
             if part < 1.0 {
                 Bandwidth::new(whole.bytes_per_second() / part).unwrap_or(whole)
@@ -184,7 +189,7 @@ impl LinkGraph {
                 others = others.add_links(length - out, bandwidth);
             }
         }
-        Some(NetworkPath {
+        Some(PathLatencyAndRates {
             latency: route.latency,
             bandwidth,
             switching,

@@ -174,7 +174,7 @@ fn changes_touch_the_links_that_they_name() {
     let all = ring().with_changes(&[change(&[2], false)]).unwrap();
     assert_eq!(slow(all), [(1, 2), (2, 1), (2, 3), (3, 2)]);
     let none = ring().with_changes(&[change(&[0], false), change(&[0, 3], true)]);
-    assert_eq!(none, Err(LinkChangeFault { change: 1 }));
+    assert_eq!(none, Err(UnmatchedLinkChange { change: 1 }));
 }
 
 /// Creates a dimension with a switch.
@@ -284,7 +284,7 @@ fn one_fabric_joins_all_rails() {
             let [over, alone] = [0, 1].map(|i| {
                 let graph: &LinkGraph = &both[i];
                 let route = graph.route_between(Npu(a), Npu(b));
-                let ends = |(link, part): &LinkFraction| {
+                let ends = |(link, part): &LinkMessageFraction| {
                     let of = graph.all_links()[*link as usize];
                     let end = |vertex| graph.vertex_name(vertex);
                     (end(of.from), end(of.to), *part)

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 /// Strings of one kind and their ids.
 #[derive(Debug, Default)]
-pub struct TextNumbers {
+pub struct InternedStringIds {
     known: BTreeMap<String, u64>,
     /// Strings that no packet has defined yet.
     pub fresh: Vec<InternedText>,
 }
 
-impl TextNumbers {
+impl InternedStringIds {
     /// Returns the id of `text`; a new string gets the next free id.
     pub fn id_of_text(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {

@@ -5,7 +5,7 @@ use super::{LlmReport, RequestTimeSummary};
 use crate::statistics::LevelSummary;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
-use chakram_report::draw::lines::{self, LineSeries};
+use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_report_number, render_section, render_table,
 };
@@ -260,9 +260,9 @@ fn draw_percentile_bars(name: &str, times: &RequestTimeSummary) -> String {
     render_figure(&chart, &[], name)
 }
 
-fn level_series(label: &str, of: &LevelSummary) -> LineSeries {
+fn level_series(label: &str, of: &LevelSummary) -> StepChartLine {
     let means = (0_u64..).zip(&of.means);
-    LineSeries {
+    StepChartLine {
         label: label.to_owned(),
         points: means
             .map(|(i, mean)| (i * of.interval_ps.0, (mean * 1000.0).round() as u64))
@@ -314,7 +314,7 @@ fn render_counts_over_time(report: &LlmReport) -> String {
         };
         (i * counts.interval_ps.0, per_second.round() as u64)
     });
-    let series = [LineSeries {
+    let series = [StepChartLine {
         label: "tokens/s".to_owned(),
         points: points.collect(),
     }];

@@ -1,7 +1,7 @@
 //! The null model of serving: a formula with five constants for the time per token. The formula
 //! ignores queues, steps and kernels.
 
-use super::super::{LlmReport, TokenWeightCounts};
+use super::super::{LlmReport, WeightsPerStepAndToken};
 use chakram_hardware::machine::Machine;
 
 /// Ratio of the time of reads to the time that they take at the memory's full bandwidth: for
@@ -26,7 +26,7 @@ pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Optio
     let all_ranks = report.running.mean / f64::from(report.replicas);
     let batch = all_ranks / ranks;
     let [prompt, output] = [all.prompt_tokens, all.output_tokens].map(|sum| sum as f64 / completed);
-    let work = TokenWeightCounts::new(model, place, all_ranks).ok()?;
+    let work = WeightsPerStepAndToken::new(model, place, all_ranks).ok()?;
     let class = machine.classes().first()?;
     let memory = class.memory_bandwidth()?.bytes_per_second();
     let peak = work.peak_flops(class)?;

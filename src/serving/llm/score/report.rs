@@ -1,7 +1,7 @@
 //! Formats the scores of serving predictions as text and CSV.
 
-use super::{MetricScores, ServingScores};
-use chakram_base::prediction_scores::ScoreSummary;
+use super::{MetricScores, ScoredServingTable};
+use chakram_base::prediction_scores::PredictionErrorSummary;
 use chakram_base::units::{Span, format_percent, format_signed_percent, format_thousands};
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -17,7 +17,11 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are
 const CLIENT_LEGEND: &str = "with client: plus the time of the client and of the server's front end, which is the median, over \
                              rows of other folds, of what the engine leaves of the time to first token";
 
-fn format_score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
+fn format_score_cells(
+    name: &str,
+    scores: &PredictionErrorSummary,
+    covered: Option<f64>,
+) -> [String; 8] {
     [
         name.to_owned(),
         format_thousands(scores.runs as u64),
@@ -31,7 +35,7 @@ fn format_score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -
 }
 
 /// Renders the scores.
-pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
+pub fn render_scores(scores: &ScoredServingTable, style: TextStyle) -> String {
     let table = TextTable::new([
         left_aligned_column("PREDICTED AGAINST MEASURED", 32),
         right_aligned_column("rows", 6),
@@ -112,7 +116,7 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
 }
 
 /// Formats one CSV row for each pair of a table row and a metric.
-pub fn format_metric_csv_rows(scores: &ServingScores) -> String {
+pub fn format_metric_csv_rows(scores: &ScoredServingTable) -> String {
     let mut text =
         "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"
             .to_owned();

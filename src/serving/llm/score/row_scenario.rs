@@ -1,7 +1,7 @@
 //! Makes a scenario from each row of a table of measured runs. Names in braces in the scenario's
 //! text are replaced by values.
 
-use super::{METRICS, MeasuredServingRow, ServingMetric, UnpredictableServingRow};
+use super::{METRICS, MeasuredServingRow, ServingTimeStatistic, UnpredictableServingRow};
 use crate::error::ServeError;
 use chakram_base::config::{
     ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest, quote_for_message,
@@ -24,7 +24,7 @@ const ROOT: &[&str] = &[
 ];
 
 /// Values as text, by name.
-type ValueTexts = BTreeMap<String, String>;
+type TextValuesByName = BTreeMap<String, String>;
 
 /// A file that defines how rows become scenarios.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ pub(super) struct RowScenarioTemplate {
     client_groups: Vec<String>,
     scenario: String,
     /// Metrics, each with its column's name and the seconds per unit of the column.
-    measured: Vec<(ServingMetric, String, f64)>,
+    measured: Vec<(ServingTimeStatistic, String, f64)>,
     only: Vec<(String, Vec<String>)>,
-    names: BTreeMap<String, ValueTexts>,
+    names: BTreeMap<String, TextValuesByName>,
     /// Lists of columns, and the names that each value of the columns defines. A list with several
     /// columns uses their values joined by spaces.
-    when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
+    when: Vec<(Vec<String>, BTreeMap<String, TextValuesByName>)>,
 }
 
 fn parse_text_list(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
@@ -53,7 +53,7 @@ fn parse_text_list(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     each.collect()
 }
 
-fn parse_text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
+fn parse_text_table(field: &ConfigField<'_>) -> Result<TextValuesByName, ServeError> {
     let table = field.read_table(None)?;
     let entries = table.fields().map(|(key, value)| {
         Ok((
@@ -164,7 +164,7 @@ impl RowScenarioTemplate {
     }
 
     /// Returns the metrics in the order of the file.
-    pub fn list_metrics(&self) -> Vec<ServingMetric> {
+    pub fn list_metrics(&self) -> Vec<ServingTimeStatistic> {
         self.measured.iter().map(|(metric, ..)| *metric).collect()
     }
 

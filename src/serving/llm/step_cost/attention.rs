@@ -1,12 +1,12 @@
 //! Computes the seconds of a block's attention: for prompts in chunks, for answers token by token, with latent
 //! vectors, and for linear attention.
 
-use super::super::model_sizes::BlockAttentionSizes;
-use super::StepCost;
+use super::super::model_sizes::ModelBlockAttentionSizes;
+use super::StepTimeCalculator;
 use chakram_base::dtype::Dtype;
-use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_base::units::Span;
-use chakram_hardware::compute::KernelProfile;
+use chakram_hardware::compute::KernelTraceFacts;
 use chakram_workloads::model::{DELTA_CHUNK, DeltaAttention};
 
 /// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a
@@ -21,14 +21,14 @@ pub(super) const LATENT_START: Span = Span::from_us(12);
 pub(super) const LATENT_MEMORY: f64 = 0.85;
 pub(super) const LATENT_PEAK: f64 = 0.6;
 
-impl StepCost {
+impl StepTimeCalculator {
     /// Returns the seconds of linear attention in a block, for requests with one token each. Each
     /// request reads and writes its states.
     pub(super) fn delta_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
         let [keys, values] = of.heads_per_npu(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
         let bytes = requests * (2 * of.state_bytes_per_npu(self.npus) + 2 * vectors);
-        self.memory_bound_seconds(MemoryBoundKernel::ElementWise, bytes)
+        self.memory_bound_seconds(MemoryBoundKernelClass::ElementWise, bytes)
     }
 
     /// Returns the seconds of linear attention in a block for prompts. The time is the larger of
@@ -44,11 +44,11 @@ impl StepCost {
         // States in BF16 are stored once per chunk.
         let vectors = 2 * keys * k + values * (2 * k + 4 * v);
         let states = values * k * v / DELTA_CHUNK;
-        self.kernel_seconds(KernelProfile {
+        self.kernel_seconds(KernelTraceFacts {
             flops: 2 * tokens * values * (inside + with_states),
             bytes: 2 * 2 * tokens * (vectors + states),
             dtype: Some(Dtype::Bf16),
-            ..KernelProfile::default()
+            ..KernelTraceFacts::default()
         })
     }
 
@@ -56,7 +56,7 @@ impl StepCost {
     /// `queries` tokens in this step, and `keys` tokens at the end of the step.
     pub(super) fn attention_seconds(
         &self,
-        of: &BlockAttentionSizes,
+        of: &ModelBlockAttentionSizes,
         batch: u64,
         queries: u64,
         keys: u64,
@@ -92,7 +92,7 @@ impl StepCost {
         if let Some(window) = of.window {
             pairs = pairs.min(queries * window);
         }
-        self.kernel_seconds(KernelProfile {
+        self.kernel_seconds(KernelTraceFacts {
             flops: 4 * batch * heads * width * pairs,
             bytes: 2 * batch * width * (2 * heads * queries + 2 * kv_heads * keys),
             dtype: Some(Dtype::Bf16),
@@ -106,7 +106,7 @@ impl StepCost {
                 causal: true,
                 backward: false,
             }),
-            ..KernelProfile::default()
+            ..KernelTraceFacts::default()
         })
     }
 
@@ -136,7 +136,7 @@ impl StepCost {
     /// curve at all.
     pub(super) fn unmeasured_decode_seconds(
         &self,
-        of: &BlockAttentionSizes,
+        of: &ModelBlockAttentionSizes,
         batch: u64,
         queries: u64,
         keys: u64,
@@ -151,7 +151,11 @@ impl StepCost {
         Some((curve.start + bytes / (DECODE_MEMORY * memory)) * self.class.slowdown)
     }
 
-    pub(super) fn prefill_seconds(&self, of: &BlockAttentionSizes, chunks: &[(u32, u32)]) -> f64 {
+    pub(super) fn prefill_seconds(
+        &self,
+        of: &ModelBlockAttentionSizes,
+        chunks: &[(u32, u32)],
+    ) -> f64 {
         // A single attention kernel handles all chunks, so count the start only once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]

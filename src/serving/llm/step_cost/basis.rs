@@ -3,12 +3,14 @@
 use super::super::model_sizes::EqualModelBlocks;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
 use super::products::WEIGHT_ONLY_PEAK;
-use super::{GRAPH_GAP, HOST_REQUEST, HOST_STEP, StepCost, StepFormats, name_of};
+use super::{
+    GRAPH_GAP, HOST_REQUEST, HOST_STEP, ServedModelNumberFormats, StepTimeCalculator, name_of,
+};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{format_percent, format_thousands};
 use chakram_workloads::model::DELTA_CHUNK;
 
-impl StepCost {
+impl StepTimeCalculator {
     /// Describes the source of the times for products with weights in the format `weights`.
     fn describe_products(&self, weights: Dtype) -> Vec<String> {
         let computes_in = self.compute_format(weights);
@@ -40,7 +42,7 @@ impl StepCost {
     pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let mut all = Vec::new();
-        let StepFormats {
+        let ServedModelNumberFormats {
             weights, experts, ..
         } = self.formats;
         let mut formats = vec![weights];

@@ -2,8 +2,8 @@
 
 use super::super::model_sizes::{EqualModelBlocks, TokenMixing};
 use super::super::rules::GraphCaptureRule;
-use super::super::step_load::StepLoad;
-use super::StepCost;
+use super::super::step_load::StepTimeInputs;
+use super::StepTimeCalculator;
 use chakram_base::units::Span;
 
 /// Time of the host to launch a kernel outside a graph. Eager all-reduces of vLLM take 20 us from
@@ -20,11 +20,11 @@ const LAUNCHES_BETWEEN_GRAPHS: u64 = 2;
 /// keys and values, states, and outputs.
 const DELTA_KERNELS: u64 = 8;
 
-impl StepCost {
+impl StepTimeCalculator {
     /// Returns the number of kernels and graphs that the host launches one by one in a step; 0 if
     /// the step is a captured graph. The number depends only on whether the step has prompts, and on
     /// [`Self::fits_graphs`].
-    pub(super) fn launches_of_step(&self, load: &StepLoad) -> u64 {
+    pub(super) fn launches_of_step(&self, load: &StepTimeInputs) -> u64 {
         let has_prompts = !load.chunks.is_empty();
         let is_small = self.fits_graphs(load);
         let is_in_pieces = match self.graphs {
@@ -54,7 +54,7 @@ impl StepCost {
     }
 
     /// Returns true if no captured graph is too small for the tokens of a step.
-    pub(super) fn fits_graphs(&self, load: &StepLoad) -> bool {
+    pub(super) fn fits_graphs(&self, load: &StepTimeInputs) -> bool {
         load.wave_tokens <= self.graph_tokens
     }
 

@@ -1,31 +1,31 @@
 //! Kernels of a block that only move bytes, such as norms, and the time that these kernels take.
 
-use super::super::model_sizes::{BlockAttentionSizes, EqualModelBlocks, TokenMixing};
+use super::super::model_sizes::{EqualModelBlocks, ModelBlockAttentionSizes, TokenMixing};
 use super::super::rules::AllReduceKernels;
-use super::StepCost;
+use super::StepTimeCalculator;
 use chakram_base::dtype::Dtype;
-use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
-use chakram_hardware::compute::KernelProfile;
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
+use chakram_hardware::compute::KernelTraceFacts;
 
 /// A kernel of a block that only moves bytes, with the number of elements that it reads and writes
 /// per token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryBoundWork {
-    pub(super) kernel: MemoryBoundKernel,
+    pub(super) kernel: MemoryBoundKernelClass,
     pub(super) elements: u64,
 }
 
 /// Largest number of experts for which a single kernel sorts tokens by expert.
 const MOST_EXPERTS_OF_ONE_KERNEL: u64 = 64;
 
-impl StepCost {
+impl StepTimeCalculator {
     /// Returns the seconds of a kernel that moves bytes, without the gap after it.
-    pub(super) fn memory_bound_seconds(&self, kernel: MemoryBoundKernel, bytes: u64) -> f64 {
-        let profile = KernelProfile {
+    pub(super) fn memory_bound_seconds(&self, kernel: MemoryBoundKernelClass, bytes: u64) -> f64 {
+        let profile = KernelTraceFacts {
             bytes,
             dtype: Some(Dtype::Bf16),
             shape: Some(KernelShape::Moving(kernel)),
-            ..KernelProfile::default()
+            ..KernelTraceFacts::default()
         };
         let gap = self
             .class
@@ -43,7 +43,7 @@ impl StepCost {
         let sizes = &self.sizes;
         let parts = u64::from(self.npus);
         let mut work = vec![MemoryBoundWork {
-            kernel: MemoryBoundKernel::ElementWise,
+            kernel: MemoryBoundKernelClass::ElementWise,
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
         if !self.fuses_norms() {
@@ -51,7 +51,7 @@ impl StepCost {
             // reads and two writes.
             work.extend(
                 [MemoryBoundWork {
-                    kernel: MemoryBoundKernel::Normalization,
+                    kernel: MemoryBoundKernelClass::Normalization,
                     elements: 4 * sizes.hidden,
                 }; 2],
             );
@@ -62,11 +62,11 @@ impl StepCost {
                 let [_, values] = delta.heads_per_npu(self.npus);
                 // This work is the convolution, and the norm and gate of the results.
                 work.push(MemoryBoundWork {
-                    kernel: MemoryBoundKernel::ElementWise,
+                    kernel: MemoryBoundKernelClass::ElementWise,
                     elements: 2 * delta.convolved_columns(self.npus),
                 });
                 work.push(MemoryBoundWork {
-                    kernel: MemoryBoundKernel::Normalization,
+                    kernel: MemoryBoundKernelClass::Normalization,
                     elements: 3 * values * delta.value_width,
                 });
             }
@@ -76,7 +76,7 @@ impl StepCost {
             // `moe_align_block_size`: one kernel for up to 64 experts, else two), and a later kernel
             // adds up the experts' results.
             work.push(MemoryBoundWork {
-                kernel: MemoryBoundKernel::Softmax,
+                kernel: MemoryBoundKernelClass::Softmax,
                 elements: 3 * experts,
             });
             let sorting = if experts <= MOST_EXPERTS_OF_ONE_KERNEL {
@@ -85,11 +85,11 @@ impl StepCost {
                 2
             };
             work.extend((0..sorting).map(|_| MemoryBoundWork {
-                kernel: MemoryBoundKernel::ElementWise,
+                kernel: MemoryBoundKernelClass::ElementWise,
                 elements: 4 * chosen,
             }));
             work.push(MemoryBoundWork {
-                kernel: MemoryBoundKernel::ElementWise,
+                kernel: MemoryBoundKernelClass::ElementWise,
                 elements: (chosen + 1) * sizes.hidden,
             });
         }
@@ -117,7 +117,7 @@ impl StepCost {
                 _ => 1,
             };
             work.push(MemoryBoundWork {
-                kernel: MemoryBoundKernel::ElementWise,
+                kernel: MemoryBoundKernelClass::ElementWise,
                 elements: (3 * rows * inputs).div_ceil(2),
             });
         }
@@ -133,7 +133,7 @@ impl StepCost {
     /// Adds the kernels that move bytes before and after a block's attention.
     pub(super) fn add_attention_work(
         &self,
-        attention: &BlockAttentionSizes,
+        attention: &ModelBlockAttentionSizes,
         work: &mut Vec<MemoryBoundWork>,
     ) {
         let heads = attention.heads / u64::from(self.npus);
@@ -142,22 +142,22 @@ impl StepCost {
             None => (heads + attention.kv_heads_per_npu(self.npus)) * attention.width,
         };
         work.push(MemoryBoundWork {
-            kernel: MemoryBoundKernel::ElementWise,
+            kernel: MemoryBoundKernelClass::ElementWise,
             elements: 2 * turned,
         });
         work.push(MemoryBoundWork {
-            kernel: MemoryBoundKernel::Copy,
+            kernel: MemoryBoundKernelClass::Copy,
             elements: 2 * attention.kept_elements(self.npus),
         });
         if attention.qk_norm {
             work.push(MemoryBoundWork {
-                kernel: MemoryBoundKernel::Normalization,
+                kernel: MemoryBoundKernelClass::Normalization,
                 elements: 2 * turned,
             });
         }
         if attention.is_gated {
             work.push(MemoryBoundWork {
-                kernel: MemoryBoundKernel::ElementWise,
+                kernel: MemoryBoundKernelClass::ElementWise,
                 elements: 3 * heads * attention.width,
             });
         }

@@ -1,17 +1,17 @@
 //! Computes the seconds of matrix products with weights, for given weight formats and numbers of experts that
 //! receive tokens.
 
-use super::super::model_sizes::{BlockMatrixProduct, EqualModelBlocks};
-use super::StepCost;
+use super::super::model_sizes::{EqualModelBlocks, ModelBlockMatrixProduct};
+use super::StepTimeCalculator;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_hardware::compute::KernelProfile;
+use chakram_hardware::compute::KernelTraceFacts;
 
 /// Fraction of the peak rate that matrix products reach if their four-bit weights must be converted
 /// first; the value is an assumption.
 pub(super) const WEIGHT_ONLY_PEAK: f64 = 0.7;
 
-impl StepCost {
+impl StepTimeCalculator {
     /// Returns the format in which products with weights in `weights` are computed. The format is the weights' own
     /// format, except that products with four-bit weights use BF16 on NPUs that do not compute in four bits.
     pub(super) fn compute_format(&self, weights: Dtype) -> Dtype {
@@ -58,7 +58,7 @@ impl StepCost {
     pub(super) fn expert_product_sizes(
         &self,
         kind: &EqualModelBlocks,
-        product: &BlockMatrixProduct,
+        product: &ModelBlockMatrixProduct,
         [experts, chosen]: [u64; 2],
         [tokens, padded]: [u64; 2],
     ) -> [u64; 4] {
@@ -94,14 +94,14 @@ pub(in super::super) fn expected_active_experts(experts: u64, chosen: u64, token
 pub(super) fn gemm_kernel_profile(
     [batch, m, n, k]: [u64; 4],
     format: Dtype,
-) -> KernelProfile<'static> {
+) -> KernelTraceFacts<'static> {
     let bytes =
         format.element_bytes() * (batch * (m * k + n * k)) as f64 + 2.0 * (batch * m * n) as f64;
-    KernelProfile {
+    KernelTraceFacts {
         flops: 2 * batch * m * n * k,
         bytes: bytes as u64,
         dtype: Some(format),
         shape: Some(KernelShape::Gemm { batch, m, n, k }),
-        ..KernelProfile::default()
+        ..KernelTraceFacts::default()
     }
 }

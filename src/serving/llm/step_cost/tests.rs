@@ -3,7 +3,7 @@
 use super::*;
 use chakram_workloads::model::ModelSource;
 
-fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepCostPart]) -> StepCost {
+fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> StepTimeCalculator {
     let definition = ModelSource::find_source(model)
         .unwrap()
         .parse_definition(None)
@@ -11,13 +11,13 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepCostPart]) -> Ste
     let sizes = LlmModelSizes::from_definition(&definition).unwrap();
     let machine = Machine::load_by_name(machine).unwrap();
     let [weights, experts, kv] = [Dtype::Bf16; 3];
-    let formats = StepFormats {
+    let formats = ServedModelNumberFormats {
         weights,
         experts,
         kv,
         has_block_scales: false,
     };
-    let shape = EngineShape {
+    let shape = EngineParallelism {
         npus,
         ranks: 1,
         has_whole_experts: false,
@@ -25,11 +25,11 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepCostPart]) -> Ste
         graphs: GraphCaptureRule::Pieces,
         graph_tokens: 512,
     };
-    StepCost::new(sizes, &machine, shape, formats, left_out).unwrap()
+    StepTimeCalculator::new(sizes, &machine, shape, formats, left_out).unwrap()
 }
 
-fn decode(requests: u64, context: u64) -> StepLoad {
-    StepLoad {
+fn decode(requests: u64, context: u64) -> StepTimeInputs {
+    StepTimeInputs {
         tokens: requests,
         requests,
         sampled: requests,
@@ -43,8 +43,8 @@ fn decode(requests: u64, context: u64) -> StepLoad {
     }
 }
 
-fn total(cost: &StepCost, load: &StepLoad) -> f64 {
-    let parts = cost.step_time_by_part(load, &mut StepCostCache::default());
+fn total(cost: &StepTimeCalculator, load: &StepTimeInputs) -> f64 {
+    let parts = cost.step_time_by_part(load, &mut StepPartTimeCache::default());
     parts.iter().map(|span| span.as_seconds()).sum()
 }
 
@@ -84,8 +84,9 @@ fn states_are_read_and_written_whatever_the_context() {
         "{seconds} and {bound}"
     );
     let part = |context| {
-        let parts = cost.step_time_by_part(&decode(128, context), &mut StepCostCache::default());
-        parts[StepCostPart::Decode as usize].as_seconds()
+        let parts =
+            cost.step_time_by_part(&decode(128, context), &mut StepPartTimeCache::default());
+        parts[StepTimePart::Decode as usize].as_seconds()
     };
     let full = *cost.sizes.kinds[1].attention_sizes().unwrap();
     let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
@@ -101,7 +102,7 @@ fn states_are_read_and_written_whatever_the_context() {
 
 #[test]
 fn parts_that_are_left_out_take_no_time() {
-    let load = StepLoad {
+    let load = StepTimeInputs {
         chunks: vec![(512, 0), (100, 2000)],
         tokens: 612 + 8,
         wave_tokens: 612 + 8,
@@ -110,15 +111,15 @@ fn parts_that_are_left_out_take_no_time() {
         ..decode(8, 700)
     };
     let all = cost("llama3-70b", "dgx-h100", 4, &[])
-        .step_time_by_part(&load, &mut StepCostCache::default());
-    for (part, name) in StepCostPart::NAMES {
+        .step_time_by_part(&load, &mut StepPartTimeCache::default());
+    for (part, name) in StepTimePart::NAMES {
         // Kernels of 620 tokens on four NPUs take longer than their launches.
-        let is_zero = matches!(part, StepCostPart::Padding | StepCostPart::Launches);
+        let is_zero = matches!(part, StepTimePart::Padding | StepTimePart::Launches);
         assert_eq!(all[*part as usize] == Span::ZERO, is_zero, "{name}");
         let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
-        let parts = without.step_time_by_part(&load, &mut StepCostCache::default());
+        let parts = without.step_time_by_part(&load, &mut StepPartTimeCache::default());
         assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
-        for (other, _) in StepCostPart::NAMES
+        for (other, _) in StepTimePart::NAMES
             .iter()
             .filter(|(other, _)| other != part)
         {
@@ -158,7 +159,8 @@ fn whole_experts_are_fewer_and_wider() {
         .iter()
         .find(|product| product.experts.is_some())
         .unwrap();
-    let sizes = |cost: &StepCost| cost.expert_product_sizes(&kind, &up, [128, 8], [4096, 4096]);
+    let sizes =
+        |cost: &StepTimeCalculator| cost.expert_product_sizes(&kind, &up, [128, 8], [4096, 4096]);
     assert_eq!(sizes(&cost), [128, 256, 2 * 1536 / 8, 4096]);
     cost.has_whole_experts = true;
     assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
@@ -174,13 +176,13 @@ fn norms_are_part_of_fused_all_reduces() {
     let machine = Machine::load_by_name("dgx-h100").unwrap();
     let [weights, experts, kv] = [Dtype::Bf16; 3];
     let cost = |npus, all_reduce| {
-        let formats = StepFormats {
+        let formats = ServedModelNumberFormats {
             weights,
             experts,
             kv,
             has_block_scales: false,
         };
-        let shape = EngineShape {
+        let shape = EngineParallelism {
             npus,
             ranks: 1,
             has_whole_experts: false,
@@ -189,12 +191,13 @@ fn norms_are_part_of_fused_all_reduces() {
             graph_tokens: 512,
         };
         let sizes = LlmModelSizes::from_definition(&definition).unwrap();
-        StepCost::new(sizes, &machine, shape, formats, &[]).unwrap()
+        StepTimeCalculator::new(sizes, &machine, shape, formats, &[]).unwrap()
     };
     let [own, fused] =
         [AllReduceKernels::Vllm, AllReduceKernels::TensorrtLlm].map(|kernels| cost(4, kernels));
     assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
-    let kernels = |cost: &StepCost| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
+    let kernels =
+        |cost: &StepTimeCalculator| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
     assert_eq!(kernels(&own) - kernels(&fused), 2);
     // A single NPU needs no all-reduce, so its norms are separate kernels.
     let alone = cost(1, AllReduceKernels::TensorrtLlm);
@@ -222,22 +225,22 @@ fn launches_outside_graphs_bound_a_step() {
         (cost.graphs, cost.graph_tokens) = (graphs, graph_tokens);
         cost
     };
-    let prompt = |tokens: u32| StepLoad {
+    let prompt = |tokens: u32| StepTimeInputs {
         chunks: vec![(tokens, 0)],
         tokens: tokens.into(),
         wave_tokens: tokens.into(),
         all_tokens: tokens.into(),
         requests: 1,
         sampled: 1,
-        ..StepLoad::default()
+        ..StepTimeInputs::default()
     };
-    let launches = |cost: &StepCost, load: &StepLoad| {
-        let parts = cost.step_time_by_part(load, &mut StepCostCache::default());
-        let on_device: Span = parts[..StepCostPart::Launches as usize]
+    let launches = |cost: &StepTimeCalculator, load: &StepTimeInputs| {
+        let parts = cost.step_time_by_part(load, &mut StepPartTimeCache::default());
+        let on_device: Span = parts[..StepTimePart::Launches as usize]
             .iter()
             .copied()
             .sum();
-        (parts[StepCostPart::Launches as usize], on_device)
+        (parts[StepTimePart::Launches as usize], on_device)
     };
     let pieces = of_rule(GraphCaptureRule::Pieces, 512);
     let kernels = 4 + 1 + 1 + 2 + 10;
@@ -265,7 +268,7 @@ fn launches_outside_graphs_bound_a_step() {
 #[test]
 fn scales_per_block_need_kernels_that_quantize() {
     let mut cost = cost("qwen3-30b-a3b", "dgx-h100", 2, &[]);
-    let kernels = |cost: &StepCost| -> Vec<u64> {
+    let kernels = |cost: &StepTimeCalculator| -> Vec<u64> {
         let work = cost.memory_bound_work_of_block(&cost.sizes.kinds[0]);
         work.iter().map(|work| work.elements).collect()
     };

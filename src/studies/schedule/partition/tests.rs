@@ -4,7 +4,8 @@
 use super::CutDirection::{Columns, Rows};
 use super::*;
 use crate::schedule::{
-    ChipAssignmentRule, ChipMachine, LanguageModel, PartitionRule, TaskCost, schedule_tasks,
+    ChipAssignmentRule, ChipMachine, DeapLanguageModel, PartitionRule, SubLayerTimeAndEnergy,
+    schedule_tasks,
 };
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use proptest::prelude::*;
@@ -24,7 +25,7 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
 
 /// Computes the row block and column block of a part, level by level. Returns each block with the
 /// number of such blocks.
-fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
+fn blocks(cut: &MatrixProductCuts, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
         let side = usize::from(*along == Columns);
@@ -43,7 +44,7 @@ fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
 }
 
 /// Counts the moved words with sets of cells: the cells that each part needs and does not have.
-fn by_cells(products: &[MatrixProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
+fn by_cells(products: &[MatrixProductSize], cuts: &[MatrixProductCuts], batches: u32) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
         for part in 0..1 << cuts[l].len() {
@@ -67,7 +68,7 @@ fn by_cells(products: &[MatrixProductSize], cuts: &[ProductCut], batches: u32) -
 }
 
 /// Returns all combinations of cuts for `products` products on `levels` levels.
-fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
+fn every_cut(products: usize, levels: usize) -> Vec<Vec<MatrixProductCuts>> {
     let bits = products * levels;
     let cut = |choice: u32, product: usize| {
         let level = |level: usize| match choice >> (product * levels + level) & 1 {
@@ -111,7 +112,7 @@ proptest! {
                 size(16 << rows, 16 << columns, words, all)
             })
             .collect();
-        let words = |cuts: &Vec<ProductCut>| words_moved(&products, cuts, batches);
+        let words = |cuts: &Vec<MatrixProductCuts>| words_moved(&products, cuts, batches);
         if levels * products.len() <= 8 {
             for cuts in every_cut(products.len(), levels) {
                 prop_assert_eq!(words(&cuts) as f64, by_cells(&products, &cuts, batches));
@@ -179,7 +180,7 @@ fn weights_are_held_against_data() {
 /// predicted number of words between chips and from memory.
 #[test]
 fn schedules_move_what_a_partition_says() {
-    let model = LanguageModel {
+    let model = DeapLanguageModel {
         embedding: 32,
         forward: 64,
         heads: 4,
@@ -212,7 +213,7 @@ fn schedules_move_what_a_partition_says() {
             PartitionRule::Rows,
             PartitionRule::Hierarchical,
         ] {
-            let model = LanguageModel {
+            let model = DeapLanguageModel {
                 tensor,
                 partition,
                 ..model
@@ -220,7 +221,7 @@ fn schedules_move_what_a_partition_says() {
             let graph = model.build_task_graph().unwrap();
             let places =
                 schedule_tasks(&graph, tensor as usize, ChipAssignmentRule::Steps).unwrap();
-            let costs = vec![TaskCost::default(); graph.tasks.len()];
+            let costs = vec![SubLayerTimeAndEnergy::default(); graph.tasks.len()];
             let totals = machine.simulate_steps(&graph, &places, &costs).unwrap();
             let moved = totals.steps.iter().map(|s| s.between_chips + s.memory);
             let moved: u64 = moved.sum();

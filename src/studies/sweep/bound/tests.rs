@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
-use crate::sweep::point::{SharedPartCaches, WorkSource};
+use crate::sweep::point::{MachineModelStackCaches, WorkSource};
 use crate::sweep::setting::Settings;
 use crate::sweep::study::Study;
 use chakram_base::config::ConfigLiteral;
@@ -13,10 +13,13 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
     [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
 
 /// Returns two bounds of a point: the quick bound, and the bound over all micro-batches.
-fn lower_bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
+fn lower_bounds(
+    study: &Study,
+    point: &Settings,
+) -> Result<[PointTimeAndMemoryBounds; 2], PointRefusal> {
     let resolved = ResolvedPoint::new(
         &study.merge_with_base_settings(point),
-        &SharedPartCaches::default(),
+        &MachineModelStackCaches::default(),
     )?;
     let WorkSource::Plan(pattern) = &resolved.work else {
         panic!("it is a plan")

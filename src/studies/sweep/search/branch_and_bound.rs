@@ -10,7 +10,7 @@
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
-use crate::sweep::bound::PointBound;
+use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::objective::PointMeasures;
 use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
@@ -31,7 +31,7 @@ fn to_ordered_bits(score: f64) -> u64 {
 }
 
 /// A point in the searched layer.
-struct QueuedPoint {
+struct SearchedLayerPoint {
     number: u64,
     point: Settings,
     key: String,
@@ -42,7 +42,7 @@ struct QueuedPoint {
 /// State of the best-first search.
 struct BestFirstSearch<'s> {
     study: &'s Study,
-    points: Vec<QueuedPoint>,
+    points: Vec<SearchedLayerPoint>,
     queue: BTreeSet<QueueEntry>,
     best: Option<f64>,
     /// Points that were replayed or rejected, in the order in which the search took them.
@@ -99,7 +99,7 @@ impl BestFirstSearch<'_> {
             .map(|(question, queued)| (queued.key.clone(), question, queued.point.clone()))
     }
 
-    fn insert(&mut self, index: usize, bound: PointBound) {
+    fn insert(&mut self, index: usize, bound: PointTimeAndMemoryBounds) {
         let queued = &self.points[index];
         let measures = PointMeasures {
             // Use at least 1 ps to avoid division by zero in objectives.
@@ -157,7 +157,7 @@ impl StudyExplorer<'_> {
                 continue;
             };
             let amounts = self.evaluator.measures_without_replay(&point, 0);
-            search.points.push(QueuedPoint {
+            search.points.push(SearchedLayerPoint {
                 number,
                 point,
                 key,

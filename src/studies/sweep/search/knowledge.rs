@@ -1,7 +1,7 @@
 //! Stores the known answers and bounds of points. All threads that compute answers and bounds share this store.
 
 use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgress};
-use crate::sweep::bound::PointBound;
+use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
 use crate::sweep::journal::JournalEntry;
 use crate::sweep::point::PointRefusal;
@@ -14,8 +14,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// Facts known about a point: its answer and its bounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointKnowledge {
-    pub quick: Option<PointBound>,
-    pub whole: Option<PointBound>,
+    pub quick: Option<PointTimeAndMemoryBounds>,
+    pub whole: Option<PointTimeAndMemoryBounds>,
     pub answer: Option<PointAnswer>,
 }
 
@@ -71,7 +71,7 @@ pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 pub(super) type OpenQuestion = (String, PointQuestion, Settings);
 
 /// State that all threads share, protected by a lock.
-struct SharedKnowledge<N> {
+struct SharedSearchState<N> {
     known: KnownPoints,
     /// Keys of points that a thread is evaluating.
     in_flight: BTreeSet<String>,
@@ -115,7 +115,7 @@ impl StudyExplorer<'_> {
         if self.options.is_closed {
             return Ok(());
         }
-        let shared = Mutex::new(SharedKnowledge {
+        let shared = Mutex::new(SharedSearchState {
             known: std::mem::take(&mut self.known),
             in_flight: BTreeSet::new(),
             next,
@@ -142,7 +142,7 @@ impl StudyExplorer<'_> {
     }
 
     /// Answers questions until none are left; each thread runs this function.
-    fn run_answer_worker<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
+    fn run_answer_worker<N>(&self, shared: &Mutex<SharedSearchState<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
     {

@@ -1,14 +1,14 @@
 //! The table of attributes that replays read: their names, contents, decoding and encoding.
 //!
-//! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to
+//! To add an attribute, add a field to [`ReplayedNodeAttributes`], a row to the table and a line to
 //! [`append_replayed_attributes`]. The code that builds a node's operation or view defines the attribute's meaning.
 
 use super::AttrView;
-use crate::format::encoder::MessageEncoder;
+use crate::format::encoder::ProtobufMessageBuilder;
 use crate::format::op::{GroupName, MemoryLocation, Op};
 use crate::format::origin::NodeOrigin;
 use crate::format::scan::NodeView;
-use crate::format::split_sizes::SplitSizes;
+use crate::format::split_sizes::AllToAllSplitText;
 use crate::format::tensors::{self, MemoryChanges, TensorClass};
 use crate::format::write::{AttributeValue, append_named_attribute};
 use crate::format::{Dtype, KernelShape, TraceError, TrainingPhase};
@@ -46,7 +46,7 @@ pub enum AttributeContent {
 
 /// A node's attributes that replays read. An absent attribute has its default value.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::format) struct NodeAttributes<'a> {
+pub(in crate::format) struct ReplayedNodeAttributes<'a> {
     pub host: bool,
     pub flops: u64,
     pub flops_unknown: bool,
@@ -74,7 +74,7 @@ pub(in crate::format) struct NodeAttributes<'a> {
     pub comm_root: Option<u64>,
     pub dimensions: Option<u32>,
     pub group: GroupName<'a>,
-    pub splits: SplitSizes<'a>,
+    pub splits: AllToAllSplitText<'a>,
     pub memory: MemoryChanges,
     pub origin: NodeOrigin,
 }
@@ -95,7 +95,7 @@ macro_rules! replay_attributes {
         #[inline(always)]
         pub(in crate::format) fn store<'a>(
             $attr: AttrView<'a>,
-            $attributes: &mut NodeAttributes<'a>,
+            $attributes: &mut ReplayedNodeAttributes<'a>,
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
@@ -198,7 +198,10 @@ pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
 }
 
 /// Appends to `put` the attributes of `node` that a replay reads.
-pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
+pub(in crate::format) fn append_replayed_attributes(
+    put: &mut ProtobufMessageBuilder,
+    node: &NodeView<'_>,
+) {
     let host = match node.op {
         Op::Host => true,
         Op::Message { host, .. } | Op::Collective { host, .. } => host,
@@ -284,7 +287,7 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
                 append_named_attribute(put, "remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
-                let text = NodeAttributes::in_switch_attribute_text(store);
+                let text = ReplayedNodeAttributes::in_switch_attribute_text(store);
                 append_named_attribute(put, "in_switch", AttributeValue::Text(text));
             }
         }
@@ -387,7 +390,11 @@ mod tests {
             value: Some(value),
             ..AttributeProto::default()
         };
-        scan::read_attribute(&message.encode_to_vec(), 0, &mut NodeAttributes::default())
+        scan::read_attribute(
+            &message.encode_to_vec(),
+            0,
+            &mut ReplayedNodeAttributes::default(),
+        )
     }
 
     #[test]

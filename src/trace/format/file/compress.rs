@@ -30,7 +30,7 @@ impl<W: Write> Write for GzipWriter<W> {
 }
 
 /// Writer that writes a file compressed or uncompressed.
-pub enum CompressedWriter<W: Write> {
+pub enum MaybeCompressedWriter<W: Write> {
     /// No compression.
     Plain(W),
     /// The gzip format.
@@ -39,7 +39,7 @@ pub enum CompressedWriter<W: Write> {
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
-impl<W: Write> CompressedWriter<W> {
+impl<W: Write> MaybeCompressedWriter<W> {
     /// Selects the compression by the ending of the file name, which is `zst`, `gz` or none.
     pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
         Ok(match ending {
@@ -63,7 +63,7 @@ impl<W: Write> CompressedWriter<W> {
     }
 }
 
-impl<W: Write> Write for CompressedWriter<W> {
+impl<W: Write> Write for MaybeCompressedWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(out) => out.write(bytes),

@@ -2,10 +2,10 @@
 
 use super::RankFile;
 use crate::format::TraceError;
-use crate::format::digest::FileDigest;
+use crate::format::digest::FileLengthAndHash;
 use chakram_base::setting::SettingKey;
 
-impl FileDigest {
+impl FileLengthAndHash {
     /// Fails if the contents of `file`, `bytes`, do not match this digest.
     pub fn check_contents(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;

@@ -4,7 +4,7 @@ use super::SchemaGeneration;
 use crate::format::proto::{Int64List, Node, attribute_proto::Value};
 use crate::format::schema_layout::{self, MessageLayout};
 use crate::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
-use crate::format::{TraceError, TraceLocation};
+use crate::format::{TraceError, TraceErrorLocation};
 use chakram_base::setting::SettingKey;
 use prost::Message;
 
@@ -193,11 +193,11 @@ fn to_signed_numbers(mut node: Node) -> Node {
     node
 }
 
-fn location_of_record(record: RawRecord<'_>) -> TraceLocation {
-    TraceLocation {
+fn location_of_record(record: RawRecord<'_>) -> TraceErrorLocation {
+    TraceErrorLocation {
         record: Some(record.number),
         offset: Some(record.offset),
-        ..TraceLocation::default()
+        ..TraceErrorLocation::default()
     }
 }
 

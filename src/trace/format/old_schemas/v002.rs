@@ -188,7 +188,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
 
 /// Collects an attribute's value while its fields are read.
 #[derive(Default)]
-struct PartialValue {
+struct AttributeValueCollector {
     number: Option<u64>,
     real: Option<f32>,
     bytes: Option<Vec<u8>>,
@@ -203,7 +203,7 @@ fn convert_attribute(
     fields: &OldValueFields,
 ) -> Result<AttributeProto, TraceError> {
     let mut attribute = AttributeProto::default();
-    let mut values = PartialValue::default();
+    let mut values = AttributeValueCollector::default();
     let mut kind = None;
     let mut cursor = WireCursor::new(message, offset);
     while !cursor.is_empty() {
@@ -231,7 +231,7 @@ fn convert_attribute(
     Ok(attribute)
 }
 
-impl PartialValue {
+impl AttributeValueCollector {
     fn apply_value(
         &mut self,
         list: bool,

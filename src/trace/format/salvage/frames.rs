@@ -1,9 +1,9 @@
 //! Finds the sound records of a damaged binary file.
 
 use super::{LostRange, SalvageReport, SalvagedRecord};
-use crate::format::schema_layout::{self, LayoutFit, MessageLayout};
+use crate::format::schema_layout::{self, LayoutDeviations, MessageLayout};
 use crate::format::wire::{MAX_RECORD, RawRecord, WireCursor};
-use crate::format::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
+use crate::format::{SchemaGeneration, TraceError, TraceErrorLocation, old_schemas};
 use chakram_base::setting::SettingKey;
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
@@ -132,7 +132,7 @@ fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> 
     match tie {
         None => Ok(best),
         Some(other) => Err(TraceError::invalid_at(
-            TraceLocation::default(),
+            TraceErrorLocation::default(),
             format!(
                 "the intact records of this file may be of generation {} or {other}",
                 best.generation
@@ -227,7 +227,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Checks a message against the layout of a node, and deducts the inspected bytes from the search's budget.
-    fn check_layout(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
+    fn check_layout(&mut self, message: &MessageRange) -> Result<LayoutDeviations, TraceError> {
         let bytes = &self.contents[message.clone()];
         let fit = schema_layout::check_message(bytes, message.start, self.generation.node_layout());
         let seen = match &fit {
@@ -241,7 +241,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the sound node that follows the length at `at`.
-    fn read_node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
+    fn read_node(&mut self, at: usize) -> Result<(MessageRange, LayoutDeviations), TraceError> {
         let message = self.read_frame(at)?;
         let fit = self.check_layout(&message)?;
         let certain = !fit.unknown && !fit.unusual && !message.is_empty();
@@ -337,7 +337,7 @@ impl<'a> RecordSearch<'a> {
     }
 }
 
-fn is_certain_node(fit: LayoutFit) -> bool {
+fn is_certain_node(fit: LayoutDeviations) -> bool {
     const ID: u64 = 1 << 1;
     !fit.unusual && fit.present & ID != 0 && fit.present != ID
 }

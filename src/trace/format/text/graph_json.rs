@@ -6,8 +6,8 @@
 //! their JSON values. Keys outside the nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
-use super::json::{JsonReader, JsonScalar};
-use super::message::{self, JsonNode, NODE_TYPES, put_length_delimited};
+use super::json::{JsonCursor, JsonScalar};
+use super::message::{self, JsonNodeBuilder, NODE_TYPES, put_length_delimited};
 use super::values::{ValueKind, parse_signed};
 use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -53,7 +53,7 @@ const KNOWN: [(&str, ValueKind); 10] = [
 
 /// Reads `text`, which must be a single object.
 pub(super) fn parse_graph(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
-    let mut json = JsonReader::new(text, (1, 1));
+    let mut json = JsonCursor::new(text, (1, 1));
     let mut nodes = RecordBuffer::default();
     let mut metadata = Vec::new();
     put_length_delimited(&mut metadata, 1, b"0.0.4");
@@ -64,7 +64,7 @@ pub(super) fn parse_graph(text: &[u8], records: &mut RecordBuffer) -> Result<(),
         }
         match key {
             "workload_graph" | "nodes" => {
-                let mut node = JsonNode::default();
+                let mut node = JsonNodeBuilder::default();
                 let mut record = Vec::new();
                 json.parse_array(|json| {
                     let place = json.line_and_column();
@@ -87,7 +87,7 @@ pub(super) fn parse_graph(text: &[u8], records: &mut RecordBuffer) -> Result<(),
     Ok(())
 }
 
-fn parse_node(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError> {
+fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(), TraceError> {
     node.clear();
     json.node = None;
     let mut start = json.clone();
@@ -132,7 +132,7 @@ fn parse_node(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), Trac
     Ok(())
 }
 
-fn parse_node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
+fn parse_node_type(json: &mut JsonCursor<'_>) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let found = match json.parse_scalar()? {
         JsonScalar::Text(name) => {
@@ -152,7 +152,7 @@ fn parse_node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
 }
 
 /// Reads a duration in whole microseconds, and also in nanoseconds if the duration has a fraction.
-fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
+fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
     if let Some(micros) = super::values::parse_unsigned(&scalar, u64::MAX) {
@@ -171,7 +171,7 @@ fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), Trace
 
 /// Reads the value of key `name`, and appends it to a record as an attribute in field `number`.
 fn append_attribute(
-    json: &mut JsonReader<'_>,
+    json: &mut JsonCursor<'_>,
     name: &str,
     number: u32,
     out: &mut Vec<u8>,
@@ -197,13 +197,13 @@ fn append_attribute(
     Ok(())
 }
 
-fn matches_kind(mut json: JsonReader<'_>, kind: ValueKind) -> bool {
+fn matches_kind(mut json: JsonCursor<'_>, kind: ValueKind) -> bool {
     kind.parse_and_append_value(&mut json, &mut Vec::new())
         .is_ok()
 }
 
 /// Returns the attribute type that fits the next scalar.
-fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
+fn kind_of(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
     let mut ahead = json.clone();
     Ok(match ahead.parse_scalar()? {
         JsonScalar::Bool(_) => ValueKind::Bool,
@@ -220,7 +220,7 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
 }
 
 /// Reads a list of values, all of which have the first value's type.
-fn append_list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+fn append_list(json: &mut JsonCursor<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();
     json.parse_array(|json| {

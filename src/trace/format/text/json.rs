@@ -9,7 +9,7 @@ const MAX_DEPTH: usize = 200;
 
 /// A position in a JSON text.
 #[derive(Clone, Debug)]
-pub(super) struct JsonReader<'a> {
+pub(super) struct JsonCursor<'a> {
     text: &'a [u8],
     at: usize,
     /// The last byte whose position was computed, with its line and column.
@@ -32,7 +32,7 @@ pub(super) enum JsonScalar<'a> {
 
 type JsonResult<T> = Result<T, TraceError>;
 
-impl<'a> JsonReader<'a> {
+impl<'a> JsonCursor<'a> {
     /// Creates a parser for a text that begins at the line and column `start` of the file.
     pub fn new(text: &'a [u8], start: (usize, usize)) -> Self {
         Self {

@@ -21,8 +21,8 @@
 //! Therefore, a round trip through text leaves a canonical file (fields in the order of their numbers, lists packed, no
 //! defaults) unchanged, byte for byte. For any other file, a round trip produces a file with equal records.
 
-use super::json::JsonReader;
-use super::message::{self, JsonNode};
+use super::json::JsonCursor;
+use super::message::{self, JsonNodeBuilder};
 use crate::format::TraceError;
 use std::io::BufRead;
 
@@ -38,7 +38,7 @@ pub(in crate::format) const BEGINNING: &[u8] = b"{\"schema\":\"chakram.trace.";
 pub struct JsonLineReader<R> {
     source: R,
     buffer: Vec<u8>,
-    node: JsonNode,
+    node: JsonNodeBuilder,
     /// Number of the last line read.
     line: usize,
     records: usize,
@@ -50,7 +50,7 @@ impl<R: BufRead> JsonLineReader<R> {
         Self {
             source,
             buffer: Vec::new(),
-            node: JsonNode::default(),
+            node: JsonNodeBuilder::default(),
             line: 0,
             records: 0,
         }
@@ -76,7 +76,7 @@ impl<R: BufRead> JsonLineReader<R> {
             }
             self.line += 1;
             let text = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
-            let mut json = JsonReader::new(text, (self.line, 1));
+            let mut json = JsonCursor::new(text, (self.line, 1));
             if json.peek_byte().is_none() {
                 continue;
             }

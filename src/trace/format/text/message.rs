@@ -2,7 +2,7 @@
 //! additions of [`super::json_lines`].
 
 use super::base64;
-use super::json::{JsonReader, JsonScalar};
+use super::json::{JsonCursor, JsonScalar};
 use super::values::{parse_signed, parse_unsigned, put_bytes};
 use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -30,7 +30,7 @@ const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros
 /// A node under construction. JSON keys may come in any order, but the record's fields are in the order of their
 /// numbers.
 #[derive(Debug, Default)]
-pub(super) struct JsonNode {
+pub(super) struct JsonNodeBuilder {
     pub id: Option<u64>,
     pub name: String,
     pub kind: i32,
@@ -46,7 +46,7 @@ pub(super) struct JsonNode {
     scratch: Vec<u8>,
 }
 
-impl JsonNode {
+impl JsonNodeBuilder {
     /// Clears the node, but keeps its memory for the next node.
     pub fn clear(&mut self) {
         let Self {
@@ -67,7 +67,7 @@ impl JsonNode {
     }
 
     /// Parses an object.
-    pub fn parse_object(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+    pub fn parse_object(&mut self, json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
         self.clear();
         json.node = None;
         let mut seen = Vec::new();
@@ -78,7 +78,7 @@ impl JsonNode {
 
     fn parse_field(
         &mut self,
-        json: &mut JsonReader<'_>,
+        json: &mut JsonCursor<'_>,
         key: &str,
         seen: &mut Vec<&'static str>,
     ) -> Result<(), TraceError> {
@@ -160,7 +160,7 @@ impl JsonNode {
 
 /// Parses the object of a metadata record, and appends the record to `out`.
 pub(super) fn append_metadata(
-    json: &mut JsonReader<'_>,
+    json: &mut JsonCursor<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), TraceError> {
     let (mut version, mut attributes, mut unknown) = (String::new(), Vec::new(), Vec::new());
@@ -196,7 +196,7 @@ pub(super) fn append_metadata(
 }
 
 /// Parses the format's name, which must be [`SCHEMA`](super::SCHEMA).
-fn check_schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+fn check_schema(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = parse_string(json)?;
     if found == super::SCHEMA {
@@ -211,7 +211,7 @@ fn check_schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
 }
 
 /// Consumes the next value if it is null, which means an absent value. Returns true if the value was null.
-fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
+fn is_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
     match json.peek_byte() {
         Some(b'n') => Ok(json.parse_scalar()? == JsonScalar::Null),
         _ => Ok(false),
@@ -219,7 +219,7 @@ fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
 }
 
 /// Parses a count.
-pub(super) fn parse_count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
+pub(super) fn parse_count(json: &mut JsonCursor<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
     parse_unsigned(&scalar, u64::MAX)
@@ -227,7 +227,7 @@ pub(super) fn parse_count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> 
 }
 
 /// Parses a string.
-pub(super) fn parse_string<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceError> {
+pub(super) fn parse_string<'a>(json: &mut JsonCursor<'a>) -> Result<Cow<'a, str>, TraceError> {
     let mut at = json.clone();
     match json.parse_scalar()? {
         JsonScalar::Text(text) => Ok(text),
@@ -236,7 +236,7 @@ pub(super) fn parse_string<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>
 }
 
 /// Parses a list of ids.
-pub(super) fn parse_ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
+pub(super) fn parse_ids(json: &mut JsonCursor<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
     json.parse_array(|json| {
         into.push(parse_count(json)?);
         Ok(())
@@ -244,7 +244,7 @@ pub(super) fn parse_ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Resul
 }
 
 /// Parses an enum value from its name or number.
-fn parse_enum(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
+fn parse_enum(json: &mut JsonCursor<'_>, names: &[&str]) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
     let named = match &scalar {
@@ -263,7 +263,7 @@ fn parse_enum(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceErr
 }
 
 /// Parses bytes in base64.
-fn parse_base64(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
+fn parse_base64(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError> {
     let mut at = json.clone();
     let found = parse_string(json)?;
     base64::decode_base64(&found).ok_or_else(|| at.error_here("expected base64"))

@@ -2,16 +2,16 @@
 //! first object has none of the keys that only nodes have, it is the metadata record.
 
 use super::RecordBuffer;
-use super::json::JsonReader;
-use super::message::{self, JsonNode};
+use super::json::JsonCursor;
+use super::message::{self, JsonNodeBuilder};
 use crate::format::{TraceError, old_schemas};
 
 /// Parses every object in `text`.
 pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
-    let mut json = JsonReader::new(text, (1, 1));
+    let mut json = JsonCursor::new(text, (1, 1));
     let mut reading = ProtoJsonReader {
         records,
-        node: JsonNode::default(),
+        node: JsonNodeBuilder::default(),
         buffer: Vec::new(),
     };
     if json.peek_byte() == Some(b'[') {
@@ -31,12 +31,12 @@ pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(
 
 struct ProtoJsonReader<'r> {
     records: &'r mut RecordBuffer,
-    node: JsonNode,
+    node: JsonNodeBuilder,
     buffer: Vec<u8>,
 }
 
 impl ProtoJsonReader<'_> {
-    fn parse_record(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+    fn parse_record(&mut self, json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
         let place = json.line_and_column();
         self.buffer.clear();
         if self.records.lines.is_empty() {
@@ -56,7 +56,7 @@ impl ProtoJsonReader<'_> {
 }
 
 /// Returns true if the next object has none of the keys that only nodes have.
-fn is_metadata(mut json: JsonReader<'_>) -> Result<bool, TraceError> {
+fn is_metadata(mut json: JsonCursor<'_>) -> Result<bool, TraceError> {
     let mut metadata = true;
     json.parse_object(|json, key| {
         metadata &= matches!(key, "schema" | "version" | "attr" | "unknown");

@@ -1,6 +1,6 @@
 //! Detects the format of a text from the keys of its first object.
 
-use super::json::{JsonReader, JsonScalar};
+use super::json::{JsonCursor, JsonScalar};
 use super::{MARK, TextFormat, json_lines};
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub(in crate::format) fn classify_text(text: &[u8]) -> SniffedText {
     if text.starts_with(json_lines::BEGINNING) {
         return SniffedText::Trace(TextFormat::JsonLines);
     }
-    let mut json = JsonReader::new(text, (1, 1));
+    let mut json = JsonCursor::new(text, (1, 1));
     let array = json.accept_byte(b'[');
     if !json.accept_byte(b'{') {
         return if array && json.accept_byte(b']') {

@@ -1,7 +1,7 @@
 //! Attribute values: their types, and how records and JSON encode them.
 
 use super::base64;
-use super::json::{JsonReader, JsonScalar, put_string};
+use super::json::{JsonCursor, JsonScalar, put_string};
 use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
@@ -147,7 +147,7 @@ impl ValueKind {
     /// Parses a value, and appends it to `out` without a key.
     pub fn parse_and_append_value(
         self,
-        json: &mut JsonReader<'_>,
+        json: &mut JsonCursor<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), TraceError> {
         let at = json.clone();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::proto::{self, AttributeProto, attribute_proto::Value as Proto};
 use crate::format::scan::{self, DependencyVisitor};
-use crate::format::split_sizes::SplitSizes;
+use crate::format::split_sizes::AllToAllSplitText;
 use crate::format::wire::FrameCursor;
 use crate::format::{
     CollectiveKind, Dtype, GroupName, MemoryChanges, MemoryLocation, NodeLabels, TrainingPhase,
@@ -91,11 +91,11 @@ fn what_is_written_is_read_back() {
                 wait: Span::from_ns(ns * 3),
                 eager: ns > 0,
                 splits: match op {
-                    Op::Collective { bytes: 9, .. } => SplitSizes {
+                    Op::Collective { bytes: 9, .. } => AllToAllSplitText {
                         send: "[4, 0, 5]",
                         receive: "[1, 2, 3]",
                     },
-                    _ => SplitSizes::default(),
+                    _ => AllToAllSplitText::default(),
                 },
                 memory: MemoryChanges {
                     allocates: [ns, 0, 3, 1 << 62, ns],
@@ -152,12 +152,12 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
     .unwrap();
     let extra = NodeExtras {
         control: &[3, 1 << 33],
-        inputs: NodeIo {
+        inputs: NodeInputsOrOutputs {
             values: "[1]",
             shapes: "[[]]",
             types: "['Int']",
         },
-        outputs: NodeIo::default(),
+        outputs: NodeInputsOrOutputs::default(),
         attributes: &[
             ("rf_id", AttributeValue::Int(-1)),
             ("ts", AttributeValue::Uint(u64::MAX)),
@@ -254,9 +254,9 @@ fn declared_groups_are_read_back() {
     };
     assert!(writer.receive_node(&kernel, &[]).is_err());
     let twice = NodeExtras {
-        inputs: NodeIo {
+        inputs: NodeInputsOrOutputs {
             values: "[]",
-            ..NodeIo::default()
+            ..NodeInputsOrOutputs::default()
         },
         ..NodeExtras::default()
     };
@@ -317,10 +317,10 @@ fn shapes_are_said_once() {
         ..NodeView::new(8, "f", KERNEL)
     };
     let write = |shapes: &'static str| {
-        let inputs = NodeIo {
+        let inputs = NodeInputsOrOutputs {
             shapes,
             types: "['Tensor']",
-            ..NodeIo::default()
+            ..NodeInputsOrOutputs::default()
         };
         let extra = NodeExtras {
             inputs,

@@ -7,8 +7,8 @@ fn rows(count: usize, edges: &[(u32, u32)]) -> Csr {
     Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
 }
 
-fn step(delay: u64, length: u64, lane: u32) -> TimelineNodeInput {
-    TimelineNodeInput {
+fn step(delay: u64, length: u64, lane: u32) -> NodeTimingInputs {
+    NodeTimingInputs {
         delay: Span(delay),
         length: Span(length),
         lane,
@@ -60,13 +60,13 @@ fn a_long_chain_does_not_exhaust_the_stack() {
 }
 
 /// Generates graphs of a few nodes, possibly with cycles; each graph is the nodes' timings and the edges.
-fn small() -> impl Strategy<Value = (Vec<TimelineNodeInput>, Vec<(u32, u32)>)> {
+fn small() -> impl Strategy<Value = (Vec<NodeTimingInputs>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
         let n = steps.len() as u32;
-        let steps: Vec<TimelineNodeInput> = steps
+        let steps: Vec<NodeTimingInputs> = steps
             .into_iter()
-            .map(|(delay, length, lane, settles)| TimelineNodeInput {
+            .map(|(delay, length, lane, settles)| NodeTimingInputs {
                 settles,
                 ..step(delay, length, if lane == 3 { NONE } else { lane })
             })
@@ -86,7 +86,7 @@ fn small() -> impl Strategy<Value = (Vec<TimelineNodeInput>, Vec<(u32, u32)>)> {
 /// Returns the length of the longest path to the end of `node`, by recursion over all its predecessors.
 fn find_longest_paths(
     node: u32,
-    steps: &[TimelineNodeInput],
+    steps: &[NodeTimingInputs],
     edges: &[(u32, u32)],
     turns: &[(u32, u32)],
 ) -> u64 {

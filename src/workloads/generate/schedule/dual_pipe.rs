@@ -90,7 +90,7 @@ fn build_eight_phases(
     each: u32,
     pass: impl Fn(PassKind, u32, u32) -> PipelinePass,
 ) -> Vec<PipelineStep> {
-    let mut steps = StageStepList {
+    let mut steps = StageStepsBuilder {
         steps: Vec::new(),
         forwards: [0; 2],
         backwards: [0; 2],
@@ -141,7 +141,7 @@ fn build_eight_phases(
 }
 
 /// A stage's steps under construction, with the number of passes so far in each direction.
-struct StageStepList<P> {
+struct StageStepsBuilder<P> {
     steps: Vec<PipelineStep>,
     forwards: [u32; 2],
     backwards: [u32; 2],
@@ -150,7 +150,7 @@ struct StageStepList<P> {
     pass: P,
 }
 
-impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
+impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
     fn take_next_forward_pass(&mut self, way: u32) -> PipelinePass {
         let count = &mut self.forwards[way as usize];
         *count += 1;

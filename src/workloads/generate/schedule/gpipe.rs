@@ -6,10 +6,10 @@
 //! first micro-batch runs backward first, as in figure 3 of Narayanan et al. (SC'21); time and peak
 //! memory are the same.
 
-use super::ScheduleShape;
+use super::ScheduleParameters;
 
-pub(super) fn gpipe_shape(micro_batches: u32) -> ScheduleShape {
-    ScheduleShape {
+pub(super) fn gpipe_shape(micro_batches: u32) -> ScheduleParameters {
+    ScheduleParameters {
         chunks: 1,
         micro_batches_per_turn: micro_batches,
         warm_up: micro_batches.into(),

@@ -6,10 +6,10 @@
 //! [`PipelineSchedule::ideal_step_time`](super::PipelineSchedule::ideal_step_time) also includes
 //! the time to fill and drain the pipeline.
 
-use super::ScheduleShape;
+use super::ScheduleParameters;
 
-pub(super) fn inference_shape(micro_batches: u32) -> ScheduleShape {
-    ScheduleShape {
+pub(super) fn inference_shape(micro_batches: u32) -> ScheduleParameters {
+    ScheduleParameters {
         chunks: 1,
         micro_batches_per_turn: micro_batches,
         warm_up: micro_batches.into(),

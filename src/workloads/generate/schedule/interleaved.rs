@@ -5,7 +5,7 @@
 //! passes come before the last chunk runs, and two come for each later stage, one per direction.
 //! With exactly S micro-batches, all forward passes belong to the warm-up.
 
-use super::ScheduleShape;
+use super::ScheduleParameters;
 use crate::generate::{GenerateError, check_at_least, option_refused};
 
 pub(super) fn check_interleaved_schedule(
@@ -35,10 +35,10 @@ pub(super) fn interleaved_shape(
     stage: u32,
     stages: u32,
     micro_batches: u32,
-) -> ScheduleShape {
+) -> ScheduleParameters {
     let forwards = u64::from(chunks) * u64::from(micro_batches);
     let ahead = u64::from(stages - stage - 1) * 2 + u64::from(chunks - 1) * u64::from(stages);
-    ScheduleShape {
+    ScheduleParameters {
         chunks,
         micro_batches_per_turn: stages,
         // If micro-batches and stages are equal in number, Megatron-LM runs all forward passes

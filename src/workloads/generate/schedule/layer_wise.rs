@@ -6,10 +6,10 @@
 //! 1F1B. The first stage continues with its next layer when the last stage has processed the first
 //! micro-batch (Lamy-Poirier, "Breadth-first pipeline parallelism", 2022).
 
-use super::ScheduleShape;
+use super::ScheduleParameters;
 
-pub(super) fn layer_wise_shape(layers: u32, micro_batches: u32) -> ScheduleShape {
-    ScheduleShape {
+pub(super) fn layer_wise_shape(layers: u32, micro_batches: u32) -> ScheduleParameters {
+    ScheduleParameters {
         chunks: layers,
         micro_batches_per_turn: micro_batches,
         warm_up: u64::from(layers) * u64::from(micro_batches),

@@ -4,10 +4,10 @@
 //! passes. With equal stages, 1F1B takes the same time as GPipe, but stores the activations of at
 //! most S - i micro-batches.
 
-use super::ScheduleShape;
+use super::ScheduleParameters;
 
-pub(super) fn one_f_one_b_shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
-    ScheduleShape {
+pub(super) fn one_f_one_b_shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleParameters {
+    ScheduleParameters {
         chunks: 1,
         micro_batches_per_turn: micro_batches,
         warm_up: micro_batches.min(stages - stage - 1).into(),

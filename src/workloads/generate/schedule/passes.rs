@@ -1,6 +1,6 @@
 //! Iterator that computes a stage's steps one at a time.
 
-use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
+use super::{PassKind, PipelinePass, PipelineStep, ScheduleParameters};
 
 /// The steps of a stage, computed one at a time (see
 /// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps_of_stage)).
@@ -9,21 +9,21 @@ pub struct PipelineStepIter(PipelineStepSource);
 
 #[derive(Clone, Debug)]
 enum PipelineStepSource {
-    Counted(ScheduleShapeSteps),
+    Counted(ParameterizedScheduleSteps),
     Listed(std::vec::IntoIter<PipelineStep>),
 }
 
-/// Steps of a stage in a schedule that is defined by a [`ScheduleShape`].
+/// Steps of a stage in a schedule that is defined by a [`ScheduleParameters`].
 #[derive(Clone, Debug)]
-struct ScheduleShapeSteps {
-    shape: ScheduleShape,
+struct ParameterizedScheduleSteps {
+    shape: ScheduleParameters,
     micro_batches: u32,
     forwards: u64,
     next: u64,
     end: u64,
 }
 
-impl ScheduleShape {
+impl ScheduleParameters {
     /// Number of forward passes that a stage runs per step.
     pub(super) fn forward_pass_count(&self, micro_batches: u32) -> u64 {
         u64::from(micro_batches) * u64::from(self.chunks)
@@ -47,9 +47,9 @@ impl ScheduleShape {
 }
 
 impl PipelineStepIter {
-    pub(super) fn from_shape(shape: ScheduleShape, micro_batches: u32) -> Self {
+    pub(super) fn from_shape(shape: ScheduleParameters, micro_batches: u32) -> Self {
         let forwards = shape.forward_pass_count(micro_batches);
-        Self(PipelineStepSource::Counted(ScheduleShapeSteps {
+        Self(PipelineStepSource::Counted(ParameterizedScheduleSteps {
             shape,
             micro_batches,
             forwards,
@@ -63,7 +63,7 @@ impl PipelineStepIter {
     }
 }
 
-impl ScheduleShapeSteps {
+impl ParameterizedScheduleSteps {
     fn next(&mut self) -> Option<PipelineStep> {
         if self.next == self.end {
             return None;

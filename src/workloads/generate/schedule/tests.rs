@@ -10,7 +10,7 @@ mod listed;
 mod oracle;
 mod split;
 
-use oracle::{Played, play};
+use oracle::{PipelineSimulationResult, play};
 
 /// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second
 /// chunk, and `3b'` is its backward pass.
@@ -54,7 +54,7 @@ fn equal(
     micro_batches: u32,
     forward: u64,
     back: u64,
-) -> Played {
+) -> PipelineSimulationResult {
     let stages = vec![(forward, back); stages as usize];
     play(&schedule, &stages, micro_batches)
 }

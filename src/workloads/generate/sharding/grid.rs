@@ -5,7 +5,7 @@
 //! 14} and {1, 3, .., 15}, and the groups along the last axis are {0, 1}, {2, 3} and so on.
 
 use super::OperatorAxis;
-use super::layout::{MemberPartition, MeshAxis};
+use super::layout::{MemberNumberDigit, MemberPartition};
 
 /// Axes, each with its number of shards. The index along the first axis changes slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,11 @@ impl OperatorShardGrid {
     }
 
     /// Returns the digit of a position that is the index of the shard along `axis`.
-    pub(super) fn mesh_axis_for_operator_axis(&self, axis: OperatorAxis) -> MeshAxis {
+    pub(super) fn mesh_axis_for_operator_axis(&self, axis: OperatorAxis) -> MemberNumberDigit {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
             if one == axis {
-                return MeshAxis::new(parts, stride);
+                return MemberNumberDigit::new(parts, stride);
             }
             stride *= parts;
         }
@@ -31,7 +31,7 @@ impl OperatorShardGrid {
     /// Returns the groups of positions that differ only along the axes `over`.
     pub(super) fn groups_along_axes(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
-        let digits: Vec<MeshAxis> = over
+        let digits: Vec<MemberNumberDigit> = over
             .iter()
             .map(|&axis| self.mesh_axis_for_operator_axis(axis))
             .collect();

@@ -1,6 +1,6 @@
 //! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
-//! The members are numbered in mixed radix. Each digit of a member's number is a [`MeshAxis`]: the index
+//! The members are numbered in mixed radix. Each digit of a member's number is a [`MemberNumberDigit`]: the index
 //! of the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a result:
 //! samples, rows and columns. If members differ only in digits that the layout does not use, they have
 //! copies of the same shard. All shards of a result have the same size, so this module gives sizes as
@@ -31,14 +31,14 @@ pub use redistribution::{
 /// A digit of a member's number. The digit splits its axis into `parts` equal shards, and the
 /// member has shard `member / stride % parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MeshAxis {
+pub struct MemberNumberDigit {
     /// Number of equal shards; 1 if the axis is not sharded.
     pub parts: u32,
     /// Distance between members with neighbouring shards; 1 if there is only one shard.
     pub stride: u32,
 }
 
-impl MeshAxis {
+impl MemberNumberDigit {
     /// The digit of an axis that is not sharded.
     pub const WHOLE: Self = Self {
         parts: 1,
@@ -65,8 +65,8 @@ impl MeshAxis {
 
 /// Returns true if all `digits` belong to one mixed-radix numbering of `members`, and no two digits
 /// overlap.
-fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
-    let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
+fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
+    let mut cut: Vec<MemberNumberDigit> = digits.iter().copied().filter(|d| d.parts > 1).collect();
     // In ascending order of strides, a digit must not begin before the end of the previous digit,
     // because the two would overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
@@ -87,19 +87,19 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
     /// Sharding along the samples.
-    pub samples: MeshAxis,
+    pub samples: MemberNumberDigit,
     /// Sharding along the rows of a sample.
-    pub rows: MeshAxis,
+    pub rows: MemberNumberDigit,
     /// Sharding along the columns.
-    pub columns: MeshAxis,
+    pub columns: MemberNumberDigit,
 }
 
 impl ShardLayout {
     /// Layout in which every member has the whole result.
     pub const WHOLE: Self = Self {
-        samples: MeshAxis::WHOLE,
-        rows: MeshAxis::WHOLE,
-        columns: MeshAxis::WHOLE,
+        samples: MemberNumberDigit::WHOLE,
+        rows: MemberNumberDigit::WHOLE,
+        columns: MemberNumberDigit::WHOLE,
     };
 
     /// Number of different shards of the result; each member has exactly one.
@@ -109,7 +109,7 @@ impl ShardLayout {
             .fold(1, |all: u64, digit| all.saturating_mul(digit.parts.into()))
     }
 
-    fn axis_digits(&self) -> [MeshAxis; 3] {
+    fn axis_digits(&self) -> [MemberNumberDigit; 3] {
         [self.samples, self.rows, self.columns]
     }
 

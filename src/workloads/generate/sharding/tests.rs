@@ -11,16 +11,16 @@ mod refusals;
 mod transformer;
 
 /// Index of an element in its tensor; 0 for axes that the tensor does not have.
-type Element = [u64; 4];
+type TensorElementIndex = [u64; 4];
 
 /// Values of a tensor, or of one device's part of the tensor.
-type Values = BTreeMap<Element, i64>;
+type Values = BTreeMap<TensorElementIndex, i64>;
 
 /// For each element of a result, its partial sums, each with the device that has it.
-type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
+type ElementPartialSums = BTreeMap<TensorElementIndex, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums that `device` has.
-fn note(parts: &mut Parts, device: u32, values: Values) {
+fn note(parts: &mut ElementPartialSums, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
@@ -48,8 +48,8 @@ fn hold(
     case: &str,
     sharding: &OperatorSharding,
     reduction: &ShardReduction,
-    parts: &Parts,
-    whole: impl Fn(&Element) -> i64,
+    parts: &ElementPartialSums,
+    whole: impl Fn(&TensorElementIndex) -> i64,
 ) {
     let count = sharding.degrees.device_count() as u32;
     let devices = ranks(count);

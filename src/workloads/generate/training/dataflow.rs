@@ -35,7 +35,7 @@ use super::shard_spec::ShardSpec;
 use super::tensor_cut;
 use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
 use crate::generate::sharding::{
-    MeshAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
+    MemberNumberDigit, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
 };
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{
@@ -49,7 +49,7 @@ pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
     /// Digit in which members with different partial sums differ, if the sums have not been added
     /// up yet.
-    pub partial_over: Option<MeshAxis>,
+    pub partial_over: Option<MemberNumberDigit>,
     /// Number of elements per sample, summed over all members.
     pub elements: u64,
     /// Number of columns; for an image, the number of channels.
@@ -62,7 +62,7 @@ pub(super) struct ShardedActivation {
 
 /// An operator's input: the layout in which it arrives, and the layout that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct OperatorInput {
+pub(super) struct OperatorInputLayouts {
     pub from: ShardedActivation,
     pub need: ShardLayout,
 }
@@ -73,7 +73,7 @@ pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
     pub cutting: ShardSpec,
     /// Inputs of the operator; empty for operators that read samples or token ids.
-    pub inputs: Vec<OperatorInput>,
+    pub inputs: Vec<OperatorInputLayouts>,
     /// For each input, the index of the operator that produces it; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
     /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path.
@@ -204,7 +204,7 @@ impl<'p> ActivationLayoutTracer<'p> {
     /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces
     /// a sum over all members, so that each member gets its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
-        let all = MeshAxis::new(self.members, 1);
+        let all = MemberNumberDigit::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
         let scatters = self.sequence && held.partial_over == Some(all) && !held.image;
         if scatters && rows.is_multiple_of(self.members.into()) {
@@ -316,7 +316,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let work = &operator.work;
-        let all = MeshAxis::new(self.members, 1);
+        let all = MemberNumberDigit::new(self.members, 1);
         let mut cutting = ShardSpec::WHOLE;
         let cut = match self.derives {
             true => self.derive_tensor_split(spec, before),
@@ -326,8 +326,8 @@ impl<'p> ActivationLayoutTracer<'p> {
         // of other blocks process other tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
-            cutting.rows = MeshAxis::new(self.members / members, members);
-            MeshAxis::new(members, 1)
+            cutting.rows = MemberNumberDigit::new(self.members / members, members);
+            MemberNumberDigit::new(members, 1)
         });
         match cut {
             TensorSplit::ColumnParallel => {
@@ -343,7 +343,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             TensorSplit::Replicated | TensorSplit::InsideRegion => {}
         }
         let rows = spec.divisible_token_rows();
-        let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
+        let divides = |rows: u64, digit: MemberNumberDigit| rows.is_multiple_of(digit.parts.into());
         if cut == TensorSplit::Replicated
             && self.sequence
             && rows.is_some_and(|rows| divides(rows, all))
@@ -440,8 +440,9 @@ impl DataflowCursor {
         need: ShardLayout,
         gives: ShardedActivation,
         members: u32,
-    ) -> Vec<OperatorInput> {
-        let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
+    ) -> Vec<OperatorInputLayouts> {
+        let take =
+            |held: Option<ShardedActivation>| held.map(|from| OperatorInputLayouts { from, need });
         // True if the branch and the skip path both use the current result. A table uses no earlier
         // result, so it never forks.
         let fork = self.around == self.main && spec.role != OperatorInputSource::Table;
@@ -471,7 +472,8 @@ impl DataflowCursor {
                 let around = self.around.filter(|_| alone);
                 let others = merge_equal_layouts(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
-                all.map(|from| OperatorInput { from, need }).collect()
+                all.map(|from| OperatorInputLayouts { from, need })
+                    .collect()
             }
             OperatorInputSource::Next => take(self.main).into_iter().collect(),
         };

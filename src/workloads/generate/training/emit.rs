@@ -16,8 +16,8 @@ use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
-    CollectiveKind, KernelShape, MemoryBoundKernel, MemoryChanges, NodeLabels, Op, TensorClass,
-    TraceError, TrainingPhase,
+    CollectiveKind, KernelShape, MemoryBoundKernelClass, MemoryChanges, NodeLabels, Op,
+    TensorClass, TraceError, TrainingPhase,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -224,9 +224,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
         // after collectives.
         let kernel = match (node.phase, node.op) {
             (TrainingPhase::Optimizer, _) => {
-                Some(KernelShape::Moving(MemoryBoundKernel::Optimizer))
+                Some(KernelShape::Moving(MemoryBoundKernelClass::Optimizer))
             }
-            (_, Op::Compute { .. }) => Some(KernelShape::Moving(MemoryBoundKernel::ElementWise)),
+            (_, Op::Compute { .. }) => {
+                Some(KernelShape::Moving(MemoryBoundKernelClass::ElementWise))
+            }
             _ => None,
         };
         self.dedup_dependencies();
@@ -625,7 +627,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     /// `self.data`.
     fn emit_gather(
         &mut self,
-        at: GatherPlace,
+        at: LayerParameterGather,
         what: &str,
         op: Op<'_>,
         lane: i64,
@@ -673,7 +675,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 memory.allocates[TensorClass::Temporary as usize] = bytes;
                 self.data.clear();
                 self.data.extend_from_slice(&self.chain_tail);
-                let at = GatherPlace { pass, layer, among };
+                let at = LayerParameterGather { pass, layer, among };
                 let is_gathered = plan.copies_among(among) > 1;
                 let in_switches = plan.gathers_in_switches(among);
                 if plan.offloads_parameters() {
@@ -699,7 +701,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
 /// Parameters of a layer that a pass gathers in groups of one kind.
 #[derive(Clone, Copy)]
-struct GatherPlace {
+struct LayerParameterGather {
     pass: PipelinePass,
     layer: usize,
     among: ParallelGroupKind,

@@ -1,7 +1,7 @@
 //! Options that a plan's layers share, and the result of lowering a layer.
 
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
-use super::local_experts::ExchangeLoads;
+use super::local_experts::ExpertExchangeLoads;
 use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{
     AblationEffect, AblationSet, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
@@ -29,7 +29,7 @@ pub(super) struct LayerLoweringOptions {
     pub exchange_dtype: Option<Dtype>,
     /// Number of token copies that ranks with different experts exchange, relative to balanced
     /// loads.
-    pub loads: ExchangeLoads,
+    pub loads: ExpertExchangeLoads,
     /// True if experts' gradients and other gradients are summed over different groups of ranks.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.

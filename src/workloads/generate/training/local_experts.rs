@@ -114,7 +114,7 @@ fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &Parallelis
 /// Loads, as numbers of token copies divided by the number that a rank's experts process if all
 /// ranks have equal loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ExchangeLoads {
+pub(super) struct ExpertExchangeLoads {
     /// Copies that the experts on the fullest rank process.
     pub experts: f64,
     /// Number of experts on a rank.
@@ -126,8 +126,11 @@ pub(super) struct ExchangeLoads {
 }
 
 /// Returns the loads of `model`'s first layer with experts.
-pub(super) fn load_and_exchange_ratios(model: &Model, plan: &ParallelismPlan) -> ExchangeLoads {
-    let mut loads = ExchangeLoads {
+pub(super) fn load_and_exchange_ratios(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> ExpertExchangeLoads {
+    let mut loads = ExpertExchangeLoads {
         experts: 1.0,
         local_experts: 0,
         sent: 1.0,

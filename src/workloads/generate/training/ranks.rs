@@ -12,7 +12,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::JobWorkAmounts;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{GroupName, TraceError};
-use chakram_trace::graph::SlotBinding;
+use chakram_trace::graph::RankSlotBinding;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
@@ -161,7 +161,7 @@ impl TraceGenerator for TrainingGenerator {
         replicas.map(<[Vec<u32>]>::concat).collect()
     }
 
-    fn bind_slots(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
+    fn bind_slots(&self, rank: u32, first: &RankSlotBinding) -> RankSlotBinding {
         let own = self.placement.coordinates_of_rank(rank);
         let model = self.placement.coordinates_of_rank(self.shape_of(rank));
         let peer = |peer: &u32| {
@@ -199,7 +199,7 @@ impl TraceGenerator for TrainingGenerator {
                 _ => None,
             }
         };
-        SlotBinding {
+        RankSlotBinding {
             peers: first.peers.iter().map(peer).collect(),
             groups: first.groups.iter().map(group).collect(),
             declared: first.declared.clone(),

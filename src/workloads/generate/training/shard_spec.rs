@@ -1,29 +1,29 @@
 //! The part of an operator that one member computes.
 
-use crate::generate::sharding::{MeshAxis, ShardLayout};
-use crate::model::{OperatorAxesAndTensors, OperatorAxis, OperatorKind, WindowSpec};
+use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
+use crate::model::{ImageWindowSizes, OperatorAxesAndTensors, OperatorAxis, OperatorKind};
 
 /// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardSpec {
-    pub samples: MeshAxis,
-    pub rows: MeshAxis,
+    pub samples: MemberNumberDigit,
+    pub rows: MemberNumberDigit,
     /// Digit that shards the columns of the output.
-    pub outputs: MeshAxis,
+    pub outputs: MemberNumberDigit,
     /// Digit that shards the columns of the input; matrix products sum over these columns.
-    pub inputs: MeshAxis,
+    pub inputs: MemberNumberDigit,
 }
 
 impl ShardSpec {
     pub const WHOLE: Self = Self {
-        samples: MeshAxis::WHOLE,
-        rows: MeshAxis::WHOLE,
-        outputs: MeshAxis::WHOLE,
-        inputs: MeshAxis::WHOLE,
+        samples: MemberNumberDigit::WHOLE,
+        rows: MemberNumberDigit::WHOLE,
+        outputs: MemberNumberDigit::WHOLE,
+        inputs: MemberNumberDigit::WHOLE,
     };
 
     /// Returns the digit that shards `axis`.
-    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MeshAxis {
+    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MemberNumberDigit {
         match axis {
             OperatorAxis::B => self.samples,
             OperatorAxis::M => self.rows,
@@ -56,7 +56,7 @@ impl ShardSpec {
 
     /// Returns the digit in which members with different partial sums of the output differ; `None`
     /// if there are no partial sums.
-    pub fn partial_sum_axis(&self) -> Option<MeshAxis> {
+    pub fn partial_sum_axis(&self) -> Option<MemberNumberDigit> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
@@ -90,7 +90,7 @@ impl ShardSpec {
 
     /// Returns the number of image rows that a member needs for its share of `all` rows of windows:
     /// `(share - 1) stride + kernel - 2 padding`.
-    fn image_rows_for_windows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
+    fn image_rows_for_windows(&self, rows: u64, all: u64, windows: ImageWindowSizes) -> u64 {
         if self.rows.parts == 1 {
             return rows;
         }

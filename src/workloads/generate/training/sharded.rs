@@ -65,7 +65,7 @@ use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ExpertProducts, ParallelGroupKind, RecomputePolicy,
 };
-use crate::generate::sharding::{MemberPartition, MeshAxis};
+use crate::generate::sharding::{MemberNumberDigit, MemberPartition};
 use crate::model::{
     ExpertExchangeSide, LayerRole, ModelLayer, OperatorAxesAndTensors, OperatorAxis, OperatorKind,
     TensorSplit, TrainedOperatorWeights,
@@ -372,7 +372,7 @@ impl ShardedLowering {
                 .any(|one| !spec.is_tensor_divided_along_axis(OperatorAxis::N, one.axes));
             let outputs = match shared && spec.is_attention() {
                 true => cutting.outputs,
-                false => MeshAxis::WHOLE,
+                false => MemberNumberDigit::WHOLE,
             };
             // Members with different outputs share the adapter's first matrix, so they sum its
             // gradient. Members with different inputs share the second matrix, so they sum its

@@ -83,7 +83,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
             };
             let pattern = pattern(plan);
             record_every_rank(pattern.clone());
-            let job = super::super::GeneratedJob::new(pattern).unwrap();
+            let job = super::super::CheckedWorkloadPattern::new(pattern).unwrap();
             let shapes: Vec<u32> = (0..job.rank_count())
                 .map(|rank| job.shape_of(rank))
                 .collect();

@@ -6,7 +6,7 @@
 use super::MOST_LAYERS;
 use crate::model::{
     ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouterRule, ExpertRoutingCounts,
-    LatentAttentionSizes, Model, ModelError, ModelSizes, OutputHead, PositionEncoding,
+    LatentAttentionSizes, Model, ModelError, ModelSizeOverrides, OutputHead, PositionEncoding,
     TransformerArchitecture, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, quote_for_message};
@@ -198,7 +198,7 @@ impl HubConfig<'_> {
 pub(super) fn parse_model(
     text: &str,
     file: &str,
-    sizes: ModelSizes,
+    sizes: ModelSizeOverrides,
 ) -> Result<(u64, Model), ModelError> {
     let syntax = |line: usize, why: String| ConfigError::Syntax {
         file: file.to_owned(),
@@ -267,7 +267,7 @@ fn name_hub_model(file: &str, kind: &str) -> String {
 
 fn read_architecture(
     config: &HubConfig<'_>,
-    sizes: ModelSizes,
+    sizes: ModelSizeOverrides,
 ) -> Result<TransformerArchitecture, ModelError> {
     let kind = config.read_text_value("model_type")?.unwrap_or_default();
     if !KINDS.contains(&kind) {

@@ -408,7 +408,7 @@ fn parse_convolution(
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (inputs, size_before) = require_image_shape(table, shape)?;
     // As in PyTorch, the default stride is 1 for convolutions, and the window's size for pools.
-    let window = WindowSpec::parse_window_spec(table, size_before, None)?;
+    let window = ImageWindowSizes::parse_window_spec(table, size_before, None)?;
     let groups = read_size_or_default(table, "groups", 1, 1)?;
     let outputs = parse_size(table, "outputs")?;
     if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
@@ -441,7 +441,7 @@ fn parse_pool(
     let kernel = parse_height_and_width(
         &table.require_field("kernel", "pixels of a side, or [height, width]")?,
     )?;
-    let window = WindowSpec::parse_window_spec(table, size_before, Some(kernel[0]))?;
+    let window = ImageWindowSizes::parse_window_spec(table, size_before, Some(kernel[0]))?;
     let work = OperatorKind::Pool {
         channels,
         size: size_before,
@@ -454,14 +454,14 @@ fn parse_pool(
 }
 
 /// Sizes of sliding windows over an image.
-struct WindowSpec {
+struct ImageWindowSizes {
     kernel: [u64; 2],
     stride: u64,
     padding: u64,
     outputs: [u64; 2],
 }
 
-impl WindowSpec {
+impl ImageWindowSizes {
     fn parse_window_spec(
         table: &ConfigTable<'_>,
         size: [u64; 2],

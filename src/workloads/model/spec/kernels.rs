@@ -24,7 +24,7 @@
 //! exponential (8), sum (4) and quotient (8). The backward kernels are product (8) and conversion
 //! to the logits' format (`4 + d`).
 
-use chakram_trace::format::MemoryBoundKernel::{
+use chakram_trace::format::MemoryBoundKernelClass::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
@@ -55,7 +55,7 @@ pub struct MemoryBoundKernelSpec {
     /// Suffix of the kernel's name after the operator's name, including a dot.
     pub suffix: &'static str,
     /// Class of the kernel, which determines the memory bandwidth that it reaches.
-    pub class: MemoryBoundKernel,
+    pub class: MemoryBoundKernelClass,
     /// Axes of the tensor that the kernel reads, and the number of bytes that it reads per element.
     pub reads: (&'static str, BytesPerElement),
     /// Axes of the tensor that the kernel writes, and the number of bytes that it writes per
@@ -129,7 +129,7 @@ const fn fixed_bytes_per_element(count: u8) -> BytesPerElement {
 /// Creates a kernel that reads and writes each element of `mn`.
 const fn elementwise_kernel(
     suffix: &'static str,
-    class: MemoryBoundKernel,
+    class: MemoryBoundKernelClass,
     reads: BytesPerElement,
     writes: BytesPerElement,
 ) -> MemoryBoundKernelSpec {
@@ -138,7 +138,7 @@ const fn elementwise_kernel(
 
 const fn moving_kernel(
     suffix: &'static str,
-    class: MemoryBoundKernel,
+    class: MemoryBoundKernelClass,
     reads: (&'static str, BytesPerElement),
     writes: (&'static str, BytesPerElement),
 ) -> MemoryBoundKernelSpec {

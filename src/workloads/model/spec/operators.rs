@@ -1,9 +1,9 @@
 //! Descriptions of all operators as data ([`OperatorAxesAndTensors`]).
 
 use super::{
-    AxisDivision, ExpertExchangeSide, KeepingAttentionKernels, OperatorAxesAndTensors,
-    OperatorAxis, OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction,
-    TensorKeptForBackward, WeightTensorAxes, WindowSpec, saturate_to_u64, window_position_count,
+    AxisDivision, ExpertExchangeSide, ImageWindowSizes, OperatorAxesAndTensors, OperatorAxis,
+    OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction, TensorKeptForBackward,
+    TensorSavingAttentionKernels, WeightTensorAxes, saturate_to_u64, window_position_count,
 };
 use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 
@@ -56,7 +56,7 @@ impl OperatorAxesAndTensors {
         mut self,
         axes: &'static str,
         bytes: Option<u64>,
-        with: KeepingAttentionKernels,
+        with: TensorSavingAttentionKernels,
     ) -> Self {
         self.kept.push(TensorKeptForBackward { axes, bytes, with });
         self
@@ -65,7 +65,7 @@ impl OperatorAxesAndTensors {
     fn with_inputs_kept(self) -> Self {
         let inputs = self.inputs.clone();
         let keep =
-            |spec: Self, axes| spec.with_kept_tensor(axes, None, KeepingAttentionKernels::Any);
+            |spec: Self, axes| spec.with_kept_tensor(axes, None, TensorSavingAttentionKernels::Any);
         inputs.into_iter().fold(self, keep)
     }
 
@@ -207,19 +207,19 @@ impl OperatorKind {
                 if qk_norm {
                     let [queries, keys] = ["mnw", "mgw"];
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept_tensor(queries, None, KeepingAttentionKernels::Any);
-                    spec = spec.with_kept_tensor(keys, None, KeepingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor(queries, None, TensorSavingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor(keys, None, TensorSavingAttentionKernels::Any);
                 }
                 // The backward pass needs the softmax's output and, with dropout, the mask and the
                 // masked output.
                 spec = spec
                     .with_inputs_kept()
-                    .with_kept_tensor("nm", Some(FULL), KeepingAttentionKernels::Fused)
-                    .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
+                    .with_kept_tensor("nm", Some(FULL), TensorSavingAttentionKernels::Fused)
+                    .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept_tensor("nmt", Some(MASK), KeepingAttentionKernels::Unfused)
-                        .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
+                        .with_kept_tensor("nmt", Some(MASK), TensorSavingAttentionKernels::Unfused)
+                        .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
                 }
                 spec
             }
@@ -277,20 +277,20 @@ impl OperatorKind {
                 }
                 if qk_norm {
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept_tensor("mnw", None, KeepingAttentionKernels::Any);
-                    spec = spec.with_kept_tensor("mgw", None, KeepingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor("mnw", None, TensorSavingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor("mgw", None, TensorSavingAttentionKernels::Any);
                 }
                 if sinks {
                     spec = spec.with_weights("n");
                 }
                 spec = spec
                     .with_inputs_kept()
-                    .with_kept_tensor("nm", Some(FULL), KeepingAttentionKernels::Fused)
-                    .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
+                    .with_kept_tensor("nm", Some(FULL), TensorSavingAttentionKernels::Fused)
+                    .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept_tensor("nmt", Some(MASK), KeepingAttentionKernels::Unfused)
-                        .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
+                        .with_kept_tensor("nmt", Some(MASK), TensorSavingAttentionKernels::Unfused)
+                        .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
                 }
                 spec
             }
@@ -351,7 +351,7 @@ impl OperatorKind {
                     .with_product("mnu", "w")
                     .with_product("mnw", "u")
                     .with_inputs_kept()
-                    .with_kept_tensor("mns", None, KeepingAttentionKernels::Any)
+                    .with_kept_tensor("mns", None, TensorSavingAttentionKernels::Any)
             }
             Self::LatentUp {
                 rows,
@@ -408,7 +408,7 @@ impl OperatorKind {
                 spec.with_weights("ne")
                     .with_product("me", "n")
                     .with_inputs_kept()
-                    .with_kept_tensor("me", Some(FULL), KeepingAttentionKernels::Any)
+                    .with_kept_tensor("me", Some(FULL), TensorSavingAttentionKernels::Any)
                     .with_kernels(OperatorKernelSpec::Router {
                         sigmoid: form.sigmoid,
                         biased: form.bias || form.correction,
@@ -518,7 +518,7 @@ impl OperatorKind {
                 );
                 let spec = spec.with_input_source(OperatorInputSource::Join);
                 if dropout {
-                    spec.with_kept_tensor("mn", Some(MASK), KeepingAttentionKernels::Any)
+                    spec.with_kept_tensor("mn", Some(MASK), TensorSavingAttentionKernels::Any)
                         .with_kernels(OperatorKernelSpec::DROPPED_RESIDUAL)
                 } else {
                     spec.with_kernels(OperatorKernelSpec::RESIDUAL)
@@ -551,7 +551,7 @@ impl OperatorKind {
                 ];
                 // Logits are always saved in single precision.
                 OperatorAxesAndTensors::new("loss", axes, &["mn"], &["m"], "m")
-                    .with_kept_tensor("mn", Some(FULL), KeepingAttentionKernels::Any)
+                    .with_kept_tensor("mn", Some(FULL), TensorSavingAttentionKernels::Any)
                     .with_kernels(OperatorKernelSpec::LOSS)
             }
             Self::Convolution {
@@ -752,7 +752,7 @@ fn create_windowed_operator<const N: usize>(
     let mut spec =
         OperatorAxesAndTensors::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
     let kernel = kernel[0];
-    spec.windows = Some(WindowSpec {
+    spec.windows = Some(ImageWindowSizes {
         kernel,
         stride,
         padding,

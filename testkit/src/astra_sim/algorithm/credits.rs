@@ -8,7 +8,7 @@
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;
-use super::halving::HalvingWalk;
+use super::halving::HalvingPartnerCursor;
 use super::{AlgorithmAction, AlgorithmInput, MemoryMove, RingPeers};
 use std::collections::VecDeque;
 
@@ -42,7 +42,7 @@ pub struct CreditAlgorithm {
 enum PeerSequence {
     Neighbours,
     EveryPeer,
-    Partners(HalvingWalk),
+    Partners(HalvingPartnerCursor),
 }
 
 impl CreditAlgorithm {
@@ -97,7 +97,7 @@ impl CreditAlgorithm {
                 };
             }
             AlgorithmStyle::HalvingDoubling => {
-                let halving = HalvingWalk::new(kind, n)?;
+                let halving = HalvingPartnerCursor::new(kind, n)?;
                 this.size = halving.first_message_size(size);
                 this.sends_left = halving.message_count(rounds);
                 this.reducible = halving.step_count() - 1;

@@ -6,7 +6,7 @@ use super::RingPeers;
 
 /// Current position in the sequence of partners.
 #[derive(Debug)]
-pub struct HalvingWalk {
+pub struct HalvingPartnerCursor {
     kind: CollectiveOperation,
     n: usize,
     distance: usize,
@@ -14,7 +14,7 @@ pub struct HalvingWalk {
     outwards: bool,
 }
 
-impl HalvingWalk {
+impl HalvingPartnerCursor {
     pub fn new(kind: CollectiveOperation, n: usize) -> Option<Self> {
         let outwards = match kind {
             CollectiveOperation::AllReduce | CollectiveOperation::ReduceScatter => true,

@@ -4,7 +4,7 @@
 //! The network schedules the arrival before the event that frees the link.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
-use super::super::config::{NetworkShape, SimulationConfig};
+use super::super::config::{DimensionTopology, SimulationConfig};
 use super::super::post::MessageKey;
 use super::{TransitMessage, bytes_per_ns};
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The network; a link is created on first use.
 #[derive(Debug)]
 pub struct CongestionAwareNetwork {
-    shape: NetworkShape,
+    shape: DimensionTopology,
     n: usize,
     bytes_per_ns: f64,
     latency: f64,
@@ -41,9 +41,9 @@ impl CongestionAwareNetwork {
     /// shorter direction; if both are equally long, it runs clockwise.
     fn route_between(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
-            NetworkShape::FullyConnected => VecDeque::from([src, dst]),
-            NetworkShape::Switch => VecDeque::from([src, self.n, dst]),
-            NetworkShape::Ring => {
+            DimensionTopology::FullyConnected => VecDeque::from([src, dst]),
+            DimensionTopology::Switch => VecDeque::from([src, self.n, dst]),
+            DimensionTopology::Ring => {
                 let forward = (dst + self.n - src) % self.n;
                 let step = if self.n - forward < forward {
                     self.n - 1

@@ -2,7 +2,7 @@
 //! bandwidth) ns. The values are from the lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
-use super::super::config::{NetworkDimension, NetworkShape, SimulationConfig};
+use super::super::config::{DimensionTopology, NetworkDimension, SimulationConfig};
 use super::super::post::MessageKey;
 use super::{TransitMessage, bytes_per_ns};
 use std::collections::VecDeque;
@@ -28,9 +28,9 @@ impl CongestionUnawareNetwork {
             let (a, b) = (from % dim.n, to % dim.n);
             if a != b {
                 let hops = match dim.shape {
-                    NetworkShape::Ring => a.abs_diff(b).min(dim.n - a.abs_diff(b)),
-                    NetworkShape::FullyConnected => 1,
-                    NetworkShape::Switch => 2,
+                    DimensionTopology::Ring => a.abs_diff(b).min(dim.n - a.abs_diff(b)),
+                    DimensionTopology::FullyConnected => 1,
+                    DimensionTopology::Switch => 2,
                 };
                 let ns = hops as f64 * dim.lat + key.bytes as f64 / bytes_per_ns(dim.bw);
                 let route = VecDeque::from([key.src, key.dst]);

@@ -2,7 +2,7 @@
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{
-    CollectiveOperation, NodeWork, ServerAttachment, SimulationConfig, TraceNode,
+    CollectiveOperation, MemoryServerAssignment, NodeWork, SimulationConfig, TraceNode,
 };
 use super::RandomGenerator;
 
@@ -375,7 +375,7 @@ impl RandomWorkload<'_> {
 
     /// Adds loads or stores.
     fn add_memory_accesses(&mut self, dice: &mut RandomGenerator) {
-        if self.config.memory.attachment == ServerAttachment::None {
+        if self.config.memory.attachment == MemoryServerAssignment::None {
             return self.add_world_collective(dice);
         }
         for npu in 0..self.last.len() {

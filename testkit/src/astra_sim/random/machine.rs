@@ -2,8 +2,8 @@
 
 use super::super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::super::config::{
-    BusParameters, CollectiveOperation, MemoryConfig, NetworkDimension, NetworkModel, NetworkShape,
-    PriorityPolicy, ServerAttachment, SimulationConfig, SystemConfig,
+    BusParameters, CollectiveOperation, DimensionTopology, MemoryConfig, MemoryServerAssignment,
+    NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig, SystemConfig,
 };
 use super::RandomGenerator;
 use std::collections::BTreeMap;
@@ -64,10 +64,10 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
         },
         memory: MemoryConfig {
             attachment: match dice.draw_between(0, 3) {
-                0 => ServerAttachment::None,
-                1 => ServerAttachment::PerNpu,
-                2 => ServerAttachment::Pool,
-                _ => ServerAttachment::PerNode(dice.draw_between(1, 4) as usize),
+                0 => MemoryServerAssignment::None,
+                1 => MemoryServerAssignment::PerNpu,
+                2 => MemoryServerAssignment::Pool,
+                _ => MemoryServerAssignment::PerNode(dice.draw_between(1, 4) as usize),
             },
             latency: dice.draw_between(1, 1000),
             bw: dice.draw_between(10, 200),
@@ -105,13 +105,13 @@ fn draw_dimensions(
             n
         };
         let mut shape = dice.pick_from(&[
-            NetworkShape::Ring,
-            NetworkShape::FullyConnected,
-            NetworkShape::Switch,
+            DimensionTopology::Ring,
+            DimensionTopology::FullyConnected,
+            DimensionTopology::Switch,
         ]);
         if network == NetworkModel::Aware && n == 2 {
             // ASTRA-sim does not support rings of this size.
-            shape = NetworkShape::Switch;
+            shape = DimensionTopology::Switch;
         }
         let bw = dice.draw_between(10, 400) as f64;
         let lat = dice.draw_between(1, 8000) as f64 / 4.0 + 1.0;

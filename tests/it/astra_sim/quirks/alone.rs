@@ -31,7 +31,7 @@ const TOGETHER: [(&str, &str); 2] = [
 /// Returns a collective with sizes that are powers of 2, and with reductions at 64 bytes per ns.
 fn even(
     network: NetworkModel,
-    dims: &[(NetworkShape, usize)],
+    dims: &[(DimensionTopology, usize)],
     kind: CollectiveOperation,
     names: &[&str],
 ) -> SimulationConfig {
@@ -61,7 +61,7 @@ fn cases() -> Vec<(&'static str, SimulationConfig)> {
     let mut twice = even(Unaware, &[(Switch, 8)], AllReduce, &["direct1"]);
     halves(&mut twice);
     let mut overlap = even(Unaware, &ring, AllReduce, &["ring"]);
-    overlap.memory.attachment = ServerAttachment::PerNpu;
+    overlap.memory.attachment = MemoryServerAssignment::PerNpu;
     (overlap.memory.latency, overlap.memory.bw) = (100, 32);
     for rank in &mut overlap.ranks {
         let work = NodeWork::Memory {

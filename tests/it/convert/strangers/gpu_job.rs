@@ -2,7 +2,7 @@
 //! separate stream, and the wait for the device. This job does not come from the generator of other
 //! tests, so the generator was not tuned for the code under test.
 
-use super::super::rig::{Job, replay, try_convert};
+use super::super::rig::{ConversionResult, replay, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::TraceError;
@@ -16,7 +16,7 @@ pub const COMMUNICATION: u64 = 20;
 const LAYER_NS: u64 = 200_000;
 
 /// A rank's file under construction, with its events.
-struct RankFile {
+struct RankFileBuilder {
     rank: u64,
     events: Vec<Value>,
     /// Id of the next operator; the next field is the id of the next launch.
@@ -30,7 +30,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-impl RankFile {
+impl RankFileBuilder {
     fn process(&self) -> u64 {
         4000 + self.rank
     }
@@ -86,7 +86,7 @@ pub fn files(ranks: u64, layers: u64) -> Vec<Value> {
 
 fn file(rank: u64, ranks: u64, layers: u64) -> Value {
     let begin = 1_000_000 + 2_000 * rank;
-    let mut file = RankFile {
+    let mut file = RankFileBuilder {
         rank,
         events: Vec::new(),
         operator: 1,
@@ -191,7 +191,7 @@ pub fn device_ns(files: &[Value]) -> u64 {
     kernels.map(lasts).sum()
 }
 
-pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<Job, TraceError> {
+pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<ConversionResult, TraceError> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -200,7 +200,7 @@ pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<Job, TraceError>
 }
 
 /// Converts the files, one per rank.
-pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<Job, TraceError> {
+pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<ConversionResult, TraceError> {
     let names: Vec<String> = (0..texts.len())
         .map(|rank| format!("kineto.{rank}.json"))
         .collect();
@@ -208,7 +208,7 @@ pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<Job, TraceError> {
     converted(&files)
 }
 
-pub fn refused(converted: Result<Job, TraceError>, parts: &[&str]) {
+pub fn refused(converted: Result<ConversionResult, TraceError>, parts: &[&str]) {
     let text = converted.err().expect("it is refused").to_string();
     for part in parts {
         assert!(text.contains(part), "no {part:?} in: {text}");
@@ -217,7 +217,12 @@ pub fn refused(converted: Result<Job, TraceError>, parts: &[&str]) {
 
 /// Asserts that these files convert to a job with `device` ns of device work and `collectives`
 /// collectives. Asserts that the job's replay as captured ends when the capture ended.
-pub fn hold<B: AsRef<[u8]>>(what: &str, texts: &[B], device: u64, collectives: u64) -> Job {
+pub fn hold<B: AsRef<[u8]>>(
+    what: &str,
+    texts: &[B],
+    device: u64,
+    collectives: u64,
+) -> ConversionResult {
     let job = converted_ranks(texts).unwrap_or_else(|error| panic!("{what}: {error}"));
     let kept: u64 = job.summary.ranks.iter().map(|rank| rank.device_ns.1).sum();
     // Times may have been converted to floating-point numbers with a precision of a quarter

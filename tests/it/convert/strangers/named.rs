@@ -1,6 +1,6 @@
 //! Tests file names, ids that other tools rewrote, and numbers with another meaning.
 
-use super::super::rig::{Job, try_convert};
+use super::super::rig::{ConversionResult, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::trace::TraceError;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn trace(head: &str, events: &str) -> String {
     format!("{{{head}\"traceEvents\": [{events}]}}")
 }
 
-fn converted(files: &[(&str, &str)]) -> Result<Job, TraceError> {
+fn converted(files: &[(&str, &str)]) -> Result<ConversionResult, TraceError> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).unwrap();

@@ -1,7 +1,7 @@
 //! Tests encodings, compression, and texts that are no captures.
 
 use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
-use chakram::trace::CompressedWriter;
+use chakram::trace::MaybeCompressedWriter;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -9,7 +9,7 @@ const RANKS: u64 = 2;
 const LAYERS: u64 = 2;
 
 fn packed(text: &[u8], ending: &str) -> Vec<u8> {
-    let mut packer = CompressedWriter::new(Vec::new(), ending).unwrap();
+    let mut packer = MaybeCompressedWriter::new(Vec::new(), ending).unwrap();
     packer.write_all(text).unwrap();
     packer.finish().unwrap()
 }

@@ -1,14 +1,14 @@
 //! Tests random loads and stores through ports, alone and with messages and collectives.
 
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
-use crate::physics::lines::{Line, call, kernel, receive, send};
+use crate::physics::lines::{TestTraceNode, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
 use chakram::engine::NetworkModel;
 use chakram::machine::ChunkingSettings;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
-use testkit::port_chunks::{self, MemoryAccess, PortMessage, TransferJob};
+use testkit::port_chunks::{self, MemoryAccess, PortMessage, PortTestTraffic};
 
 /// Returns rates in ps per byte that correspond to whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
@@ -87,7 +87,7 @@ proptest! {
         }
         let workload = job(&ranks, &[]);
         let quiet = {
-            let lines: Vec<Vec<Line>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
+            let lines: Vec<Vec<TestTraceNode>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
             job(&lines, &[])
         };
         // The time by the pipeline's formula is the stream, and one chunk's time in all stages
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
-            let expected = port_chunks::access_and_message_end_times(&TransferJob {
+            let expected = port_chunks::access_and_message_end_times(&PortTestTraffic {
                 npus: npus as usize,
                 latency: link_ns * 1000,
                 last_link_first: network == NetworkModel::Ports,

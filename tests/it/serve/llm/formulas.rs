@@ -1,11 +1,11 @@
 //! Compares tables with values by hand, and queues with formulas.
 
-use super::{StepLog, llm_served};
+use super::{StepAndRequestLog, llm_served};
 
 /// An engine whose steps take 1 us.
 const MICROSECOND_STEPS: &str = "[step]\nbase = \"1 us\"\n";
 
-fn tokens_of_steps(log: &StepLog) -> Vec<usize> {
+fn tokens_of_steps(log: &StepAndRequestLog) -> Vec<usize> {
     let steps = log.steps.iter();
     steps
         .map(|step| step.parts.iter().map(|part| part.2).sum())

@@ -1,6 +1,6 @@
 //! Compares results with runs of vLLM, with operations measured on the same GPU.
 
-use super::{LlmReport, StepLog, llm_scenario};
+use super::{LlmReport, StepAndRequestLog, llm_scenario};
 use chakram::serve::llm::{RequestTimeSummary, serve_llm};
 use testkit::corpus::corpus_path;
 
@@ -15,7 +15,11 @@ fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
         file("serving_vllm_op_profiles.csv.gz"),
         file("requests_sharegpt300.csv") + ":tokenizer=llama-3.1-8b",
     );
-    let report = serve_llm(&llm_scenario(&text), None, &mut StepLog::default());
+    let report = serve_llm(
+        &llm_scenario(&text),
+        None,
+        &mut StepAndRequestLog::default(),
+    );
     Some(report.unwrap_or_else(|error| panic!("{error}\n{text}")))
 }
 

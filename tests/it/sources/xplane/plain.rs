@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Sums over the streams of all devices.
-pub struct Truth {
+pub struct DeviceStreamSums {
     pub events: u64,
     pub busy_ps: u64,
     /// Events whose correlation id also occurs on a host thread.
@@ -14,12 +14,12 @@ pub struct Truth {
 
 /// The integer and byte values of a message, by field number.
 #[derive(Default)]
-struct Message<'a> {
+struct ProtobufFieldValues<'a> {
     numbers: BTreeMap<u64, Vec<u64>>,
     bytes: BTreeMap<u64, Vec<&'a [u8]>>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> ProtobufFieldValues<'a> {
     fn parse(mut rest: &'a [u8]) -> Self {
         let mut this = Self::default();
         let varint = |rest: &mut &'a [u8]| {
@@ -56,9 +56,9 @@ impl<'a> Message<'a> {
         this
     }
 
-    fn all(&self, field: u64) -> impl Iterator<Item = Message<'a>> {
+    fn all(&self, field: u64) -> impl Iterator<Item = ProtobufFieldValues<'a>> {
         let all = self.bytes.get(&field).cloned().unwrap_or_default();
-        all.into_iter().map(Message::parse)
+        all.into_iter().map(ProtobufFieldValues::parse)
     }
 
     fn text(&self, field: u64) -> String {
@@ -71,12 +71,12 @@ impl<'a> Message<'a> {
     }
 }
 
-pub fn read(path: &Path) -> Truth {
+pub fn read(path: &Path) -> DeviceStreamSums {
     let contents = TraceContents::open_any_file(path).expect("the corpus is there");
-    let space = Message::parse(contents.as_slice());
+    let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();
     let mut device = Vec::new();
-    let mut truth = Truth {
+    let mut truth = DeviceStreamSums {
         events: 0,
         busy_ps: 0,
         linked: 0,

@@ -1,13 +1,13 @@
 //! Tests the captures themselves, if available.
 
-use super::event::{Event, line};
+use super::event::{ProductOrReduction, line};
 use super::{CAPTURED, OLDER};
-use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, text};
+use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, text};
 use crate::corpus::corpus_path;
 use chakram::convert::HostTrace;
 
 /// Returns the lines of a converted rank, with the FLOPs that the converter computes for each.
-fn converted(trace: &Trace) -> Vec<(String, u64)> {
+fn converted(trace: &SchemaRankTrace) -> Vec<(String, u64)> {
     let mut lines = Vec::new();
     for node in &trace.nodes {
         assert!(![SEND, RECEIVE].contains(&node.r#type), "{}", node.name);
@@ -50,7 +50,7 @@ fn the_capture_is_what_is_noted_of_it() {
             trace.rank
         );
         for (line, flops) in &found {
-            assert_eq!(*flops, Event::parse(line).flops(), "{line}");
+            assert_eq!(*flops, ProductOrReduction::parse(line).flops(), "{line}");
         }
         // The wait for a reduction comes after the last product, and before the optimizer step.
         let mut backwards = trace.nodes.iter().rev();

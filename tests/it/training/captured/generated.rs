@@ -1,21 +1,21 @@
 //! Reads the nodes of a generated rank.
 
-use super::event::{Event, shapes};
+use super::event::{ProductOrReduction, shapes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 
 /// A node of a generated rank.
-pub struct Node {
+pub struct GeneratedNode {
     pub id: u64,
     pub name: String,
-    pub event: Option<Event>,
+    pub event: Option<ProductOrReduction>,
     pub flops: u64,
     pub data: Vec<u64>,
 }
 
 #[derive(Default)]
-pub struct Nodes(pub Vec<Node>);
+pub struct GeneratedNodes(pub Vec<GeneratedNode>);
 
-impl Sink for Nodes {
+impl Sink for GeneratedNodes {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let mut flops = 0;
         let event = match node.op {
@@ -32,9 +32,9 @@ impl Sink for Nodes {
                         let [one, other] = outputs[0][..] else {
                             panic!("{}", node.name);
                         };
-                        Some(Event::product(one, inner, other))
+                        Some(ProductOrReduction::product(one, inner, other))
                     }
-                    all => Some(Event::Attention {
+                    all => Some(ProductOrReduction::Attention {
                         backward: all.len() > 3,
                         queries: all[0].clone(),
                     }),
@@ -45,12 +45,12 @@ impl Sink for Nodes {
             } => {
                 assert_eq!(kind, CollectiveKind::AllReduce, "{}", node.name);
                 assert_eq!(group, GroupName::World, "{}", node.name);
-                Some(Event::Reduction(bytes))
+                Some(ProductOrReduction::Reduction(bytes))
             }
             Op::Message { .. } => panic!("{}", node.name),
             _ => None,
         };
-        self.0.push(Node {
+        self.0.push(GeneratedNode {
             id: node.id,
             name: node.name.to_owned(),
             event,

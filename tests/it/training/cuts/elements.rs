@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// The kind of the tested operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum TestedOperatorKind {
     Product,
     /// Windows of 3 rows, centred on the output row.
     Windows,
@@ -19,7 +19,7 @@ pub enum Kind {
 /// The number of pixels of a row of an image.
 const WIDTH: u64 = 2;
 
-impl Kind {
+impl TestedOperatorKind {
     pub const ALL: [Self; 5] = [
         Self::Product,
         Self::Windows,
@@ -116,13 +116,13 @@ fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
 
 /// A set of elements, with a count for each sample, row and column.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Elements([u64; 8]);
+struct TensorElementSet([u64; 8]);
 
 /// The maximum number of rows and columns in a sample, which 6 members have.
 const ROWS: u64 = 12;
 const COLUMNS: u64 = 6;
 
-impl Elements {
+impl TensorElementSet {
     fn add(&mut self, [sample, row, column]: [u64; 3]) {
         let at = (sample * ROWS + row) * COLUMNS + column;
         self.0[at as usize / 64] |= 1 << (at % 64);
@@ -151,12 +151,12 @@ impl Elements {
 
 /// Returns the elements of one part, where each axis is given as its length, the number of parts,
 /// and the part's index.
-fn has(axes: [(u64, u32, u32); 3]) -> Elements {
+fn has(axes: [(u64, u32, u32); 3]) -> TensorElementSet {
     let [samples, rows, columns] = axes.map(|(size, cuts, part)| {
         let each = size / u64::from(cuts);
         u64::from(part) * each..u64::from(part + 1) * each
     });
-    let mut elements = Elements::default();
+    let mut elements = TensorElementSet::default();
     for sample in samples {
         for row in rows.clone() {
             for column in columns.clone() {
@@ -168,41 +168,50 @@ fn has(axes: [(u64, u32, u32); 3]) -> Elements {
 }
 
 /// The elements that one member is expected to receive and to reduce.
-pub struct Expected {
+pub struct ExpectedMemberTraffic {
     pub moved: BTreeMap<String, u64>,
     pub sums: Vec<(String, u64, Vec<u32>)>,
 }
 
 /// Everything known about one member.
-struct Member {
+struct MemberElements {
     /// The output elements of the first operator.
-    first: Elements,
+    first: TensorElementSet,
     /// The input elements of the tested operator: its own rows; the next field also has rows that
     /// its windows reach.
-    own: Elements,
-    reached: Elements,
+    own: TensorElementSet,
+    reached: TensorElementSet,
     /// The output elements of the tested operator.
-    gives: Elements,
+    gives: TensorElementSet,
     /// The input elements of the last operator.
-    last: Elements,
+    last: TensorElementSet,
     parts: [u32; 4],
 }
 
-fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number: u32) -> Member {
+fn member(
+    kind: TestedOperatorKind,
+    members: u32,
+    [first, looked, last]: [[u32; 4]; 3],
+    number: u32,
+) -> MemberElements {
     let size = u64::from(members);
     let [before, behind] = kind.lines(size);
     let plain = [0, 1, 2, 3];
     let order: &[usize] = match kind {
-        Kind::Product | Kind::Table => &plain,
-        Kind::Windows | Kind::Strided => &[0, 3, 1, 2],
-        Kind::Pool => &[0, 2, 1],
+        TestedOperatorKind::Product | TestedOperatorKind::Table => &plain,
+        TestedOperatorKind::Windows | TestedOperatorKind::Strided => &[0, 3, 1, 2],
+        TestedOperatorKind::Pool => &[0, 2, 1],
     };
     let of = |lines: u64, cuts: [u32; 4], order: &[usize], columns: usize| {
         let parts = parts(number, cuts, order);
         let axis = |size, axis: usize| (size, cuts[axis], parts[axis]);
         has([axis(size, 0), axis(lines, 1), axis(size, columns)])
     };
-    let columns = if kind == Kind::Pool { 2 } else { 3 };
+    let columns = if kind == TestedOperatorKind::Pool {
+        2
+    } else {
+        3
+    };
     let own = of(before, looked, order, columns);
     let gives = of(behind, looked, order, 2);
     let mut reached = own;
@@ -213,8 +222,8 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
         for row in first..first + each {
             // The windows of its output rows begin one row earlier because of padding.
             let lines = match kind {
-                Kind::Windows => row..row + 3,
-                Kind::Strided => 2 * row..2 * row + 3,
+                TestedOperatorKind::Windows => row..row + 3,
+                TestedOperatorKind::Strided => 2 * row..2 * row + 3,
                 _ => 2 * row + 1..2 * row + 3,
             };
             for line in lines.filter(|line| (1..=before).contains(line)) {
@@ -223,9 +232,9 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
             }
         }
     }
-    Member {
+    MemberElements {
         first: match kind {
-            Kind::Table => Elements::default(),
+            TestedOperatorKind::Table => TensorElementSet::default(),
             _ => of(before, first, &plain, 2),
         },
         own,
@@ -237,9 +246,10 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
 }
 
 /// Returns the members that differ from `of` only in their parts along `axes`.
-fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
-    let same =
-        |one: &Member| (0..4).all(|axis| axes.contains(&axis) || one.parts[axis] == of.parts[axis]);
+fn alike(all: &[MemberElements], of: &MemberElements, axes: &[usize]) -> Vec<u32> {
+    let same = |one: &MemberElements| {
+        (0..4).all(|axis| axes.contains(&axis) || one.parts[axis] == of.parts[axis])
+    };
     let numbered = (0..).zip(all);
     numbered
         .filter(|(_, one)| same(one))
@@ -248,19 +258,29 @@ fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
 }
 
 /// Returns `true` if the `needs` of the members of `group` are equal, disjoint shares of `whole`.
-fn expert_shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> bool {
-    let all: Vec<Elements> = group.iter().map(|&one| needs(one)).collect();
-    let together = all.iter().fold(Elements::default(), |sum, one| sum.or(one));
-    let count: u64 = all.iter().map(Elements::count).sum();
+fn expert_shares(
+    group: &[u32],
+    whole: &TensorElementSet,
+    needs: impl Fn(u32) -> TensorElementSet,
+) -> bool {
+    let all: Vec<TensorElementSet> = group.iter().map(|&one| needs(one)).collect();
+    let together = all
+        .iter()
+        .fold(TensorElementSet::default(), |sum, one| sum.or(one));
+    let count: u64 = all.iter().map(TensorElementSet::count).sum();
     let equal = all.iter().all(|one| one.count() == all[0].count());
     equal && count == whole.count() && together == *whole
 }
 
 /// Returns the elements that each of `members` is expected to receive and to reduce.
-pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> {
+pub fn expected(
+    kind: TestedOperatorKind,
+    members: u32,
+    cuts: [[u32; 4]; 3],
+) -> Vec<ExpectedMemberTraffic> {
     let number = |one| member(kind, members, cuts, one);
-    let all: Vec<Member> = (0..members).map(number).collect();
-    let scatters = |axis: usize, of: fn(&Member) -> [Elements; 2]| {
+    let all: Vec<MemberElements> = (0..members).map(number).collect();
+    let scatters = |axis: usize, of: fn(&MemberElements) -> [TensorElementSet; 2]| {
         all.iter().all(|one| {
             let group = alike(&all, one, &[axis]);
             expert_shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
@@ -277,18 +297,18 @@ pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> 
 /// Computes one member's elements. `scatters` is `true` for outputs, and for input gradients, if
 /// their reduction also scatters the result.
 fn of_member(
-    kind: Kind,
+    kind: TestedOperatorKind,
     cuts: [[u32; 4]; 3],
-    all: &[Member],
+    all: &[MemberElements],
     number: u32,
     scatters: [bool; 2],
-) -> Expected {
+) -> ExpectedMemberTraffic {
     let me = &all[number as usize];
     let [_, looked, _] = cuts;
     let [before, behind] = match kind {
-        Kind::Windows => [2 * WIDTH, 2 * WIDTH],
+        TestedOperatorKind::Windows => [2 * WIDTH, 2 * WIDTH],
         // One of two pixels remains.
-        Kind::Strided | Kind::Pool => [2 * WIDTH, WIDTH],
+        TestedOperatorKind::Strided | TestedOperatorKind::Pool => [2 * WIDTH, WIDTH],
         _ => [2, 2],
     };
     let mut moved: BTreeMap<String, u64> = BTreeMap::new();
@@ -298,8 +318,8 @@ fn of_member(
             *moved.entry(name.to_owned()).or_default() += elements * bytes;
         }
     };
-    let missing = |need: &Elements, has: &Elements| need.without(has).count();
-    if kind != Kind::Table {
+    let missing = |need: &TensorElementSet, has: &TensorElementSet| need.without(has).count();
+    if kind != TestedOperatorKind::Table {
         add("fwd/looked", missing(&me.own, &me.first), before);
         add("fwd/looked", missing(&me.reached, &me.own), before);
     }
@@ -321,7 +341,7 @@ fn of_member(
     }
     // The output's gradient returns to the members that computed its terms.
     add("bwd/looked", missing(&me.gives, &me.last), behind);
-    if kind != Kind::Table {
+    if kind != TestedOperatorKind::Table {
         // Windows of other members reached these rows of this member.
         let of = alike(all, me, &[1])
             .into_iter()
@@ -351,5 +371,5 @@ fn of_member(
     if weights > 0 && apart.len() > 1 {
         sums.push(("operators/all-reduce".to_owned(), 2 * weights, apart));
     }
-    Expected { moved, sums }
+    ExpectedMemberTraffic { moved, sums }
 }

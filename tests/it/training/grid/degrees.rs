@@ -4,7 +4,7 @@ use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
 use crate::corpus::is_whole;
 use chakram::generate::{
-    AttentionKernel, GeneratedJob, OperatorDegrees, ParallelismPlan, PipelineSchedule,
+    AttentionKernel, CheckedWorkloadPattern, OperatorDegrees, ParallelismPlan, PipelineSchedule,
     RecomputePolicy, ShardingDegrees, ZeroStage,
 };
 use chakram::machine::Machine;
@@ -117,13 +117,13 @@ fn plan(members: u32, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
 }
 
 /// Sums FLOPs by layer and operator, in addition to the totals.
-struct ByOperator<'m> {
+struct FlopsByOperator<'m> {
     model: &'m Model,
     sums: Sums,
     flops: BTreeMap<(u32, String), u128>,
 }
 
-impl Sink for ByOperator<'_> {
+impl Sink for FlopsByOperator<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         if let (Op::Compute { flops, .. }, Some(layer)) = (node.op, node.labels.layer) {
             let rest = node.name.rsplit_once('/').unwrap().1;
@@ -157,7 +157,7 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
 
 /// Compares sums with the model's sums. Work may be repeated on members only by a factor that
 /// divides their number.
-fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
+fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPattern) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
     let mut flops: BTreeMap<(u32, String), u128> = BTreeMap::new();
@@ -166,7 +166,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
             rank,
             ..Sums::default()
         };
-        let mut by = ByOperator {
+        let mut by = FlopsByOperator {
             model,
             sums,
             flops: BTreeMap::new(),

@@ -3,7 +3,7 @@
 /// Fixed time per call of the kernels with one name, in nanoseconds, and true if the time is the intercept of a fitted
 /// line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CallTime {
+pub(super) struct FixedKernelCallTime {
     pub fixed: f64,
     pub by_line: bool,
 }

@@ -1,8 +1,8 @@
 //! Sets new values of transfers and kernels, and stores their unedited values.
 
-use super::super::program::{AttributeChange, RankProgram, UNEDITED};
+use super::super::program::{NewAttributeValue, RankProgram, UNEDITED};
 use super::super::unedited::UneditedValues;
-use super::SizeScaling;
+use super::BatchSequenceHiddenFactors;
 use std::collections::BTreeMap;
 
 /// Multiplies the bytes and recorded time of a message or collective by `growth`. `parts` lists the parts of the
@@ -13,7 +13,7 @@ pub(super) fn scale_transfer(
     bytes: u64,
     growth: f64,
     parts: &[(&str, u64, f64)],
-    by: SizeScaling,
+    by: BatchSequenceHiddenFactors,
 ) {
     let node = program.items[item as usize].node;
     let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
@@ -22,7 +22,7 @@ pub(super) fn scale_transfer(
     let times = |value: u64| (value as f64 * growth).round() as u64;
     let mut new = vec![(
         "comm_size",
-        AttributeChange::Count(times(old("comm_size", bytes))),
+        NewAttributeValue::Count(times(old("comm_size", bytes))),
     )];
     let mut sides = Vec::new();
     // Decoding cannot fail, because the record was decoded before.
@@ -35,7 +35,7 @@ pub(super) fn scale_transfer(
         Ok(())
     });
     for (name, bytes) in sides {
-        new.push((name, AttributeChange::Count(times(old(name, bytes)))));
+        new.push((name, NewAttributeValue::Count(times(old(name, bytes)))));
     }
     for (name, now) in view
         .memory
@@ -47,13 +47,13 @@ pub(super) fn scale_transfer(
         let grown = part.map_or(times(all), |&(_, part, own)| {
             times(all - part) + (part as f64 * own).round() as u64
         });
-        new.push((name, AttributeChange::Count(grown)));
+        new.push((name, NewAttributeValue::Count(grown)));
     }
     let ns = old("duration_ns", view.recorded.0 / 1000);
     if ns > 0 {
-        new.push(("duration_ns", AttributeChange::Count(times(ns))));
+        new.push(("duration_ns", NewAttributeValue::Count(times(ns))));
     }
-    change_node_attributes(program, item, new, by == SizeScaling::NONE);
+    change_node_attributes(program, item, new, by == BatchSequenceHiddenFactors::NONE);
 }
 
 /// Changes attributes of a node, and stores the unedited values in an attribute of the node. If `restores` is true (all
@@ -61,7 +61,7 @@ pub(super) fn scale_transfer(
 pub(super) fn change_node_attributes(
     program: &mut RankProgram<'_>,
     item: u32,
-    new: Vec<(&'static str, AttributeChange)>,
+    new: Vec<(&'static str, NewAttributeValue)>,
     restores: bool,
 ) {
     let node = program.items[item as usize].node;
@@ -74,7 +74,7 @@ pub(super) fn change_node_attributes(
             }
         }
         if kept.is_some() {
-            changes.insert(UNEDITED, AttributeChange::Removed);
+            changes.insert(UNEDITED, NewAttributeValue::Removed);
         }
     } else {
         let mut text = kept.unwrap_or_default().to_owned();
@@ -97,7 +97,7 @@ pub(super) fn change_node_attributes(
             text = parts.collect::<Vec<_>>().join(";");
         }
         changes.extend(new);
-        changes.insert(UNEDITED, AttributeChange::Text(text));
+        changes.insert(UNEDITED, NewAttributeValue::Text(text));
     }
     program.items[item as usize].changes.extend(changes);
 }

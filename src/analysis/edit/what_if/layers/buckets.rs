@@ -1,8 +1,8 @@
 //! Divides gradients into new buckets after the number of layers has changed.
 
 use super::super::EditCounts;
-use super::super::gradients::{self, GradientReductions, TransferRates};
-use super::super::program::{AttributeChange, ItemDependency, RankProgram, StepPhase};
+use super::super::gradients::{self, CollectiveTimesPerKib, GradientReductions};
+use super::super::program::{ItemDependency, NewAttributeValue, RankProgram, StepPhase};
 use super::copies::LayerEditor;
 use super::labels::layer_label_after_edit;
 use super::passes::StepPasses;
@@ -71,7 +71,7 @@ impl GradientBuckets {
         let all = reductions.sum_bytes(program);
         if elements > 0 && all.is_multiple_of(elements) {
             return Ok(Self::Hooks {
-                limit: BucketSizes::from_edit_notes(program.earlier.as_deref())
+                limit: BucketLimitAndLayerBytes::from_edit_notes(program.earlier.as_deref())
                     .map(|noted| noted.limit)
                     .or(reductions.largest_bucket_bytes(program))
                     .unwrap_or(u64::MAX),
@@ -94,14 +94,14 @@ impl GradientBuckets {
     }
 
     /// Returns the bucket sizes, which cannot be derived from the trace once layers are removed.
-    pub fn bucket_sizes(&self) -> Option<BucketSizes> {
+    pub fn bucket_sizes(&self) -> Option<BucketLimitAndLayerBytes> {
         match self {
             Self::None { .. } => None,
-            Self::Hooks { limit, .. } => Some(BucketSizes {
+            Self::Hooks { limit, .. } => Some(BucketLimitAndLayerBytes {
                 limit: *limit,
                 layer: None,
             }),
-            Self::Layers(layers) => Some(BucketSizes {
+            Self::Layers(layers) => Some(BucketLimitAndLayerBytes {
                 limit: layers.limit,
                 layer: layers.layer,
             }),
@@ -114,7 +114,7 @@ impl GradientBuckets {
         program: &mut RankProgram<'_>,
         step: u32,
         editor: &LayerEditor,
-        rates: &TransferRates,
+        rates: &CollectiveTimesPerKib,
         counts: &mut EditCounts,
     ) -> Result<(), TraceError> {
         match self {
@@ -158,17 +158,17 @@ impl GradientBuckets {
     }
 }
 
-/// Prefix that marks [`BucketSizes`] in a trace's list of edits.
+/// Prefix that marks [`BucketLimitAndLayerBytes`] in a trace's list of edits.
 pub(in super::super) const BUCKETS: &str = "buckets=";
 
 /// Bucket limit in bytes, and gradient bytes of one repeated layer, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct BucketSizes {
+pub(in super::super) struct BucketLimitAndLayerBytes {
     limit: u64,
     layer: Option<u64>,
 }
 
-impl BucketSizes {
+impl BucketLimitAndLayerBytes {
     /// Parses the sizes that an earlier edit of layers stored in the list of edits.
     fn from_edit_notes(edits: Option<&str>) -> Option<Self> {
         let mut words = edits.unwrap_or_default().split_ascii_whitespace();
@@ -181,7 +181,7 @@ impl BucketSizes {
     }
 }
 
-impl fmt::Display for BucketSizes {
+impl fmt::Display for BucketLimitAndLayerBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{BUCKETS}{},", self.limit)?;
         match self.layer {
@@ -254,7 +254,7 @@ impl GeneratedJobBuckets {
             of_pass.entry(pass).or_default().push((item, bytes, layers));
         }
         let is_repeated = |layer: &u32| repeated.iter().any(|(a, b)| (*a..=*b).contains(layer));
-        let noted = BucketSizes::from_edit_notes(program.earlier.as_deref());
+        let noted = BucketLimitAndLayerBytes::from_edit_notes(program.earlier.as_deref());
         for buckets in of_pass.values() {
             if let Some(noted) = noted {
                 this.limit = noted.limit;
@@ -369,7 +369,7 @@ impl GeneratedJobBuckets {
         program: &mut RankProgram<'_>,
         step: u32,
         editor: &LayerEditor,
-        rates: &TransferRates,
+        rates: &CollectiveTimesPerKib,
         counts: &mut EditCounts,
     ) -> Result<(), TraceError> {
         let mut reduced = Vec::new();
@@ -443,7 +443,7 @@ impl GeneratedJobBuckets {
             let label = layer_label_after_edit(program, reduction);
             let item = &mut program.items[gather as usize];
             item.changes
-                .insert("comm_size", AttributeChange::Count(bytes.ceil() as u64));
+                .insert("comm_size", NewAttributeValue::Count(bytes.ceil() as u64));
             if let Some((layer, _)) = own.split_once("/gradients/") {
                 let parts = layer.split('/').filter(|part| {
                     let number = part.strip_prefix("mb");
@@ -454,7 +454,7 @@ impl GeneratedJobBuckets {
             }
             if let Some(label) = label {
                 item.changes
-                    .insert("layer", AttributeChange::Count(label.into()));
+                    .insert("layer", NewAttributeValue::Count(label.into()));
             }
             all.push(gather);
         }

@@ -19,7 +19,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 type LayerItemKey = (u64, i64, u32);
 
 /// A pass's layers.
-pub(super) struct LayerRun {
+pub(super) struct PassLayers {
     /// True for a backward pass, which runs the last layer first.
     pub backward: bool,
     /// The nodes of each layer, with layers in execution order.
@@ -48,7 +48,7 @@ pub(super) struct LayerMove {
 
 /// Adds `by` layers to each run of a step; if `by` is negative, removes layers.
 pub(super) struct LayerEditor {
-    runs: Vec<LayerRun>,
+    runs: Vec<PassLayers>,
     by: i64,
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
@@ -62,7 +62,7 @@ pub(super) struct LayerEditor {
 }
 
 impl LayerEditor {
-    pub fn new(program: &RankProgram<'_>, runs: Vec<LayerRun>, by: i64) -> Self {
+    pub fn new(program: &RankProgram<'_>, runs: Vec<PassLayers>, by: i64) -> Self {
         let mut this = Self {
             by,
             keyed: Vec::new(),
@@ -397,7 +397,7 @@ impl LayerEditor {
     }
 
     /// Returns the runs of the step, with the layers before the edit.
-    pub fn edited_runs(&self) -> &[LayerRun] {
+    pub fn edited_runs(&self) -> &[PassLayers] {
         &self.runs
     }
 }

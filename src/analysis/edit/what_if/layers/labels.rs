@@ -1,6 +1,6 @@
 //! Renumbers the labels of layers in generated jobs. Labels number the layers of the whole model.
 
-use super::super::program::{AttributeChange, RankProgram};
+use super::super::program::{NewAttributeValue, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of_layer};
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl LayerLabels {
             let name = rename_layer(program.view_of_item(item).name, new - label);
             let own = &mut program.items[item as usize];
             own.name = name;
-            let new = AttributeChange::Count(new.max(0) as u64);
+            let new = NewAttributeValue::Count(new.max(0) as u64);
             own.changes.insert("layer", new);
         }
     }
@@ -80,7 +80,7 @@ pub(in super::super) fn shift_layer_labels(program: &mut RankProgram<'_>, by: i6
         let own = &mut program.items[item as usize];
         own.name = name;
         let new = (i64::from(label) + by).max(0) as u64;
-        own.changes.insert("layer", AttributeChange::Count(new));
+        own.changes.insert("layer", NewAttributeValue::Count(new));
     }
 }
 
@@ -101,7 +101,7 @@ fn rename_layer(name: &str, by: i64) -> Option<String> {
 /// Returns a node's layer label after the edit.
 pub(super) fn layer_label_after_edit(program: &RankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
-        Some(AttributeChange::Count(layer)) => u32::try_from(*layer).ok(),
+        Some(NewAttributeValue::Count(layer)) => u32::try_from(*layer).ok(),
         _ => program.facts_of(item).layer,
     }
 }

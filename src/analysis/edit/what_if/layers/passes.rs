@@ -2,7 +2,7 @@
 
 use super::super::gradients::GradientReductions;
 use super::super::program::{RankProgram, StepPhase, pass_begun_by_mark};
-use super::repetition::{RepeatedPart, longest_repetition};
+use super::repetition::{RepeatedNodeRange, longest_repetition};
 use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +33,7 @@ impl PassItems {
         self.signatures.push(hasher.finish());
     }
 
-    pub fn items_of_part(&self, repetition: RepeatedPart, index: usize) -> &[u32] {
+    pub fn items_of_part(&self, repetition: RepeatedNodeRange, index: usize) -> &[u32] {
         let from = repetition.start + index * repetition.period;
         &self.items[from..from + repetition.period]
     }
@@ -123,15 +123,15 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 
 /// The nodes of each layer in a backward pass. Layers are in execution order. Layers may differ in individual nodes,
 /// for example if only some layers gather their parameters ahead.
-type LayerBlocks = Vec<Vec<u32>>;
+type BackwardLayerNodes = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
 /// layers (as in decoding token by token), returns the repetition inside this part.
-pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
+pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedNodeRange> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
     match longest_repetition(one, None) {
-        Some(inner) if inner.covered_count() * 10 >= outer.period * 7 => Some(RepeatedPart {
+        Some(inner) if inner.covered_count() * 10 >= outer.period * 7 => Some(RepeatedNodeRange {
             start: outer.start + inner.start,
             ..inner
         }),
@@ -144,7 +144,7 @@ pub(super) fn find_equal_repetitions(
     passes: &[PassItems],
     period: usize,
     times: usize,
-) -> Vec<(usize, RepeatedPart)> {
+) -> Vec<(usize, RepeatedNodeRange)> {
     let mut found = Vec::new();
     for (index, pass) in passes.iter().enumerate() {
         let signatures = &pass.signatures;
@@ -158,7 +158,7 @@ pub(super) fn find_equal_repetitions(
                 let start = at - run - period;
                 found.push((
                     index,
-                    RepeatedPart {
+                    RepeatedNodeRange {
                         start,
                         period,
                         times,
@@ -177,9 +177,9 @@ impl StepPasses {
     pub fn find_layers_by_sequence(
         &self,
         program: &RankProgram<'_>,
-        forward: &[(usize, RepeatedPart)],
+        forward: &[(usize, RepeatedNodeRange)],
         of: &[usize],
-    ) -> Option<Vec<LayerBlocks>> {
+    ) -> Option<Vec<BackwardLayerNodes>> {
         let mut layer_of: BTreeMap<u64, usize> = BTreeMap::new();
         for (pass, found) in forward {
             for index in 0..found.times {

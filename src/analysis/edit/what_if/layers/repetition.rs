@@ -7,13 +7,13 @@ const MAX_PERIODS: usize = 64;
 
 /// A repeated part of a node list: its start, the length of one repetition, and the number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RepeatedPart {
+pub(super) struct RepeatedNodeRange {
     pub start: usize,
     pub period: usize,
     pub times: usize,
 }
 
-impl RepeatedPart {
+impl RepeatedNodeRange {
     pub fn covered_count(&self) -> usize {
         self.period * self.times
     }
@@ -22,8 +22,11 @@ impl RepeatedPart {
 /// Returns the repetition that covers the largest part of `signatures`. If `times` is given, considers only parts
 /// with exactly this number of repetitions. If several repetitions cover the same length, returns the repetition
 /// with the shortest period.
-pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
-    let mut best: Option<RepeatedPart> = None;
+pub(super) fn longest_repetition(
+    signatures: &[u64],
+    times: Option<usize>,
+) -> Option<RepeatedNodeRange> {
+    let mut best: Option<RepeatedNodeRange> = None;
     for period in find_candidate_periods(signatures) {
         let mut run = 0;
         for at in period..=signatures.len() {
@@ -31,7 +34,7 @@ pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Op
                 run += 1;
                 continue;
             }
-            let found = RepeatedPart {
+            let found = RepeatedNodeRange {
                 start: at - run - period,
                 period,
                 times: run / period + 1,
@@ -80,7 +83,7 @@ mod tests {
     #[test]
     fn the_longest_repetition_is_found_with_its_shortest_period() {
         let found = longest_repetition(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8], None);
-        let expected = RepeatedPart {
+        let expected = RepeatedNodeRange {
             start: 1,
             period: 3,
             times: 3,
@@ -90,7 +93,7 @@ mod tests {
         let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
         assert_eq!(
             found,
-            Some(RepeatedPart {
+            Some(RepeatedNodeRange {
                 start: 0,
                 period: 3,
                 times: 2
@@ -100,7 +103,7 @@ mod tests {
         let twice = longest_repetition(&[1, 2, 1, 2, 5, 7, 7, 7], Some(3));
         assert_eq!(
             twice,
-            Some(RepeatedPart {
+            Some(RepeatedNodeRange {
                 start: 5,
                 period: 1,
                 times: 3

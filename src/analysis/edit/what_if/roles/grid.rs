@@ -1,7 +1,7 @@
 //! The rank grid of a job. Converts the peers and groups of a captured rank, the model, to the peers and groups of the
 //! new rank.
 
-use super::{CapturedRank, StageKind, refuse_missing_role};
+use super::{CapturedRank, PipelineStagePosition, refuse_missing_role};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,9 +90,11 @@ impl RoleGrid {
                 "messages skip stages, as in schedules with several chunks per stage",
             ));
         }
-        let last = captured.iter().find(|one| one.place == StageKind::Last);
+        let last = captured
+            .iter()
+            .find(|one| one.place == PipelineStagePosition::Last);
         if step.is_none() && last.is_some() {
-            return Err(refuse_missing_role(StageKind::First));
+            return Err(refuse_missing_role(PipelineStagePosition::First));
         }
         if let Some(stride) = step
             && known.insert(stride, (None, true)).is_some()
@@ -123,7 +125,7 @@ impl RoleGrid {
             let size = match (size, last) {
                 (Some(size), _) => size,
                 (None, Some(last)) => last.rank / stride % (outer / stride).max(1) + 1,
-                (None, None) => return Err(refuse_missing_role(StageKind::Last)),
+                (None, None) => return Err(refuse_missing_role(PipelineStagePosition::Last)),
             };
             let index = this.dimensions.len();
             if is_stages {
@@ -166,8 +168,8 @@ impl RoleGrid {
         self.stages.map_or(1, |at| self.dimensions[at].size)
     }
 
-    pub(super) fn stage_kind_of_rank(&self, rank: u32) -> StageKind {
-        StageKind::from_stage(self.stage_of(rank), self.stage_count())
+    pub(super) fn stage_kind_of_rank(&self, rank: u32) -> PipelineStagePosition {
+        PipelineStagePosition::from_stage(self.stage_of(rank), self.stage_count())
     }
 
     /// Returns the grid with its stage count changed to `stages`; `None` if the grid has no stage dimension, or if

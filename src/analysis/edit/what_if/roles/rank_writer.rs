@@ -4,7 +4,7 @@ use super::grid::RoleGrid;
 use super::group_table::GroupTable;
 use crate::edit::for_each_attribute;
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::rewrite_group_metadata;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::scan;
@@ -77,7 +77,7 @@ impl AbsentRankWriter<'_, '_> {
         let stages =
             i64::from(self.target.stage_of(self.to)) - i64::from(self.grid.stage_of(self.from));
         let mut out = Vec::with_capacity(contents.len());
-        let mut message = MessageEncoder::default();
+        let mut message = ProtobufMessageBuilder::default();
         let mut frames = FrameCursor::new(contents);
         while let Some(record) = frames.next_record()? {
             if record.number == 0 {

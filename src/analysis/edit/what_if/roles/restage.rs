@@ -7,8 +7,8 @@
 
 use super::super::layers::shift_layer_labels;
 use super::{
-    AbsentRankModelRule, AbsentRankWriter, CapturedRank, GroupTable, RankTraces, RoleGrid,
-    StageKind, check_communication_matches, check_memory, derive_missing_ranks,
+    AbsentRankModelRule, AbsentRankWriter, CapturedRank, GroupTable, PipelineStagePosition,
+    RankTraces, RoleGrid, check_communication_matches, check_memory, derive_missing_ranks,
     refuse_missing_role, share_equal_traces, tag_steps,
 };
 use crate::edit::what_if::grammar::{JobEdit, PassOrder};
@@ -23,10 +23,10 @@ use std::sync::Arc;
 /// Stage `stage` of a pipeline with `stages` stages copies a captured stage. Returns its index among `captured`
 /// captured stages.
 fn captured_stage_to_copy(stage: u32, stages: u32, captured: u32) -> u32 {
-    match StageKind::from_stage(stage, stages) {
-        StageKind::Only | StageKind::First => 0,
-        StageKind::Last => captured - 1,
-        StageKind::Middle => 1 + (stage - 1) % (captured - 2).max(1),
+    match PipelineStagePosition::from_stage(stage, stages) {
+        PipelineStagePosition::Only | PipelineStagePosition::First => 0,
+        PipelineStagePosition::Last => captured - 1,
+        PipelineStagePosition::Middle => 1 + (stage - 1) % (captured - 2).max(1),
     }
 }
 
@@ -64,7 +64,7 @@ pub(in super::super) fn change_stages(
         ));
     }
     if stages > 2 && old < 3 {
-        return Err(refuse_missing_role(StageKind::Middle));
+        return Err(refuse_missing_role(PipelineStagePosition::Middle));
     }
     let target = grid.grid_with_stage_count(stages);
     let target = target.filter(|target| target.rank_count() <= MAX_NPUS);
@@ -93,7 +93,9 @@ pub(in super::super) fn change_stages(
     };
     // Derive the tag differences from a middle stage, because only a middle stage exchanges messages with two
     // neighbours.
-    let middle = captured.iter().find(|one| one.place == StageKind::Middle);
+    let middle = captured
+        .iter()
+        .find(|one| one.place == PipelineStagePosition::Middle);
     let tags = match middle {
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
         None => [0; 2],

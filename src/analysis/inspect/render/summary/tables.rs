@@ -1,7 +1,7 @@
 //! Renders the tables of the summary as text.
 
 use super::{ROWS, SummaryWriter};
-use crate::inspect::render::InspectTable;
+use crate::inspect::render::SummaryTableKind;
 use crate::inspect::render::labels::format_short_count;
 use crate::inspect::{NodeClass, NodeSums, RECEIVED, RankSpreadRow, SENT};
 use chakram_base::units::format_count;
@@ -131,7 +131,7 @@ impl SummaryWriter<'_> {
             table.add_row(&cells);
         }
         self.write_table(&table)?;
-        self.write_omitted_rows(count, ROWS, InspectTable::Lanes)
+        self.write_omitted_rows(count, ROWS, SummaryTableKind::Lanes)
     }
 
     pub(super) fn write_collectives(&mut self) -> Result {
@@ -161,7 +161,7 @@ impl SummaryWriter<'_> {
             table.add_row(&cells);
         }
         self.write_table(&table)?;
-        self.write_omitted_rows(rows.len(), ROWS, InspectTable::Collectives)?;
+        self.write_omitted_rows(rows.len(), ROWS, SummaryTableKind::Collectives)?;
         let of = if self.ranks < 2 {
             ""
         } else {
@@ -202,7 +202,7 @@ impl SummaryWriter<'_> {
             ];
             table.write_row(&mut self.out, &cells)?;
         }
-        self.write_omitted_rows(rows.len(), ROWS, InspectTable::Messages)
+        self.write_omitted_rows(rows.len(), ROWS, SummaryTableKind::Messages)
     }
 
     pub(super) fn write_operators(&mut self) -> Result {
@@ -249,7 +249,7 @@ impl SummaryWriter<'_> {
             table.add_row(&cells);
         }
         self.write_table(&table)?;
-        self.write_omitted_rows(rows.len(), OPERATOR_ROWS, InspectTable::Operators)
+        self.write_omitted_rows(rows.len(), OPERATOR_ROWS, SummaryTableKind::Operators)
     }
 
     pub(super) fn write_attributes(&mut self) -> Result {
@@ -276,7 +276,7 @@ impl SummaryWriter<'_> {
             };
         }
         write_paragraph(&mut self.out, &line, "  ", 2, anstyle::Style::new())?;
-        self.write_omitted_rows(by_name.len(), 4 * ROWS, InspectTable::Attributes)
+        self.write_omitted_rows(by_name.len(), 4 * ROWS, SummaryTableKind::Attributes)
     }
 }
 

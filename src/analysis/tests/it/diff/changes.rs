@@ -3,17 +3,17 @@
 //! If a node is added or removed, dependencies on it and its own dependencies are not reported separately.
 
 use super::traces::{
-    Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
+    FoundDifferences, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
 };
 use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto::Value};
 
 const TIMES: u64 = 1000;
 
 /// Changes a trace. Returns the id of the changed node, and the result that a comparison must have.
-type Change = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, Expected)>;
+type TraceMutation = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, ExpectedDifference)>;
 
 #[derive(Debug)]
-enum Expected {
+enum ExpectedDifference {
     Removed,
     Added,
     Fields(Vec<String>),
@@ -21,12 +21,12 @@ enum Expected {
     Edge(bool, u64, bool),
 }
 
-fn field(name: &str) -> Expected {
-    Expected::Fields(vec![name.to_owned()])
+fn field(name: &str) -> ExpectedDifference {
+    ExpectedDifference::Fields(vec![name.to_owned()])
 }
 
 /// Applies `change` to many random traces, renumbers and reorders them, and compares them with the originals.
-fn check(what: &str, change: Change) {
+fn check(what: &str, change: TraceMutation) {
     let (mut done, mut seed) = (0, 0);
     while done < TIMES {
         seed += 1;
@@ -44,21 +44,21 @@ fn check(what: &str, change: Change) {
         };
         let new = ids.get(id as usize).copied().unwrap_or(0);
         let expected = match expected {
-            Expected::Removed => Found {
+            ExpectedDifference::Removed => FoundDifferences {
                 removed: vec![id],
-                ..Found::default()
+                ..FoundDifferences::default()
             },
-            Expected::Added => Found {
+            ExpectedDifference::Added => FoundDifferences {
                 added: vec![new],
-                ..Found::default()
+                ..FoundDifferences::default()
             },
-            Expected::Fields(fields) => Found {
+            ExpectedDifference::Fields(fields) => FoundDifferences {
                 changed: vec![(id, new, fields)],
-                ..Found::default()
+                ..FoundDifferences::default()
             },
-            Expected::Edge(added, on, control) => Found {
+            ExpectedDifference::Edge(added, on, control) => FoundDifferences {
                 edges: vec![(added, id, Some(on), control)],
-                ..Found::default()
+                ..FoundDifferences::default()
             },
         };
         let found = compare(&before, &after);
@@ -108,7 +108,7 @@ fn nodes_that_are_removed() {
             node.data_deps.retain(|&dep| dep != id);
             node.ctrl_deps.retain(|&dep| dep != id);
         }
-        Some((id, Expected::Removed))
+        Some((id, ExpectedDifference::Removed))
     });
 }
 
@@ -131,7 +131,7 @@ fn nodes_that_are_added() {
             }
         }
         nodes.push(new);
-        Some((id, Expected::Added))
+        Some((id, ExpectedDifference::Added))
     });
 }
 
@@ -228,7 +228,11 @@ fn numbers_of_the_captured_process_are_no_change() {
         if let Some((_, attr)) = of(&mut random, &mut after, "rf_id") {
             bump(attr);
             bumped += 1;
-            assert_eq!(compare(&before, &after), Found::default(), "seed {seed}");
+            assert_eq!(
+                compare(&before, &after),
+                FoundDifferences::default(),
+                "seed {seed}"
+            );
         }
     }
     assert!(bumped > 0);
@@ -280,9 +284,9 @@ fn attributes(how: usize) {
             }
             let (after, ids) = shuffled(&mut random, &after);
             let fields = vec!["attribute note".to_owned()];
-            let expected = Found {
+            let expected = FoundDifferences {
                 changed: vec![(at as u64, ids[at], fields)],
-                ..Found::default()
+                ..FoundDifferences::default()
             };
             assert_eq!(
                 compare(&before, &after),
@@ -325,17 +329,25 @@ fn deps(node: &mut Node, control: bool) -> &mut Vec<u64> {
     }
 }
 
-fn edge_removed(random: &mut Random, nodes: &mut [Node], control: bool) -> Option<(u64, Expected)> {
+fn edge_removed(
+    random: &mut Random,
+    nodes: &mut [Node],
+    control: bool,
+) -> Option<(u64, ExpectedDifference)> {
     let node = one(random, nodes, |node| {
         !deps(&mut node.clone(), control).is_empty()
     })?;
     let id = node.id;
     let list = deps(node, control);
     let on = list.remove(random.below(list.len()));
-    Some((id, Expected::Edge(false, on, control)))
+    Some((id, ExpectedDifference::Edge(false, on, control)))
 }
 
-fn edge_added(random: &mut Random, nodes: &mut [Node], control: bool) -> Option<(u64, Expected)> {
+fn edge_added(
+    random: &mut Random,
+    nodes: &mut [Node],
+    control: bool,
+) -> Option<(u64, ExpectedDifference)> {
     let at = 1 + random.below(nodes.len() - 1);
     let on = random.below(at) as u64;
     let node = &mut nodes[at];
@@ -343,7 +355,7 @@ fn edge_added(random: &mut Random, nodes: &mut [Node], control: bool) -> Option<
         return None;
     }
     deps(node, control).push(on);
-    Some((at as u64, Expected::Edge(true, on, control)))
+    Some((at as u64, ExpectedDifference::Edge(true, on, control)))
 }
 
 #[test]
@@ -384,7 +396,7 @@ fn a_change_among_nodes_that_are_alike_is_one_change() {
             "{found:?}"
         );
         match seed % 3 {
-            2 if step == 0 => assert_eq!(found, Found::default()),
+            2 if step == 0 => assert_eq!(found, FoundDifferences::default()),
             2 => {
                 assert_eq!(
                     (found.changed.len(), found.edges.len()),

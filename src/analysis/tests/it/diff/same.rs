@@ -1,7 +1,7 @@
 //! Compares traces with copies of themselves that have different ids and a different order. The comparison must find no
 //! difference.
 
-use super::traces::{Found, Random, alike, compare, distinct, shuffled};
+use super::traces::{FoundDifferences, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
 
 fn assert_same(edges: &[(u64, u64)], count: u64) {
@@ -10,7 +10,7 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
         let (other, _) = shuffled(&mut Random(seed), &nodes);
         assert_eq!(
             compare(&nodes, &other),
-            Found::default(),
+            FoundDifferences::default(),
             "seed {seed}: {edges:?}"
         );
     }
@@ -90,9 +90,17 @@ fn a_trace_of_distinct_nodes_is_itself() {
     for seed in 0..500 {
         let mut random = Random(seed);
         let nodes = distinct(&mut random, 60);
-        assert_eq!(compare(&nodes, &nodes), Found::default(), "seed {seed}");
+        assert_eq!(
+            compare(&nodes, &nodes),
+            FoundDifferences::default(),
+            "seed {seed}"
+        );
         let (other, _) = shuffled(&mut random, &nodes);
-        assert_eq!(compare(&nodes, &other), Found::default(), "seed {seed}");
+        assert_eq!(
+            compare(&nodes, &other),
+            FoundDifferences::default(),
+            "seed {seed}"
+        );
     }
 }
 
@@ -132,6 +140,6 @@ proptest! {
             nodes.extend(again);
         }
         let (other, _) = shuffled(&mut random, &nodes);
-        prop_assert_eq!(compare(&nodes, &other), Found::default());
+        prop_assert_eq!(compare(&nodes, &other), FoundDifferences::default());
     }
 }

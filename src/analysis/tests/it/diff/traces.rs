@@ -107,7 +107,7 @@ pub fn value(kind: usize, seed: u8) -> Value {
 
 /// Operations of nodes in random traces.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum What {
+pub enum RandomNodeOperation {
     Compute,
     Host,
     Load,
@@ -115,12 +115,12 @@ pub enum What {
     Collective,
 }
 
-pub const WHATS: [What; 5] = [
-    What::Compute,
-    What::Host,
-    What::Load,
-    What::Send,
-    What::Collective,
+pub const WHATS: [RandomNodeOperation; 5] = [
+    RandomNodeOperation::Compute,
+    RandomNodeOperation::Host,
+    RandomNodeOperation::Load,
+    RandomNodeOperation::Send,
+    RandomNodeOperation::Collective,
 ];
 
 pub fn int(name: &str, value: u64) -> AttributeProto {
@@ -128,36 +128,36 @@ pub fn int(name: &str, value: u64) -> AttributeProto {
 }
 
 /// Builds a node with many random properties, and one of a few names.
-pub fn node(random: &mut Random, id: u64, what: What) -> Node {
+pub fn node(random: &mut Random, id: u64, what: RandomNodeOperation) -> Node {
     let mut number = |bound: u64| random.next() % bound;
     let mut attr = vec![int("duration_ns", 1000 + number(1 << 30))];
     attr.push(attribute("wait_ns", Value::Int64Val(number(1000) as i64)));
     attr.push(attribute("delay_ns", Value::Int64Val(number(1000) as i64)));
     let kind = match what {
-        What::Compute => {
+        RandomNodeOperation::Compute => {
             attr.push(int("num_ops", number(1 << 40)));
             attr.push(int("tensor_size", number(1 << 30)));
             attr.push(attribute("dtype", Value::StringVal("bf16".to_owned())));
             attr.push(attribute("stream", Value::Int64Val(number(2) as i64)));
             4
         }
-        What::Host => {
+        RandomNodeOperation::Host => {
             attr.push(attribute("is_cpu_op", Value::BoolVal(true)));
             attr.push(attribute("tid", Value::Int64Val(number(2) as i64)));
             4
         }
-        What::Load => {
+        RandomNodeOperation::Load => {
             attr.push(int("tensor_size", number(1 << 30)));
             attr.push(int("tensor_loc", 1));
             2
         }
-        What::Send => {
+        RandomNodeOperation::Send => {
             attr.push(int("comm_size", number(1 << 30)));
             attr.push(int("comm_dst", number(8)));
             attr.push(int("comm_tag", number(3)));
             5
         }
-        What::Collective => {
+        RandomNodeOperation::Collective => {
             attr.push(int("comm_type", 5));
             attr.push(int("comm_size", number(1 << 30)));
             attr.push(attribute(
@@ -257,7 +257,7 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
 
 /// Result of a comparison, expressed by ids. Nodes and edges are sorted.
 #[derive(Debug, Default, PartialEq)]
-pub struct Found {
+pub struct FoundDifferences {
     pub removed: Vec<u64>,
     pub added: Vec<u64>,
     /// Changed nodes: the id in each trace, and the names of the changed fields.
@@ -267,7 +267,7 @@ pub struct Found {
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }
 
-pub fn compare(first: &[Node], second: &[Node]) -> Found {
+pub fn compare(first: &[Node], second: &[Node]) -> FoundDifferences {
     let files = [file(first), file(second)];
     let outlines = [0, 1].map(|i| RawTrace::read_trace(&files[i]));
     for outline in &outlines {
@@ -275,7 +275,7 @@ pub fn compare(first: &[Node], second: &[Node]) -> Found {
     }
     let found: TraceDiff = diff::compare_traces(&outlines[0], &outlines[1]);
     let id = |which: usize, node: u32| outlines[which].nodes[node as usize].view.id;
-    Found {
+    FoundDifferences {
         removed: found.removed.iter().map(|&node| id(0, node)).collect(),
         added: found.added.iter().map(|&node| id(1, node)).collect(),
         changed: found

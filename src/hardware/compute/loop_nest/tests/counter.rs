@@ -3,12 +3,12 @@
 use super::*;
 use std::collections::BTreeSet;
 
-type Word = [u64; 4];
-type Tile = BTreeSet<Word>;
+type WordCoordinates = [u64; 4];
+type TileWordSet = BTreeSet<WordCoordinates>;
 
 /// A loop in time or over the array; lists of loops begin with the outermost.
 #[derive(Clone, Copy)]
-struct RunLoop {
+struct ExecutedLoop {
     level: usize,
     dimension: LoopDimension,
     bound: u64,
@@ -16,11 +16,11 @@ struct RunLoop {
     side: Option<usize>,
 }
 
-fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<RunLoop> {
-    let mut all: Vec<RunLoop> = Vec::new();
+fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<ExecutedLoop> {
+    let mut all: Vec<ExecutedLoop> = Vec::new();
     for level in (0..mapping.temporal.len()).rev() {
         for &(dimension, bound) in &mapping.temporal[level] {
-            all.push(RunLoop {
+            all.push(ExecutedLoop {
                 level,
                 dimension,
                 bound,
@@ -30,7 +30,7 @@ fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<RunLoo
         }
         if level == accelerator.own_levels {
             for (side, (dimension, bound)) in mapping.spatial.into_iter().enumerate() {
-                all.push(RunLoop {
+                all.push(ExecutedLoop {
                     level,
                     dimension,
                     bound,
@@ -50,7 +50,12 @@ fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<RunLoo
 }
 
 /// Returns the words of `tensor` in the box that starts at `origin`.
-fn words(layer: &LayerShape, tensor: LayerTensor, origin: [u64; 7], extent: [u64; 7]) -> Tile {
+fn words(
+    layer: &LayerShape,
+    tensor: LayerTensor,
+    origin: [u64; 7],
+    extent: [u64; 7],
+) -> TileWordSet {
     let range = |d: LoopDimension| origin[d as usize]..origin[d as usize] + extent[d as usize];
     let window = |along: usize, out: LoopDimension, weight: LoopDimension| {
         let from = origin[out as usize] * layer.stride[along]
@@ -65,7 +70,7 @@ fn words(layer: &LayerShape, tensor: LayerTensor, origin: [u64; 7], extent: [u64
         LayerTensor::Inputs => [range(N), range(C), window(0, P, R), window(1, Q, S)],
     };
     let [a, b, c, d] = ranges;
-    let mut tile = Tile::new();
+    let mut tile = TileWordSet::new();
     for a in a {
         for b in b.clone() {
             for c in c.clone() {
@@ -79,9 +84,9 @@ fn words(layer: &LayerShape, tensor: LayerTensor, origin: [u64; 7], extent: [u64
 }
 
 #[derive(Clone, Default)]
-struct Held {
-    tile: Option<(Vec<u64>, Tile)>,
-    visited: Tile,
+struct HeldTile {
+    tile: Option<(Vec<u64>, TileWordSet)>,
+    visited: TileWordSet,
 }
 
 /// Runs the loops of `mapping`, and counts steps and accesses.
@@ -89,7 +94,7 @@ pub fn count(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
     mapping: &LoopMapping,
-) -> (u64, Vec<[LevelAccesses; 3]>) {
+) -> (u64, Vec<[TensorLevelAccesses; 3]>) {
     let all = loops(accelerator, mapping);
     let time: Vec<usize> = (0..all.len()).filter(|i| all[*i].side.is_none()).collect();
     let levels = accelerator.levels.len();
@@ -111,9 +116,9 @@ pub fn count(
         }
         extent
     };
-    let mut found = vec![[LevelAccesses::default(); 3]; levels];
-    let mut held = vec![vec![vec![Held::default(); units.len()]; 3]; levels];
-    let mut innermost_seen = vec![Tile::new(); units.len()];
+    let mut found = vec![[TensorLevelAccesses::default(); 3]; levels];
+    let mut held = vec![vec![vec![HeldTile::default(); units.len()]; 3]; levels];
+    let mut innermost_seen = vec![TileWordSet::new(); units.len()];
     let mut index = vec![0_u64; all.len()];
     let mut steps = 0;
     loop {
@@ -149,7 +154,8 @@ pub fn count(
                     })
                     .collect();
                 let now: Vec<u64> = moving.iter().map(|i| index[*i]).collect();
-                let (mut asked, mut left, mut back) = (Tile::new(), Tile::new(), Tile::new());
+                let (mut asked, mut left, mut back) =
+                    (TileWordSet::new(), TileWordSet::new(), TileWordSet::new());
                 let (mut asked_all, mut left_all, mut back_all) = (0, 0, 0);
                 for (u, unit) in of_units.iter().enumerate() {
                     let held = &mut held[inner][of][u];
@@ -163,7 +169,8 @@ pub fn count(
                             left_all += old.len();
                             left.extend(old);
                         }
-                        let again: Tile = tile.intersection(&held.visited).copied().collect();
+                        let again: TileWordSet =
+                            tile.intersection(&held.visited).copied().collect();
                         held.visited.extend(tile);
                         found[inner][of].fills += again.len() as u64;
                         back_all += again.len();
@@ -179,7 +186,7 @@ pub fn count(
                             true
                         }) && later == now
                     });
-                    let needed: Tile = match old {
+                    let needed: TileWordSet = match old {
                         Some((_, old)) if slid => tile.difference(&old).copied().collect(),
                         _ => tile,
                     };
@@ -188,14 +195,15 @@ pub fn count(
                     asked.extend(needed);
                 }
                 let outer = &mut found[outer][of];
-                let pick =
-                    |one: Tile, all: usize| if joins { one.len() as u64 } else { all as u64 };
+                let pick = |one: TileWordSet, all: usize| {
+                    if joins { one.len() as u64 } else { all as u64 }
+                };
                 outer.reads += pick(asked, asked_all) + pick(back, back_all);
                 outer.updates += pick(left, left_all);
             }
             // Count the multiplications of this step.
             let innermost = keepers[0];
-            let mut together = Tile::new();
+            let mut together = TileWordSet::new();
             for (u, unit) in units.iter().enumerate() {
                 let word = words(layer, tensor, origin(None, *unit), [1; 7]);
                 let word = *word.first().unwrap();
@@ -245,8 +253,8 @@ pub fn count(
         let tiles = held[pair[0]][of]
             .iter()
             .filter_map(|held| held.tile.as_ref());
-        let tiles: Vec<&Tile> = tiles.map(|(_, tile)| tile).collect();
-        let together: Tile = tiles.iter().flat_map(|tile| tile.iter().copied()).collect();
+        let tiles: Vec<&TileWordSet> = tiles.map(|(_, tile)| tile).collect();
+        let together: TileWordSet = tiles.iter().flat_map(|tile| tile.iter().copied()).collect();
         let each: usize = tiles.iter().map(|tile| tile.len()).sum();
         found[pair[1]][of].updates += if joins { together.len() } else { each } as u64;
     }

@@ -29,7 +29,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
         buffering: 1,
         mac_energy: 0.845,
     };
-    let of = |[reads, fills, updates]: [u64; 3]| LevelAccesses {
+    let of = |[reads, fills, updates]: [u64; 3]| TensorLevelAccesses {
         reads,
         fills,
         updates,
@@ -37,8 +37,9 @@ fn the_published_tutorial_of_timeloop_is_met() {
     let keep = [true; 3];
     let alone = LayerShape::new([1, 32, 1, 16, 1, 3, 1]).unwrap();
     let many = LayerShape::new([1, 32, 32, 16, 1, 3, 1]).unwrap();
-    let nest =
-        |inner: &[BoundLoop], outer: &[BoundLoop]| vec![inner.to_vec(), outer.to_vec(), Vec::new()];
+    let nest = |inner: &[LoopDimensionBound], outer: &[LoopDimensionBound]| {
+        vec![inner.to_vec(), outer.to_vec(), Vec::new()]
+    };
     let one = [(K, 1), (K, 1)];
     let cases = [
         // Exercise 03 with all tensors in all levels.

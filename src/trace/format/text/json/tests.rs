@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn json(text: &str) -> JsonReader<'_> {
-    JsonReader::new(text.as_bytes(), (1, 1))
+fn json(text: &str) -> JsonCursor<'_> {
+    JsonCursor::new(text.as_bytes(), (1, 1))
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn strings_come_back_whatever_they_hold() {
     ] {
         let mut out = Vec::new();
         put_string(&mut out, text);
-        assert_eq!(JsonReader::new(&out, (1, 1)).parse_string().unwrap(), text);
+        assert_eq!(JsonCursor::new(&out, (1, 1)).parse_string().unwrap(), text);
         // `serde_json` reads the same text.
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }

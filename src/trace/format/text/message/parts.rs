@@ -1,7 +1,7 @@
 //! Parses attributes, inputs and outputs.
 
 use super::{is_null, parse_base64, parse_string, put_length_delimited};
-use crate::format::text::json::JsonReader;
+use crate::format::text::json::JsonCursor;
 use crate::format::text::values::{ValueKind, put_bytes};
 use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -11,7 +11,7 @@ const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_v
 
 /// Parses an attribute, and appends it as field `number`.
 pub(super) fn append_attribute(
-    json: &mut JsonReader<'_>,
+    json: &mut JsonCursor<'_>,
     number: u32,
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
@@ -69,7 +69,7 @@ pub(super) fn append_attribute(
 
 /// Parses an attribute's value, and appends it with its key.
 fn append_value(
-    json: &mut JsonReader<'_>,
+    json: &mut JsonCursor<'_>,
     kind: ValueKind,
     list: bool,
     out: &mut Vec<u8>,
@@ -80,7 +80,7 @@ fn append_value(
     }
     let mut values = Vec::new();
     let apart = kind.wire_type() == WireType::LengthDelimited;
-    let mut read = |json: &mut JsonReader<'_>| {
+    let mut read = |json: &mut JsonCursor<'_>| {
         json.parse_array(|json| {
             if apart {
                 kind.append_field_key(&mut values, 1);
@@ -114,7 +114,7 @@ fn append_value(
 }
 
 /// Parses a node's inputs or outputs.
-pub(super) fn parse_io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn parse_io(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError> {
     let mut texts: [Option<String>; 3] = Default::default();
     let mut raw = None;
     json.parse_object(|json, key| {

@@ -51,7 +51,7 @@ fn reals_keep_every_bit() {
         assert!(ValueKind::Double.put_json(&mut out, WireValue::Fixed64(bits)));
         let mut back = Vec::new();
         ValueKind::Double
-            .parse_and_append_value(&mut JsonReader::new(&out, (1, 1)), &mut back)
+            .parse_and_append_value(&mut JsonCursor::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -74,7 +74,7 @@ fn reals_keep_every_bit() {
         assert!(ValueKind::Float.put_json(&mut out, WireValue::Fixed32(bits)));
         let mut back = Vec::new();
         ValueKind::Float
-            .parse_and_append_value(&mut JsonReader::new(&out, (1, 1)), &mut back)
+            .parse_and_append_value(&mut JsonCursor::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -103,7 +103,7 @@ fn what_a_type_cannot_hold_is_refused() {
         (ValueKind::Int64, "[]"),
     ] {
         let read = kind.parse_and_append_value(
-            &mut JsonReader::new(bad.as_bytes(), (1, 1)),
+            &mut JsonCursor::new(bad.as_bytes(), (1, 1)),
             &mut Vec::new(),
         );
         let error = read.unwrap_err().to_string();
@@ -112,7 +112,7 @@ fn what_a_type_cannot_hold_is_refused() {
     // A whole number may be written as a real if the real has exactly this value.
     let mut out = Vec::new();
     ValueKind::Int64
-        .parse_and_append_value(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
+        .parse_and_append_value(&mut JsonCursor::new(b"1e3", (1, 1)), &mut out)
         .unwrap();
     assert_eq!(out, [0xe8, 7]);
 }

@@ -309,9 +309,9 @@ fn streams_that_are_cut_give_what_they_hold() {
 }
 
 /// Generates pseudo-random numbers that are equal in every run.
-struct Chance(u64);
+struct DeterministicRandom(u64);
 
-impl Chance {
+impl DeterministicRandom {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -327,7 +327,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
     let nodes: Vec<Node> = (100..160).map(node).collect();
     let contents = framed(nodes.iter().cloned());
     let places = places(&contents);
-    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let mut chance = DeterministicRandom(0x9e37_79b9_7f4a_7c15);
     let mut lost = 0;
     for round in 0..1000 {
         let at = chance.below(contents.len());

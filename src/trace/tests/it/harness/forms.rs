@@ -5,7 +5,7 @@ use chakram_trace::format::file::DecompressedStream;
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{GlobalMetadata, Node};
 use chakram_trace::format::salvage::{SalvageOptions, salvage_trace};
-use chakram_trace::format::source::RecordSource;
+use chakram_trace::format::source::TraceRecordReader;
 use chakram_trace::format::text::{JsonLineReader, JsonLineWriter, TextFormat, parse_text_trace};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
@@ -38,8 +38,9 @@ fn current(contents: &[u8]) -> usize {
 
 /// Checks that reading any form record by record gives the same records as the converted file.
 fn streamed(data: &[u8], expected: &[u8]) {
-    let mut source = RecordSource::new(DecompressedStream::from_bytes(data).expect("bytes"), None)
-        .expect("it was read");
+    let mut source =
+        TraceRecordReader::new(DecompressedStream::from_bytes(data).expect("bytes"), None)
+            .expect("it was read");
     let mut bytes = Vec::new();
     while let Some(record) = source.next_record().expect("it was read") {
         prost::encoding::encode_varint(record.bytes.len() as u64, &mut bytes);
@@ -159,7 +160,7 @@ pub fn pasted(data: &[u8]) {
     let Ok(stream) = DecompressedStream::from_bytes(data) else {
         return;
     };
-    let mut source = match RecordSource::new(stream, None) {
+    let mut source = match TraceRecordReader::new(stream, None) {
         Ok(source) => source,
         Err(error) => return sensible(&error),
     };

@@ -12,7 +12,7 @@ use prost::Message;
 
 /// A reader's result for a node: the fields and the dependencies.
 #[derive(Debug, PartialEq)]
-pub struct View<'a> {
+pub struct ReaderNodeResult<'a> {
     pub id: u64,
     pub name: &'a str,
     pub op: Op<'a>,
@@ -32,12 +32,12 @@ pub struct View<'a> {
 }
 
 #[derive(Default)]
-struct Lists {
+struct NodeDependencyLists {
     data: Vec<u64>,
     control: Vec<u64>,
 }
 
-impl DependencyVisitor for Lists {
+impl DependencyVisitor for NodeDependencyLists {
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
@@ -49,10 +49,10 @@ impl DependencyVisitor for Lists {
 }
 
 /// Reads `record` with the fast reader.
-pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
-    let mut lists = Lists::default();
+pub fn scanned(record: RawRecord<'_>) -> Result<ReaderNodeResult<'_>, TraceError> {
+    let mut lists = NodeDependencyLists::default();
     let node = scan::scan_node(record, &mut lists)?;
-    Ok(View {
+    Ok(ReaderNodeResult {
         id: node.id,
         name: node.name,
         op: node.op,
@@ -84,21 +84,22 @@ pub fn compare(record: RawRecord<'_>) {
 }
 
 /// Reason why every reader must reject a node.
-type Refused = &'static str;
+type NodeRejectionReason = &'static str;
 
 /// Returns the expected view of `node`, or the reason why the node is invalid.
-pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
-    let facts = Facts { node };
+pub fn expected(node: &Node) -> Result<ReaderNodeResult<'_>, NodeRejectionReason> {
+    let facts = NodeAttributeReader { node };
     facts.all_readable()?;
     let host = facts.last(&["is_cpu_op"], truth)?.unwrap_or(false);
     let stream = facts.last(&["stream"], whole)?;
     let micros = node.duration_micros.saturating_mul(1_000_000);
     let exact = facts.last(&["duration_ns"], count)?;
-    let ps =
-        |name| -> Result<u64, Refused> { Ok(facts.count(name)?.unwrap_or(0).saturating_mul(1000)) };
+    let ps = |name| -> Result<u64, NodeRejectionReason> {
+        Ok(facts.count(name)?.unwrap_or(0).saturating_mul(1000))
+    };
     let values = node.inputs.as_ref().map_or("", |io| io.values.as_str());
     let declares = node.r#type == 1 && node.name.contains("process_group:init");
-    Ok(View {
+    Ok(ReaderNodeResult {
         id: node.id,
         name: &node.name,
         op: facts.op(host)?,
@@ -137,17 +138,17 @@ const MEMORY: [&str; 5] = [
     "temporary",
 ];
 
-struct Facts<'a> {
+struct NodeAttributeReader<'a> {
     node: &'a Node,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> NodeAttributeReader<'a> {
     /// Reads the values of all attributes with one of these names, and returns the last value.
     fn last<T>(
         &self,
         names: &[&str],
         read: fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, Refused> {
+    ) -> Result<Option<T>, NodeRejectionReason> {
         let named = |a: &&AttributeProto| names.contains(&a.name.as_str());
         let values = self.node.attr.iter().filter(named);
         let mut read = values.filter_map(|a| a.value.as_ref()).map(read);
@@ -156,7 +157,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Readers decode the attributes that they know on nodes of every type, so an invalid attribute is always an error.
-    fn all_readable(&self) -> Result<(), Refused> {
+    fn all_readable(&self) -> Result<(), NodeRejectionReason> {
         for name in COUNTS {
             self.last(&[name], count)?;
         }
@@ -171,7 +172,7 @@ impl<'a> Facts<'a> {
         self.last(&["pg_name", "comm_group"], group).map(drop)
     }
 
-    fn memory(&self) -> Result<[[u64; 5]; 2], Refused> {
+    fn memory(&self) -> Result<[[u64; 5]; 2], NodeRejectionReason> {
         let mut memory = [[0; 5]; 2];
         for (verb, bytes) in ["allocates", "frees"].into_iter().zip(&mut memory) {
             for (class, bytes) in MEMORY.into_iter().zip(bytes) {
@@ -181,11 +182,11 @@ impl<'a> Facts<'a> {
         Ok(memory)
     }
 
-    fn count(&self, name: &str) -> Result<Option<u64>, Refused> {
+    fn count(&self, name: &str) -> Result<Option<u64>, NodeRejectionReason> {
         self.last(&[name], count)
     }
 
-    fn rank(&self, name: &str) -> Result<Option<u32>, Refused> {
+    fn rank(&self, name: &str) -> Result<Option<u32>, NodeRejectionReason> {
         match self.count(name)?.map(u32::try_from) {
             None => Ok(None),
             Some(Ok(rank)) => Ok(Some(rank)),
@@ -193,7 +194,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn op(&self, host: bool) -> Result<Op<'a>, Refused> {
+    fn op(&self, host: bool) -> Result<Op<'a>, NodeRejectionReason> {
         let size = self.count("comm_size")?;
         let launch = host && size.is_none();
         let bounded = |size: u64| {

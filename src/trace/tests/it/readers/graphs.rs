@@ -7,11 +7,11 @@ use chakram_base::units::Span;
 use chakram_trace::format::proto::Node;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::graph::{
-    DependencyPolicy, Graph, GraphRepairCounts, Lane, ProfilerCostPolicy, SlotBinding,
+    DependencyPolicy, Graph, GraphRepairCounts, Lane, ProfilerCostPolicy, RankSlotBinding,
 };
 use proptest::prelude::*;
 
-fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, SlotBinding), String> {
+fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, RankSlotBinding), String> {
     Graph::read_graph(&file(nodes), 0, policy).map_err(|e| e.to_string())
 }
 

@@ -7,12 +7,12 @@ use chakram_base::units::Time;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, Node};
 use chakram_trace::graph::DependencyPolicy;
-use chakram_trace::graph::{Graph, SlotBinding};
+use chakram_trace::graph::{Graph, RankSlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
 /// Contents of a rank's file.
 #[derive(Clone)]
-struct Said {
+struct RankFileContents {
     to: i64,
     from: i64,
     tag: i64,
@@ -27,8 +27,8 @@ const BOTH: &str = r#"[{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "rank
 
 /// Returns the contents of the file of `rank`, one of four ranks. Each pair of ranks has a group, and each pair sends
 /// messages to the next pair.
-fn said(rank: u32) -> Said {
-    Said {
+fn said(rank: u32) -> RankFileContents {
+    RankFileContents {
         to: (i64::from(rank) + 2) % 4,
         from: (i64::from(rank) + 2) % 4,
         tag: 5,
@@ -42,7 +42,7 @@ fn number(name: &str, value: i64) -> AttributeProto {
     attribute(name, Value::Int64Val(value))
 }
 
-fn read(rank: u32, said: &Said) -> (Graph, SlotBinding) {
+fn read(rank: u32, said: &RankFileContents) -> (Graph, RankSlotBinding) {
     let node = |id, r#type, attr| Node {
         r#type,
         attr,
@@ -81,7 +81,7 @@ fn read(rank: u32, said: &Said) -> (Graph, SlotBinding) {
         .expect("nothing is wrong with it")
 }
 
-fn workload(ranks: &[Said]) -> Result<Workload, WorkloadError> {
+fn workload(ranks: &[RankFileContents]) -> Result<Workload, WorkloadError> {
     let mut builder = WorkloadBuilder::default();
     for (rank, said) in (0..).zip(ranks) {
         let (graph, binding) = read(rank, said);
@@ -91,7 +91,7 @@ fn workload(ranks: &[Said]) -> Result<Workload, WorkloadError> {
     builder.finish_workload(Some(4), MissingRankPolicy::Refuse)
 }
 
-fn graphs(ranks: &[Said]) -> usize {
+fn graphs(ranks: &[RankFileContents]) -> usize {
     workload(ranks).unwrap().graphs().len()
 }
 
@@ -140,7 +140,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
 #[test]
 fn anything_else_that_differs_keeps_graphs_apart() {
     let alike = [0, 1, 2, 3].map(said);
-    let changes: [fn(&mut Said); 3] = [
+    let changes: [fn(&mut RankFileContents); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
         // The rank receives from one peer and sends to another peer, so it has two peer slots where the other ranks

@@ -6,7 +6,7 @@ use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
 
 /// Result of a simulated pipeline.
-pub(super) struct Played {
+pub(super) struct PipelineSimulationResult {
     /// Time at which the last pass ended.
     pub time: u64,
     /// For each stage, the maximum number of micro-batches that have run forward but not backward;
@@ -21,7 +21,7 @@ pub(super) fn play(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
     micro_batches: u32,
-) -> Played {
+) -> PipelineSimulationResult {
     let count = stages.len() as u32;
     let last = count * schedule.chunk_count() - 1;
     let trains = *schedule != PipelineSchedule::Inference;
@@ -92,5 +92,5 @@ pub(super) fn play(
             .all(|key| key.0 < micro_batches && key.1 <= last)
     );
     let time = over.values().copied().max().expect("there are passes");
-    Played { time, peaks }
+    PipelineSimulationResult { time, peaks }
 }

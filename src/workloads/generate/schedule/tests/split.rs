@@ -4,10 +4,10 @@ use super::*;
 
 /// Durations of four kinds of passes: forward, input gradients, weight gradients, and a forward
 /// pass that overlaps a whole backward pass.
-type Times = [u64; 4];
+type PassKindDurations = [u64; 4];
 
 /// Result of a simulated pipeline.
-struct PlayedSteps {
+struct SimulatedStepsResult {
     time: u64,
     /// Idle time of each stage, until the last stage ends.
     idle: Vec<u64>,
@@ -36,9 +36,9 @@ fn play_steps(
     schedule: &PipelineSchedule,
     stages: u32,
     count: u32,
-    times: Times,
+    times: PassKindDurations,
     split: bool,
-) -> PlayedSteps {
+) -> SimulatedStepsResult {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
     // In schedules with two directions, each micro-batch passes through only half of the chunks.
@@ -131,7 +131,7 @@ fn play_steps(
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
-    PlayedSteps {
+    SimulatedStepsResult {
         time,
         idle: busy.iter().map(|busy| time - busy).collect(),
         idle_within: (0..all).map(within).collect(),
@@ -144,7 +144,7 @@ fn makespan(
     schedule: PipelineSchedule,
     stages: u32,
     count: u32,
-    times: Times,
+    times: PassKindDurations,
     split: bool,
 ) -> [u64; 2] {
     let played = play_steps(&schedule, stages, count, times, split);
@@ -172,7 +172,7 @@ fn published_makespans_come_out() {
 
 #[test]
 fn idle_time_is_what_formulas_say() {
-    let thirds = |times: Times| PassDurations {
+    let thirds = |times: PassKindDurations| PassDurations {
         forward: Span(times[0]),
         input: Span(times[1]),
         weight: Span(times[2]),

@@ -1,6 +1,6 @@
 //! Partitions of members into groups of equal size.
 
-use super::{MeshAxis, on_one_grid};
+use super::{MemberNumberDigit, on_one_grid};
 use std::collections::BTreeMap;
 
 /// A division of members into groups of equal size, which are numbered in the order of their first
@@ -19,7 +19,7 @@ impl MemberPartition {
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or overlap in it.
-    pub fn from_differing_axes(digits: &[MeshAxis], members: u32) -> Self {
+    pub fn from_differing_axes(digits: &[MemberNumberDigit], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {
             let parts = digits

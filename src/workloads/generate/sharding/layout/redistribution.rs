@@ -18,7 +18,7 @@
 //! If an axis is not nested, or if a member has none of the elements that it needs, fragments may
 //! differ in size, so members exchange point-to-point messages.
 
-use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
+use super::{MemberNumberDigit, MemberPartition, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
@@ -104,7 +104,7 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or overlap in it.
 pub fn reduce_scatter_groups(
     from: &ShardLayout,
-    over: &[MeshAxis],
+    over: &[MemberNumberDigit],
     to: &ShardLayout,
     members: u32,
 ) -> Option<MemberPartition> {
@@ -138,18 +138,18 @@ struct LayoutChange<'a> {
     from: &'a ShardLayout,
     to: &'a ShardLayout,
     members: u32,
-    axes: [AxisShardCounts; 3],
+    axes: [AxisShardCountChange; 3],
 }
 
 /// Number of shards along one axis, before and after the redistribution.
 #[derive(Clone, Copy)]
-struct AxisShardCounts {
+struct AxisShardCountChange {
     from: u64,
     to: u64,
     blocks: u64,
 }
 
-impl AxisShardCounts {
+impl AxisShardCountChange {
     fn new(from: u32, to: u32) -> Self {
         // Euclid's algorithm for gcd(from, to), which is the number of blocks.
         let (mut blocks, mut rest) = (from, to);
@@ -177,7 +177,7 @@ impl<'a> LayoutChange<'a> {
         }
         let (before, after) = (from.axis_digits(), to.axis_digits());
         let axes =
-            [0, 1, 2].map(|axis| AxisShardCounts::new(before[axis].parts, after[axis].parts));
+            [0, 1, 2].map(|axis| AxisShardCountChange::new(before[axis].parts, after[axis].parts));
         Self {
             from,
             to,
@@ -191,7 +191,7 @@ impl<'a> LayoutChange<'a> {
     fn fragment_count(&self) -> u64 {
         self.axes
             .iter()
-            .map(AxisShardCounts::fragment_count)
+            .map(AxisShardCountChange::fragment_count)
             .product()
     }
 
@@ -222,7 +222,8 @@ impl<'a> LayoutChange<'a> {
 
     /// Returns true if all axes are nested and every member needs only elements of its own block.
     fn is_block_aligned(&self) -> bool {
-        let nested = |cuts: &AxisShardCounts| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
+        let nested =
+            |cuts: &AxisShardCountChange| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }

@@ -8,14 +8,14 @@ mod sums;
 
 fn samples(parts: u32, stride: u32) -> ShardLayout {
     ShardLayout {
-        samples: MeshAxis::new(parts, stride),
+        samples: MemberNumberDigit::new(parts, stride),
         ..ShardLayout::WHOLE
     }
 }
 
 fn columns(parts: u32, stride: u32) -> ShardLayout {
     ShardLayout {
-        columns: MeshAxis::new(parts, stride),
+        columns: MemberNumberDigit::new(parts, stride),
         ..ShardLayout::WHOLE
     }
 }
@@ -55,7 +55,7 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     // If the samples are also split in two, there are two groups of four members, and each member
     // has 1/2 of the result afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
-        columns: MeshAxis::new(parts, 1),
+        columns: MemberNumberDigit::new(parts, 1),
         ..samples(2, 4)
     });
     let change = plan_redistribution(&before, &after, 8);
@@ -89,7 +89,7 @@ fn slices_are_there() {
         Redistribution::Nothing
     );
     let rows = ShardLayout {
-        rows: MeshAxis::new(4, 1),
+        rows: MemberNumberDigit::new(4, 1),
         ..ShardLayout::WHOLE
     };
     assert_eq!(
@@ -139,7 +139,7 @@ fn strangers_send_messages() {
 
 #[test]
 fn a_sum_is_scattered_to_slices_of_those_who_sum() {
-    let thirds = MeshAxis::new(3, 1);
+    let thirds = MemberNumberDigit::new(3, 1);
     let among = |from: &ShardLayout, to: &ShardLayout| {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
@@ -177,7 +177,7 @@ fn thousands_of_members_are_no_matter() {
 #[should_panic(expected = "of 4")]
 fn digits_in_the_same_place_are_refused() {
     let diagonal = ShardLayout {
-        samples: MeshAxis::new(2, 1),
+        samples: MemberNumberDigit::new(2, 1),
         ..columns(2, 1)
     };
     plan_redistribution(&ShardLayout::WHOLE, &diagonal, 4);

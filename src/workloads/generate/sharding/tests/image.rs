@@ -95,12 +95,12 @@ impl Windows {
 
 /// Rows that a device uses in the test. The test compares these rows with the announced own rows
 /// and received rows.
-struct Used {
+struct DeviceRowsUsed {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
 }
 
-impl Used {
+impl DeviceRowsUsed {
     fn row(&mut self, row: u64) {
         let (first, last) = self.rows.unwrap_or((row, row));
         self.rows = Some((first.min(row), last.max(row)));
@@ -185,7 +185,11 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let count = b * c * i * k;
     let degrees = ShardingDegrees::of_convolution(b, c, i, k);
     let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
-    let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
+    let [mut y, mut dx, mut dw] = [
+        ElementPartialSums::new(),
+        ElementPartialSums::new(),
+        ElementPartialSums::new(),
+    ];
     // Gradients of other devices' rows, as (device, element, value); they must be sent to the
     // devices that have the rows.
     let mut sent = Vec::new();
@@ -195,7 +199,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
             for ii in 0..i {
                 for ik in 0..k {
                     let own = part(size[0], ii, i);
-                    let mut used = Used {
+                    let mut used = DeviceRowsUsed {
                         own: own.clone(),
                         rows: None,
                     };
@@ -269,7 +273,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         found.expect("the owner has it").1 += value;
     }
     // Elements that windows do not cover, or cover only with padding, are 0.
-    let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
+    let of = |values: &Values, e: &TensorElementIndex| values.get(e).copied().unwrap_or(0);
     hold(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)
     });
@@ -314,7 +318,7 @@ fn a_pooling_sums_nothing() {
             for _ in 0..b * c {
                 for ii in 0..i {
                     let mut places = 0;
-                    let mut used = Used {
+                    let mut used = DeviceRowsUsed {
                         own: part(size[0], ii, i),
                         rows: None,
                     };

@@ -48,7 +48,11 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
     let case = format!("{degrees:?}");
     let count = degrees.b * degrees.m * degrees.n * degrees.k;
     let sharding = OperatorSharding::new(&work, samples, degrees, count).unwrap();
-    let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
+    let [mut y, mut dx, mut dw] = [
+        ElementPartialSums::new(),
+        ElementPartialSums::new(),
+        ElementPartialSums::new(),
+    ];
     let mut device = 0;
     for ib in 0..degrees.b {
         for im in 0..degrees.m {

@@ -7,7 +7,7 @@ use super::{
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::{OperatorKind, TrainedOperatorWeights};
-use chakram_trace::format::MemoryBoundKernel;
+use chakram_trace::format::MemoryBoundKernelClass;
 
 impl KernelCostParameters {
     /// Adds the kernels of an adapter, which consists of the two `products`, to the kernels of a
@@ -109,7 +109,7 @@ impl KernelCostParameters {
         };
         let moved = 3 * u128::from(self.number) * x[0] * x[1];
         let sum = build_kernel(".lora.sum", 0, moved, &[&x, &x], &[&x])?;
-        kernels.push(sum.moving_kernel(MemoryBoundKernel::ElementWise));
+        kernels.push(sum.moving_kernel(MemoryBoundKernelClass::ElementWise));
         Ok(kernels)
     }
 
@@ -119,7 +119,7 @@ impl KernelCostParameters {
             ElementwiseKernels::Megatron | ElementwiseKernels::Eager
         );
         let bytes = 2 * u128::from(self.number);
-        let scale = [(".lora.scale", MemoryBoundKernel::ElementWise, bytes)];
+        let scale = [(".lora.scale", MemoryBoundKernelClass::ElementWise, bytes)];
         kernel_chain(x, if apart { &scale } else { &[] })
     }
 }

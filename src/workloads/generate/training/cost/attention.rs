@@ -26,7 +26,7 @@ use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::{OperatorAxesAndTensors, OperatorKind};
-use chakram_trace::format::{KernelShape, MemoryBoundKernel};
+use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
 
 impl KernelCostParameters {
     /// Returns the kernels of attention and of the operations before it.
@@ -149,7 +149,7 @@ impl KernelCostParameters {
             spec.tensor_element_count("w"),
         ];
         let kernel = build_kernel(".merge", 0, moved, &[&x, &x], &[&x])?;
-        let kernel = vec![kernel.moving_kernel(MemoryBoundKernel::ElementWise)];
+        let kernel = vec![kernel.moving_kernel(MemoryBoundKernelClass::ElementWise)];
         let mut kernels = OperatorKernels::default();
         match backward {
             true => kernels.backward = kernel,
@@ -167,8 +167,14 @@ impl KernelCostParameters {
         x: [u128; 2],
     ) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
-        let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);
-        let (norm, softmax) = (MemoryBoundKernel::Normalization, MemoryBoundKernel::Softmax);
+        let (copy, element) = (
+            MemoryBoundKernelClass::Copy,
+            MemoryBoundKernelClass::ElementWise,
+        );
+        let (norm, softmax) = (
+            MemoryBoundKernelClass::Normalization,
+            MemoryBoundKernelClass::Softmax,
+        );
         let (forward, backward) = if self.elementwise == ElementwiseKernels::Eager {
             (
                 kernel_chain(
@@ -215,13 +221,13 @@ impl KernelCostParameters {
         shares: bool,
     ) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
-        let copy = MemoryBoundKernel::Copy;
+        let copy = MemoryBoundKernelClass::Copy;
         let one_by_one = [
             (".rotary.single", copy, d + 4),
             (".rotary.turn", copy, 8),
             (".rotary.half", copy, 4 + d),
         ];
-        let in_one = [(".rotary", MemoryBoundKernel::ElementWise, 2 * d)];
+        let in_one = [(".rotary", MemoryBoundKernelClass::ElementWise, 2 * d)];
         let mut before = match (rotary, self.elementwise) {
             (false, _) => Vec::new(),
             (true, ElementwiseKernels::Eager) => kernel_chain(x, &one_by_one)?,

@@ -37,7 +37,7 @@
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
-use chakram_trace::format::MemoryBoundKernel;
+use chakram_trace::format::MemoryBoundKernelClass;
 
 impl KernelCostParameters {
     /// Returns the kernels that sort `rows` copies of `width` columns by expert, and the kernels
@@ -51,7 +51,7 @@ impl KernelCostParameters {
         let copy = |suffix| {
             let moved = 2 * u128::from(self.number) * rows * width;
             let kernel = build_kernel(suffix, 0, moved, &[&x], &[&x])?;
-            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernel::Copy))
+            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernelClass::Copy))
         };
         let (mut by_expert, mut by_receiver) = (vec![copy(".sort")?], vec![copy(".sort")?]);
         if pads && self.casts_operands() {
@@ -72,7 +72,7 @@ impl KernelCostParameters {
         let elements = u128::from(self.number) * rows * outputs;
         let one = |suffix, times: u128, to: &[u128]| {
             let kernel = build_kernel(suffix, 0, times * elements, &[&x], &[to])?;
-            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernel::ElementWise))
+            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernelClass::ElementWise))
         };
         kernels.forward.push(one(".bias.scale", 1, &x)?);
         kernels.forward.push(one(".bias.add", 3, &x)?);
@@ -99,7 +99,10 @@ impl KernelCostParameters {
             let kernel = build_kernel(suffix, 0, times * elements, &[to], &[to])?;
             Ok::<_, GenerateError>(kernel.moving_kernel(class))
         };
-        let (limit, copy) = (MemoryBoundKernel::ElementWise, MemoryBoundKernel::Copy);
+        let (limit, copy) = (
+            MemoryBoundKernelClass::ElementWise,
+            MemoryBoundKernelClass::Copy,
+        );
         let forward = [
             one(".clamp.gate", 2, &half, limit)?,
             one(".clamp.up", 2, &half, limit)?,
@@ -118,6 +121,6 @@ impl KernelCostParameters {
     pub(super) fn join_expert_results(&self, x: [u128; 2]) -> Result<LoweredKernel, GenerateError> {
         let moved = 2 * u128::from(self.number) * x[0] * x[1];
         let kernel = build_kernel(".bias.join", 0, moved, &[&x], &[&x])?;
-        Ok(kernel.moving_kernel(MemoryBoundKernel::Copy))
+        Ok(kernel.moving_kernel(MemoryBoundKernelClass::Copy))
     }
 }

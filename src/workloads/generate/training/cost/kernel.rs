@@ -2,7 +2,7 @@
 
 use crate::generate::training::program::OperatorOperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
-use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernel};
+use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernelClass};
 
 /// A kernel of an operator: its work, and its name in the trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +86,7 @@ impl LoweredKernel {
         Self { shape, ..self }
     }
 
-    pub(super) fn moving_kernel(self, class: MemoryBoundKernel) -> Self {
+    pub(super) fn moving_kernel(self, class: MemoryBoundKernelClass) -> Self {
         self.with_kernel_shape(KernelShape::Moving(class))
     }
 }
@@ -102,9 +102,9 @@ pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape 
 /// number of bytes that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
-    kernels: &[(&'static str, MemoryBoundKernel, u128)],
+    kernels: &[(&'static str, MemoryBoundKernelClass, u128)],
 ) -> Result<Vec<LoweredKernel>, GenerateError> {
-    let one = |&(name, class, bytes): &(&'static str, MemoryBoundKernel, u128)| {
+    let one = |&(name, class, bytes): &(&'static str, MemoryBoundKernelClass, u128)| {
         Ok(build_kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving_kernel(class))
     };
     kernels.iter().map(one).collect()

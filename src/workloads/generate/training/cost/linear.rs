@@ -26,7 +26,7 @@ use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, 
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::{OperatorAxesAndTensors, TrainedOperatorWeights};
-use chakram_trace::format::{Dtype, MemoryBoundKernel};
+use chakram_trace::format::{Dtype, MemoryBoundKernelClass};
 
 /// Returns the bytes of two values, because a single value may have only 4 bits.
 pub(in super::super) fn bytes_of_two_numbers(dtype: Dtype) -> u64 {
@@ -106,11 +106,11 @@ impl KernelCostParameters {
         let mut after_weights = Vec::new();
         if megatron && bias {
             let sum = build_kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
-            after_weights.push(sum.moving_kernel(MemoryBoundKernel::ElementWise));
+            after_weights.push(sum.moving_kernel(MemoryBoundKernelClass::ElementWise));
         }
         if apart {
             let sum = build_kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
-            after_weights.push(sum.moving_kernel(MemoryBoundKernel::ElementWise));
+            after_weights.push(sum.moving_kernel(MemoryBoundKernelClass::ElementWise));
         }
         Ok(OperatorKernels {
             forward,
@@ -212,7 +212,8 @@ impl KernelCostParameters {
             moved += copies * elements.div_ceil(32);
         }
         kernels.push(build_kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
-        let moving = |kernel: LoweredKernel| kernel.moving_kernel(MemoryBoundKernel::ElementWise);
+        let moving =
+            |kernel: LoweredKernel| kernel.moving_kernel(MemoryBoundKernelClass::ElementWise);
         Ok(kernels.into_iter().map(moving).collect())
     }
 }

@@ -24,7 +24,7 @@
 use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::model::OperatorAxesAndTensors;
-use chakram_trace::format::MemoryBoundKernel;
+use chakram_trace::format::MemoryBoundKernelClass;
 
 impl KernelCostParameters {
     /// Returns the kernels of a router: for scores, for the choice of experts, and for copies of
@@ -41,12 +41,12 @@ impl KernelCostParameters {
         let (tokens, copied, scores, weights) = ([t, h], [copies, h], [t, x], [h, x]);
         let moved = d * (t * h + h * x + t * x);
         let permuted = d * (t + copies) * h;
-        let softmax = MemoryBoundKernel::Softmax;
+        let softmax = MemoryBoundKernelClass::Softmax;
         let over_scores = |suffix, each: u128, class| {
             let kernel = build_kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
             Ok::<_, GenerateError>(kernel.moving_kernel(class))
         };
-        let element = MemoryBoundKernel::ElementWise;
+        let element = MemoryBoundKernelClass::ElementWise;
         let mut forward = vec![
             build_kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?
                 .with_kernel_shape(gemm_shape(1, t, x, h)),
@@ -75,18 +75,18 @@ impl KernelCostParameters {
         }
         forward.push(
             build_kernel(".permute", 0, permuted, &[&tokens], &[&copied])?
-                .moving_kernel(MemoryBoundKernel::Copy),
+                .moving_kernel(MemoryBoundKernelClass::Copy),
         );
         if self.counts_on_host {
             forward.push(
                 build_kernel(".counts", 0, 8 * x, &[&[x]], &[&[x]])?
-                    .moving_kernel(MemoryBoundKernel::HostCopy),
+                    .moving_kernel(MemoryBoundKernelClass::HostCopy),
             );
         }
         let inputs: [&[u128]; 2] = [&scores, &weights];
         let backward = vec![
             build_kernel(".permute", 0, permuted, &[&copied], &[&tokens])?
-                .moving_kernel(MemoryBoundKernel::Copy),
+                .moving_kernel(MemoryBoundKernelClass::Copy),
             build_kernel(
                 ".choose",
                 0,
@@ -98,7 +98,7 @@ impl KernelCostParameters {
             build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
                 .with_kernel_shape(gemm_shape(1, t, h, x)),
             build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
-                .moving_kernel(MemoryBoundKernel::ElementWise),
+                .moving_kernel(MemoryBoundKernelClass::ElementWise),
         ];
         let found = g * if self.sums { 2 } else { 1 } * h * x;
         let moved = d * (t * h + t * x) + found;

@@ -4,7 +4,7 @@
 use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
-use chakram_trace::format::MemoryBoundKernel;
+use chakram_trace::format::MemoryBoundKernelClass;
 
 impl KernelCostParameters {
     /// Returns the kernels of unfused attention, which writes its scores to memory. There are `a`
@@ -28,7 +28,7 @@ impl KernelCostParameters {
         // scores times values.
         let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
         let key_sums = gemm_shape(b * a, s, w, m);
-        let softmax = MemoryBoundKernel::Softmax;
+        let softmax = MemoryBoundKernelClass::Softmax;
         let in_one = match self.softmax {
             SoftmaxKernel::Fused => true,
             SoftmaxKernel::Unfused => false,
@@ -76,7 +76,7 @@ impl KernelCostParameters {
             // Heads are merged for the matrix product after attention, and are split again in the
             // backward pass.
             let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
-            let merge = merge.moving_kernel(MemoryBoundKernel::Copy);
+            let merge = merge.moving_kernel(MemoryBoundKernelClass::Copy);
             backward.insert(0, merge.clone());
             forward.push(merge);
         }
@@ -99,7 +99,7 @@ impl KernelCostParameters {
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;
             let split = build_kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
-            backward.push(split.moving_kernel(MemoryBoundKernel::Copy));
+            backward.push(split.moving_kernel(MemoryBoundKernelClass::Copy));
         }
         Ok(OperatorKernels {
             forward,

@@ -1,6 +1,6 @@
 //! Programs of one member of a tensor group: kernels, sums and redistributions, in execution order.
 
-use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
+use super::super::dataflow::{OperatorInputLayouts, ShardedActivation, ShardedOperator};
 use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
 use super::super::program::{
     LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
@@ -136,7 +136,7 @@ impl MemberProgramWriter<'_> {
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
-        input: &OperatorInput,
+        input: &OperatorInputLayouts,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) {
@@ -163,7 +163,7 @@ impl MemberProgramWriter<'_> {
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
-        input: &OperatorInput,
+        input: &OperatorInputLayouts,
         to: &mut LayerProgramBuilder,
     ) {
         let outputs = one.step.cutting.outputs;
@@ -441,14 +441,14 @@ impl MemberProgramWriter<'_> {
 }
 
 /// Returns true if an operator of the same layer produced this input with a pending sum.
-fn is_input_sum_pending(input: &OperatorInput) -> bool {
+fn is_input_sum_pending(input: &OperatorInputLayouts) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
 /// the operator that produced the pending sum. The gradient is late if `one` does not sum its
 /// input's gradient, because its weight gradient then has no sum to overlap.
-fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
+fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInputLayouts) -> bool {
     is_input_sum_pending(input)
         && !(one.spec.sums_over_input_columns() && one.step.cutting.outputs.parts > 1)
 }
@@ -458,7 +458,7 @@ fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInpu
 fn inputs_with_pending_sum<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
-) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInput)> {
+) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInputLayouts)> {
     let each = own[i..].iter();
     let inputs = each.flat_map(|one| one.step.inputs.iter().map(move |input| (one, input)));
     inputs

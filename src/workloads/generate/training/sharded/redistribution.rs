@@ -5,14 +5,14 @@ use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeO
 use super::redistribution_cache::{GroupRedistribution, MessageEnd};
 use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind};
-use crate::generate::sharding::{MeshAxis, ShardLayout};
+use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
 /// A result that needs a sum over members, a redistribution, or both.
 pub(super) struct PendingRedistribution<'m> {
     pub from: &'m ShardLayout,
-    pub over: Option<MeshAxis>,
+    pub over: Option<MemberNumberDigit>,
     pub need: &'m ShardLayout,
     pub elements: u64,
 }

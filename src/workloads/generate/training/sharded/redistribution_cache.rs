@@ -4,7 +4,7 @@
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
 use crate::generate::sharding::{
-    MemberPartition, MeshAxis, Redistribution, ShardLayout, plan_redistribution,
+    MemberNumberDigit, MemberPartition, Redistribution, ShardLayout, plan_redistribution,
     reduce_scatter_groups,
 };
 use std::collections::BTreeMap;
@@ -44,13 +44,13 @@ pub(super) struct MessageEnd {
 #[derive(Default)]
 pub(super) struct RedistributionCache {
     moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
-    scatters: BTreeMap<(ShardLayout, MeshAxis, ShardLayout), Option<ParallelGroupKind>>,
-    sums: BTreeMap<MeshAxis, ParallelGroupKind>,
+    scatters: BTreeMap<(ShardLayout, MemberNumberDigit, ShardLayout), Option<ParallelGroupKind>>,
+    sums: BTreeMap<MemberNumberDigit, ParallelGroupKind>,
 }
 
 impl ShardedLowering {
     /// Returns the groups that sum over `digit`.
-    pub(super) fn find_sum_groups(&mut self, digit: MeshAxis) -> ParallelGroupKind {
+    pub(super) fn find_sum_groups(&mut self, digit: MemberNumberDigit) -> ParallelGroupKind {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
@@ -67,7 +67,7 @@ impl ShardedLowering {
     pub(super) fn find_reduce_scatter_groups(
         &mut self,
         from: &ShardLayout,
-        over: MeshAxis,
+        over: MemberNumberDigit,
         need: &ShardLayout,
     ) -> Option<ParallelGroupKind> {
         let key = (*from, over, *need);

@@ -24,7 +24,7 @@ pub(super) struct RingAttentionKernels {
 
 /// A message sent to the next rank of a ring, while the corresponding message from the previous
 /// rank is still expected.
-struct SentKeys {
+struct PendingRingMessage {
     /// Index of the message in the layer.
     slot: u32,
     /// End of the chain when the message was sent.
@@ -116,7 +116,7 @@ impl MemberProgramWriter<'_> {
         // step.
         let held = keys.saturating_mul(4);
         to.allocate_bytes(TensorClass::Temporary, held);
-        let (mut next, mut sums): (Option<u32>, Option<SentKeys>) = (None, None);
+        let (mut next, mut sums): (Option<u32>, Option<PendingRingMessage>) = (None, None);
         for step in 1..=ring.steps {
             let arrived = next.take();
             let sent = (step < ring.steps && keys > 0).then(|| {
@@ -153,7 +153,7 @@ impl MemberProgramWriter<'_> {
         have: Vec<ProgramDependency>,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
-    ) -> SentKeys {
+    ) -> PendingRingMessage {
         let slot = self.ring_slot;
         self.ring_slot += 1;
         let task = ProgramNodeOperation::RingMessage {
@@ -162,7 +162,7 @@ impl MemberProgramWriter<'_> {
             slot,
         };
         let operator = &one.step.operator.name;
-        let sent = SentKeys {
+        let sent = PendingRingMessage {
             slot,
             ready: to.front.clone(),
             name,
@@ -181,7 +181,7 @@ impl MemberProgramWriter<'_> {
     fn receive_from_last(
         &mut self,
         one: &MemberOperator<'_>,
-        sent: SentKeys,
+        sent: PendingRingMessage,
         bytes: u64,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A set of a result's elements, one bit each. 192 bits suffice, because there are at most 144
 /// elements (the product of the numbers of shards in both layouts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Set([u64; 3]);
+pub(super) struct ElementBitSet([u64; 3]);
 
-impl Set {
+impl ElementBitSet {
     pub(super) fn and(self, other: Self) -> Self {
         Self([0, 1, 2].map(|i| self.0[i] & other.0[i]))
     }
@@ -42,10 +42,10 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
 pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
-        let mut places = vec![MeshAxis::WHOLE];
+        let mut places = vec![MemberNumberDigit::WHOLE];
         let mut stride = 1;
         for parts in radices {
-            places.push(MeshAxis { parts, stride });
+            places.push(MemberNumberDigit { parts, stride });
             stride *= parts;
         }
         for (s, &samples) in places.iter().enumerate() {
@@ -69,17 +69,21 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
 
 /// Returns the elements that each member has under each of the two layouts, and the total number of
 /// elements.
-pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<Set>; 2], u64) {
+pub(super) fn sets(
+    from: &ShardLayout,
+    to: &ShardLayout,
+    members: u32,
+) -> ([Vec<ElementBitSet>; 2], u64) {
     let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
     let size = [0, 1, 2].map(|axis| {
         let (a, b) = (before[axis].parts, after[axis].parts);
         (a..).step_by(a as usize).find(|all| all % b == 0).unwrap()
     });
-    let has = |digits: &[MeshAxis; 3], member: u32| {
-        let mut set = Set::default();
+    let has = |digits: &[MemberNumberDigit; 3], member: u32| {
+        let mut set = ElementBitSet::default();
         let ranges = [0, 1, 2].map(|axis| {
-            let MeshAxis { parts, stride } = digits[axis];
+            let MemberNumberDigit { parts, stride } = digits[axis];
             let length = size[axis] / parts;
             let part = (member / stride) % parts;
             part * length..(part + 1) * length
@@ -117,12 +121,16 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
 /// Returns each member's elements after its group has exchanged all needed elements, and the
 /// fragment size. Checks that fragments have equal sizes, and that no member receives an element
 /// twice.
-fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
+fn take(
+    among: &MemberPartition,
+    own: &[ElementBitSet],
+    needed: &[ElementBitSet],
+) -> (Vec<ElementBitSet>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
     let mut sizes = BTreeSet::new();
     let after = (0..members).map(|to| {
-        let mut has = Set::default();
+        let mut has = ElementBitSet::default();
         for from in (0..members).filter(|&m| among.group_of(m) == among.group_of(to)) {
             let piece = own[from as usize].and(needed[to as usize]);
             assert_eq!(piece.and(has).count(), 0, "twice");
@@ -138,8 +146,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
 
 /// Returns true if an all-gather is possible. Consider the members that have equal needs: their
 /// fragments must cover these needs, have equal sizes, and occur equally often.
-fn can_gather(own: &[Set], needed: &[Set]) -> bool {
-    let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
+fn can_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
+    let mut classes: BTreeMap<ElementBitSet, BTreeMap<ElementBitSet, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
         *classes
             .entry(needed)
@@ -150,7 +158,7 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     classes.iter().all(|(&needed, pieces)| {
         let all = pieces
             .keys()
-            .fold(Set::default(), |all, &piece| all.or(piece));
+            .fold(ElementBitSet::default(), |all, &piece| all.or(piece));
         let mut kinds = pieces.iter().map(|(piece, &times)| (piece.count(), times));
         let first = kinds.next();
         all == needed && pieces.len() > 1 && kinds.all(|kind| Some(kind) == first)
@@ -160,7 +168,7 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
 /// Returns true if an all-to-all is possible. Every member must already have some of the elements
 /// that it needs. Every member must have either none or a fixed number of the elements that any
 /// other member needs.
-fn all_equal(own: &[Set], needed: &[Set]) -> bool {
+fn all_equal(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
         .iter()
@@ -174,7 +182,12 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
 
 /// Executes messages, and returns the number of elements sent. Checks that each message comes from
 /// the nearest member that has the elements.
-fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
+fn send(
+    messages: &[ShardMessage],
+    piece: u64,
+    own: &[ElementBitSet],
+    needed: &[ElementBitSet],
+) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
     assert!(messages.is_sorted_by_key(|m| (m.from, m.to)));
@@ -205,7 +218,9 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {
                 let ([own, needed], elements) = sets(from, to, members);
-                let least = |(own, &needed): (&Set, &Set)| needed.count() - own.and(needed).count();
+                let least = |(own, &needed): (&ElementBitSet, &ElementBitSet)| {
+                    needed.count() - own.and(needed).count()
+                };
                 let least: u64 = own.iter().zip(&needed).map(least).sum();
                 let change = plan_redistribution(from, to, members);
                 let what = || format!("{from:?} {to:?} {members}: {change:?}");

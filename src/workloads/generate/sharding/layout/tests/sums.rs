@@ -1,19 +1,19 @@
 //! Tests reduce-scatters on all small grids, for all groups of members and sums within groups.
 
-use super::oracle::{Set, check_partition, layouts, radices, sets};
+use super::oracle::{ElementBitSet, check_partition, layouts, radices, sets};
 use super::*;
 use std::collections::BTreeSet;
 
 /// For every grid and every choice of its digits, returns the chosen digits, and for each member
 /// its digits at all other positions.
-fn choices(members: u32) -> BTreeSet<(Vec<MeshAxis>, Vec<Vec<u32>>)> {
+fn choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
         for chosen in 0..1_u32 << radices.len() {
             let is_chosen = |place: usize| chosen >> place & 1 == 1;
             let digits = (0..radices.len())
                 .filter(|&place| is_chosen(place))
-                .map(|place| MeshAxis {
+                .map(|place| MemberNumberDigit {
                     parts: radices[place],
                     stride: radices[..place].iter().product(),
                 });
@@ -55,7 +55,7 @@ fn groups_differ_in_the_chosen_digits_only() {
 /// Groups the members whose `others` are equal. Returns true if, in every group, the members have
 /// partial sums of the same elements, together need each element once, and each need the same
 /// number of elements.
-fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
+fn shared_out(own: &[ElementBitSet], needed: &[ElementBitSet], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {
         let group: Vec<usize> = members
@@ -65,7 +65,7 @@ fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
         let kept: u64 = group.iter().map(|&m| needed[m].count()).sum();
         let all = group
             .iter()
-            .fold(Set::default(), |all, &m| all.or(needed[m]));
+            .fold(ElementBitSet::default(), |all, &m| all.or(needed[m]));
         group.len() > 1
             && group.iter().all(|&m| own[m] == own[one])
             && group
