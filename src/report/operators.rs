@@ -249,6 +249,9 @@ impl<'a> OperatorObserver<'a> {
             .collect();
         let mut names = Interner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
+        // Most ranks have the same names in the same order. For each name index, the row of the latest graph's name is
+        // therefore the first candidate; a look-up in a table of a million names misses the caches several times.
+        let mut latest: Vec<u32> = Vec::new();
         for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
             let (firsts, others) = &nodes[graph as usize];
             let first = &firsts[name as usize];
@@ -256,8 +259,13 @@ impl<'a> OperatorObserver<'a> {
                 true => first,
                 false => &others[&(name, sum.kind as u8)],
             };
+            if latest.len() <= name as usize {
+                latest.resize(name as usize + 1, 0);
+            }
+            let candidate = &mut latest[name as usize];
             let name = graphs[graph as usize].names().get(name);
-            let number = names.intern_key((name, sum.kind as u8)) as usize;
+            *candidate = names.intern_expected_key((name, sum.kind as u8), *candidate);
+            let number = *candidate as usize;
             if number == sums.len() {
                 sums.push(OperatorSum::empty_for_kind(sum.kind));
             }

@@ -220,6 +220,16 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
+    /// Returns the index of `key` as [`Self::intern_key`] does. The look-up takes only one comparison if `expected` is the
+    /// index; any other value of `expected` has no effect.
+    #[inline]
+    pub fn intern_expected_key(&mut self, key: K, expected: u32) -> u32 {
+        if self.keys.get(expected as usize) == Some(&key) {
+            return expected;
+        }
+        self.intern_key(key)
+    }
+
     /// Returns the index of `key`, or `None` if the key is unknown.
     pub fn find_index<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
@@ -331,6 +341,15 @@ mod tests {
             (names.get(0), names.get(1), names.get(2)),
             ("mm", "", "add")
         );
+    }
+
+    #[test]
+    fn expected_indices_change_no_index() {
+        let mut keys = Interner::default();
+        for expected in [0, 1, 7] {
+            let indices = ["a", "b", "a", "c"].map(|key| keys.intern_expected_key(key, expected));
+            assert_eq!(indices, [0, 1, 0, 2]);
+        }
     }
 
     #[test]
