@@ -134,10 +134,28 @@ pub struct OperatorObserver<'a> {
     counts: Vec<u64>,
     /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
     /// summed.
-    sums: Vec<Vec<OperatorSum>>,
+    sums: Vec<Vec<NameCalls>>,
     /// Sums over nodes whose kind differs from the kind in `sums`, by graph, name and kind.
-    others: BTreeMap<(u32, u32, u8), OperatorSum>,
+    others: BTreeMap<(u32, u32, u8), NameCalls>,
     accesses: MemoryAccessSums,
+}
+
+/// Calls and time of a graph's nodes that have one name and kind.
+#[derive(Clone, Copy, Debug)]
+struct NameCalls {
+    calls: u64,
+    total: Span,
+    kind: NodeKind,
+}
+
+impl NameCalls {
+    const fn empty_for_kind(kind: NodeKind) -> Self {
+        Self {
+            calls: 0,
+            total: Span::ZERO,
+            kind,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +228,7 @@ impl<'a> OperatorObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let graphs = workload.graphs().iter();
-        let empty = OperatorSum::empty_for_kind(NodeKind::Nothing);
+        let empty = NameCalls::empty_for_kind(NodeKind::Nothing);
         Self {
             prepared,
             started: IssueTimes::new(prepared),
@@ -236,43 +254,34 @@ impl<'a> OperatorObserver<'a> {
     /// Returns the operators (longest time first, then by name and kind). Also returns the loads and stores
     /// by memory.
     pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
-        let graphs = self.prepared.workload().graphs();
-        let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
-            let named = (0..).zip(sums);
-            named.map(move |(name, sum)| (graph, name, *sum))
-        });
-        let others = self.others.iter();
-        let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
-        let nodes: Vec<_> = graphs
-            .iter()
-            .map(SameNameNodeTotals::group_by_name)
-            .collect();
         let mut names = Interner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         // Most ranks have the same names in the same order. For each name index, the row of the latest graph's name is
         // therefore the first candidate; a look-up in a table of a million names misses the caches several times.
         let mut latest: Vec<u32> = Vec::new();
-        for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
-            let (firsts, others) = &nodes[graph as usize];
-            let first = &firsts[name as usize];
-            let SameNameNodeTotals { nodes, work, .. } = match first.kind == sum.kind {
-                true => first,
-                false => &others[&(name, sum.kind as u8)],
-            };
-            if latest.len() <= name as usize {
-                latest.resize(name as usize + 1, 0);
+        let mut nodes = GraphNodeTotals::default();
+        for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
+            nodes.replace_by_totals_of(graph);
+            latest.resize(latest.len().max(graph.names().len()), 0);
+            let firsts = (0..).zip(&self.sums[index as usize]);
+            let others = self
+                .others
+                .range((index, 0, 0)..=(index, u32::MAX, u8::MAX));
+            let others = others.map(|(&(_, name, _), sum)| (name, sum));
+            for (name, called) in firsts.chain(others).filter(|(_, sum)| sum.calls > 0) {
+                let key = (graph.names().get(name), called.kind as u8);
+                let candidate = &mut latest[name as usize];
+                *candidate = names.intern_expected_key(key, *candidate);
+                let number = *candidate as usize;
+                if number == sums.len() {
+                    sums.push(OperatorSum::empty_for_kind(called.kind));
+                }
+                let SameNameNodeTotals { nodes, work, .. } = nodes.totals_of(name, called.kind);
+                let all = &mut sums[number];
+                all.calls += called.calls;
+                all.total += called.total;
+                all.work.add_work(work.multiply_by(called.calls / nodes));
             }
-            let candidate = &mut latest[name as usize];
-            let name = graphs[graph as usize].names().get(name);
-            *candidate = names.intern_expected_key((name, sum.kind as u8), *candidate);
-            let number = *candidate as usize;
-            if number == sums.len() {
-                sums.push(OperatorSum::empty_for_kind(sum.kind));
-            }
-            let all = &mut sums[number];
-            all.calls += sum.calls;
-            all.total += sum.total;
-            all.work.add_work(work.multiply_by(sum.calls / nodes));
         }
         let rows = names.into_keys().into_iter().zip(sums);
         (sort_by_time(rows.collect()), self.accesses.into_rows())
@@ -295,26 +304,47 @@ impl SameNameNodeTotals {
             work: OperatorWork::NONE,
         }
     }
+}
 
-    /// Groups the nodes of `graph` by name. The first result, indexed by name, covers the nodes that have the same kind
-    /// as the name's first node. The second result covers nodes of other kinds, by name and kind.
-    fn group_by_name(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
-        let mut firsts = vec![Self::empty_for_kind(NodeKind::Nothing); graph.names().len()];
-        let mut others = BTreeMap::new();
+/// Totals of a graph's nodes by name and kind.
+#[derive(Debug, Default)]
+struct GraphNodeTotals {
+    /// By name, the totals of the nodes that have the same kind as the name's first node.
+    firsts: Vec<SameNameNodeTotals>,
+    /// Totals of nodes of other kinds, by name and kind.
+    others: BTreeMap<(u32, u8), SameNameNodeTotals>,
+}
+
+impl GraphNodeTotals {
+    /// Replaces all totals by those of `graph`, and keeps the memory: totals of all ranks at a time would take as much
+    /// as their graphs.
+    fn replace_by_totals_of(&mut self, graph: &Graph) {
+        let empty = SameNameNodeTotals::empty_for_kind(NodeKind::Nothing);
+        self.firsts.clear();
+        self.firsts.resize(graph.names().len(), empty);
+        self.others.clear();
         for node in graph.nodes() {
             let (name, kind) = (graph.name_index(node), graph.kind(node));
-            let mut of = &mut firsts[name as usize];
+            let mut of = &mut self.firsts[name as usize];
             if of.nodes == 0 {
                 of.kind = kind;
             } else if of.kind != kind {
-                of = others
-                    .entry((name, kind as u8))
-                    .or_insert(Self::empty_for_kind(kind));
+                let other = self.others.entry((name, kind as u8));
+                of = other.or_insert(SameNameNodeTotals::empty_for_kind(kind));
             }
             of.nodes += 1;
             of.work.add_work(OperatorWork::of_node(graph, node));
         }
-        (firsts, others)
+    }
+
+    /// Returns the totals of the nodes with a name and kind; there must be such nodes.
+    fn totals_of(&self, name: u32, kind: NodeKind) -> SameNameNodeTotals {
+        let first = self.firsts[name as usize];
+        if first.kind == kind {
+            first
+        } else {
+            self.others[&(name, kind as u8)]
+        }
     }
 }
 
@@ -339,7 +369,7 @@ impl Observer for OperatorObserver<'_> {
             sum = self
                 .others
                 .entry(key)
-                .or_insert(OperatorSum::empty_for_kind(kind));
+                .or_insert(NameCalls::empty_for_kind(kind));
         }
         let span = now.since(self.started.get(instance, node, kind));
         let count = self.counts.get(instance.index()).copied().unwrap_or(1);
