@@ -72,7 +72,7 @@ pub struct NsysConversionSummary {
 }
 
 /// A conversion's summary and the traces that it wrote, by rank.
-pub type NsysSummaryAndTraces = (NsysConversionSummary, Vec<(u32, UncommittedOutputHandle)>);
+pub type NsysSummaryAndWrittenTraces = (NsysConversionSummary, Vec<(u32, UncommittedOutputHandle)>);
 
 /// Returns the exports in `paths`. Files keep the given order, and the files of a folder are sorted
 /// by name.
@@ -103,7 +103,7 @@ pub fn convert_exports(
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputSet,
-) -> Result<NsysSummaryAndTraces, TraceError> {
+) -> Result<NsysSummaryAndWrittenTraces, TraceError> {
     let mut processes = Vec::new();
     for path in paths {
         processes.extend(report::read_processes(path, &options.comm_kernels)?);

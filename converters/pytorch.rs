@@ -53,8 +53,8 @@ mod transfer_times;
 mod view_operators;
 
 pub use calls::UserCommKernelRules;
-pub use event_links::{LinkMethod, ThreadLinkResult};
-pub use host::{CommArgs, HostNode, HostTrace, NONE};
+pub use event_links::{LinkMethod, ThreadLinkCounts};
+pub use host::{HostNode, HostTrace, NONE, RawCommOperatorArgs};
 pub(crate) use job::convert_kineto;
 pub use job::{
     ConvertOptions, RankAndTraceBytes, RankHostAndKineto, convert_in_memory_captures, convert_pairs,

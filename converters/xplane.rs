@@ -36,14 +36,14 @@ use timeline::{DeviceTimeline, LaunchingHostCalls};
 
 /// A profile's path and its contents.
 #[derive(Debug)]
-pub struct XplaneFile {
+pub struct DecompressedXplaneFile {
     /// Path of the file, for error messages.
     pub path: PathBuf,
     /// Decompressed contents.
     pub contents: Vec<u8>,
 }
 
-impl XplaneFile {
+impl DecompressedXplaneFile {
     /// Reads a file, which may be compressed with gzip or zstd.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl<'a> XplaneJob<'a> {
     /// # Errors
     ///
     /// Fails if bytes are not an `XSpace`, or if a file has no device events.
-    pub fn new(files: &'a [XplaneFile]) -> Result<Self, TraceError> {
+    pub fn new(files: &'a [DecompressedXplaneFile]) -> Result<Self, TraceError> {
         let mut devices = Vec::new();
         let mut modules = HloModules::default();
         let mut left_out = Vec::new();

@@ -38,13 +38,13 @@
 pub use chakram_base::ids::{EndpointId, OpIndex};
 pub use chakram_engine::{KernelDurationModel, ReplacementMemoryModel, ReplacementModels};
 pub use chakram_hardware::collective::{
-    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, DimensionAlgorithmChoice,
-    MemberLinePosition, SendStep, UserAlgorithmHandle, UserAlgorithmModel,
+    CollectiveAlgorithm, CollectiveStage, CollectiveStagePrimitive, DimensionAlgorithmChoice,
+    MemberLinePosition, SendStepWithConditions, UserAlgorithmHandle, UserAlgorithmModel,
 };
 pub use chakram_hardware::compute::KernelTraceFacts;
 pub use chakram_hardware::memory::{LocalMemory, RemoteMemoryAccess, UserRemoteMemoryModel};
 pub use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, LinkReservations, LoadStoreTransfer, NetworkBackend,
-    NetworkEvent, NetworkMessage, PortHandle, PortRange, TileNetworkOccupancy,
+    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, PortHandle, PortRange, TileNetworkOccupancy,
 };
 pub use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates};

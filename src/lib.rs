@@ -84,12 +84,12 @@ pub mod astra_sim {
         AlgorithmsPerCollectiveKind, AllReduceDecomposition, AnalyticalNetwork, AstraAlgorithm,
         AstraCollectiveBackend, AstraDimension, AstraFlags, AstraInputs, AstraNetworkFile,
         AstraRankGraph, AstraSystemFile, AstraTraceReader, ChunkSchedulingPolicy,
-        CollectiveAlgorithmEntry, CollectiveChunkPhase, CommGroupFile, CompletedNode,
-        CongestionAwareModel, CongestionUnawareModel, CutThroughNetwork, EndlessWait, InputError,
-        InputNote, LinkCutThroughNetwork, LogGpBusParams, NodeTypes, PerCollectiveKind,
-        PerNodeImplementationFile, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
-        RankWorkTotals, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans, RoutePosition,
-        ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
+        CollectiveAlgorithmEntry, CollectiveChunkPhase, CollectiveNodeAlgorithmFile, CommGroupFile,
+        CompletedNode, CongestionAwareModel, CongestionUnawareModel, CutThroughNetwork,
+        EndlessWait, InputError, InputNote, LinkCutThroughNetwork, LogGpBusParams, NodeTypesById,
+        PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors, RankWorkBeforeRun,
+        RemoteMemoryFile, RemoteMemorySharing, RooflineMeans, RoutePosition, ServerHop,
+        ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
     };
 }
 
@@ -142,7 +142,7 @@ pub mod edit {
 
     pub use chakram_analysis::edit::{
         AnonymiserCounts, JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions,
-        ScaledDimension, ShardSizeRule, SliceNodeSelector, SliceSummary, TraceAnonymiser,
+        RankSliceSummary, ScaledDimension, ShardSizeRule, SliceNodeSelector, TraceAnonymiser,
         TraceAuditFindings, name_matches_pattern,
     };
 }
@@ -190,13 +190,13 @@ pub mod engine {
         DurationSourceCounts, Engine, EngineCollectiveBackend, EventLoopCounts,
         EventOrderDiscipline, FeedRequestBuffer, FirstTileGroupSplit, HostDurationSource,
         HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource,
-        LanelessProcessorModel, LaunchDurationSource, LaunchFeed, LaunchRecord, LaunchRequest,
-        LaunchSerial, NetworkModel, NeverCompletedNode, NodeRef, NpuTimeCategory, Observer,
-        OptionRefusal, PlacedWorkloadGroup, ProcessorJobTimes, ProcessorKernelJob, RankReleaseMode,
-        RepeatedLaunchFeed, ReplacementMemoryModel, ReplacementModels, ReplayError, ReplayGroupId,
-        ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck, RooflineEfficiency,
-        SingleLaunchFeed, StepTimes, Stuck, TimedLaunchFeed, place_ranks, replay_representatives,
-        run_launches,
+        LanelessProcessorModel, LaunchFeed, LaunchKernelDurationSource, LaunchRankStartMode,
+        LaunchRecord, LaunchRequest, LaunchSerial, NetworkModel, NeverCompletedNode, NodeRef,
+        NpuTimeCategory, Observer, OptionRefusal, PlacedWorkloadGroup, ProcessorJobTimes,
+        ProcessorKernelJob, RepeatedLaunchFeed, ReplacementMemoryModel, ReplacementModels,
+        ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal,
+        RepresentativeCheck, RooflineEfficiency, SingleLaunchFeed, StepTimes, Stuck,
+        TimedLaunchFeed, place_ranks, replay_representatives, run_launches,
     };
 }
 
@@ -219,15 +219,15 @@ pub mod generate {
     pub use chakram_workloads::generate::plan::{
         AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
         ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts, ExpertRoutingBalance,
-        OffloadGather, OffloadedState, OperatorDegrees, OperatorPattern, Optimizer,
+        OffloadGather, OffloadedState, OperatorPattern, OperatorPatternDegrees, Optimizer,
         RecomputePolicy, ZeroStage,
     };
     pub use chakram_workloads::generate::schedule::{PipelineSchedule, StagePassOrders};
     pub use chakram_workloads::generate::sharding::ShardingDegrees;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
-        CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, GenerateError,
-        KernelChainPattern, MemoryAccessPattern, P2pPattern, PalmPattern, ParallelismPlan,
+        CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, KernelChainPattern,
+        MemoryAccessPattern, P2pPattern, PalmPattern, ParallelismPlan, PatternOptionError,
         TrafficPattern, TrainingPattern, WorkloadPattern,
     };
 }
@@ -263,10 +263,10 @@ pub mod inspect {
     pub use chakram_analysis::inspect::{
         AttributeFilter, ClassFilter, CountedFault, CriticalPath, FaultSummary, InspectedTrace,
         JobInspectionSummary, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
-        NodeFilter, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields, PathSegment,
-        PathTimeTotals, RECEIVED, RankInspectionSummary, RankNodeTimes, RankOverview,
-        RankPathInput, RankSet, RankSpreadRow, RankSpreadTable, RankTimesSource, SENT,
-        TraceMetadataRecord, critical_path, for_each_in_order, group_label, inspect_job,
+        NodeFilter, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields,
+        PathDelayWaitWorkTotals, PathSegment, RECEIVED, RankInspectionSummary, RankNodeTimes,
+        RankOverview, RankPathInput, RankSet, RankSpreadRow, RankSpreadTable, RankTimesSource,
+        SENT, TraceMetadataRecord, critical_path, for_each_in_order, group_label, inspect_job,
         inspect_job_with_progress, sum_path_time_by_key,
     };
 }
@@ -321,7 +321,7 @@ pub mod job {
 
     pub use chakram_jobs::{
         AstraSimJob, CustomAlgorithmFiles, EditedMachineValue, GivenSetting, Job, JobError,
-        JobLoadOptions, LoadProgressFn, RunWithoutSetting, edits_from_preset,
+        JobLoadOptions, LoadProgressFn, RunInputsWithoutSetting, edits_from_preset,
         load_custom_algorithms, note_settings_without_effect, replay_workload,
     };
 }
@@ -364,7 +364,7 @@ pub mod machine {
     pub use chakram_hardware::compute::{AttentionSizes, PeakRatesByFormat, PowerThrottling};
     pub use chakram_hardware::machine::{
         FailedPart, Host, HostSyncPoints, KernelTimeCorrection, Machine, MachineError,
-        MachineFailure, MachineFileSource, MachinePreset, NpuClass, PRESETS, find_source,
+        MachineFailure, MachinePreset, NamedMachineFileText, NpuClass, PRESETS, find_source,
         is_inline, is_preset, lacks_rates, load_for_ranks, machine_name_for_ranks, names_file,
         read_preset_text,
     };
@@ -384,15 +384,15 @@ pub mod model {
     //! ```
 
     pub use chakram_workloads::model::{
-        ActivationFunction, AttentionSpan, AxisDivision, BytesPerElement, ExpertExchangeSide,
-        ExpertRouterRule, ExpertRoutingCounts, ImageWindowSizes, LatentAttentionSizes,
-        LayerOperator, LayerRole, MemoryBoundKernelSpec, MemoryBoundKernels, Model,
-        ModelDefinition, ModelDefinitionForm, ModelError, ModelLayer, ModelPreset, ModelSource,
-        OperatorAxesAndTensors, OperatorAxis, OperatorInputSource, OperatorKernelSpec,
-        OperatorKind, OutputHead, PRESETS, PositionEncoding, TensorAxis, TensorContraction,
+        ActivationFunction, AttentionSpan, AxisDividingDegree, ExpertExchangeSide,
+        ExpertRoutingCounts, ExpertScoringAndGroupRule, ExtendedTransformerModel,
+        FormatDependentElementBytes, ImageWindowSizes, LatentAttentionSizes, LayerOperator,
+        LayerRole, MemoryBoundKernelSpec, MemoryBoundKernels, Model, ModelDefinitionForm,
+        ModelError, ModelFileText, ModelFromDefinitionFile, ModelLayer, ModelPreset,
+        OperatorAxesAndTensors, OperatorInputSource, OperatorKernelSpec, OperatorKind,
+        OperatorShardAxis, OutputHead, PRESETS, PositionEncoding, TensorAxis, TensorContraction,
         TensorKeptForBackward, TensorSavingAttentionKernels, TensorSplit, TrainedOperatorWeights,
-        TransformerArchitecture, TransformerBlock, TransformerModel, VisionTransformer,
-        WeightTensorAxes,
+        TransformerBlock, TransformerModel, VisionTransformer, WeightTensorAxes,
     };
 }
 
@@ -425,7 +425,7 @@ pub mod report {
     //! ```
 
     pub use chakram_report::node_table::{
-        CodedTextColumn, NodeColumn, OptionalNumberColumn, StartCause,
+        CodedTextColumn, NodeColumnValues, OptionalNumberColumn, StartCause,
     };
     pub use chakram_report::{
         BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
@@ -445,7 +445,7 @@ pub mod score {
 
     pub use chakram_studies::score::{
         ConstantsFittedOutsideFold, FittedConstant, GroupKernelTimeCorrection, KernelTimesBySize,
-        MeanGemmTimeByShape, MeasuredRun, PredictedRunTime, PredictionErrorSummary,
+        MeanGemmTimeByShape, MeasuredRun, PredictedStepTimeWithInterval, PredictionErrorSummary,
         PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
         assign_folds, cross_validate_runs, fit_corrections, gemm_points, left_out_gemm_errors,
         left_out_size_error, nccl_log, predict_with_one_rate, scale_machine_constants, score_runs,
@@ -456,7 +456,7 @@ pub mod serve {
     //! Inference serving: requests arrive over time, wait and are served. The result is the latency of each request.
     //!
     //! ```
-    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};
+    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeSloOption, serve_requests};
     //! use std::path::Path;
     //!
     //! let text = r#"
@@ -471,21 +471,23 @@ pub mod serve {
     //!     requests = 100
     //! "#;
     //! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
-    //! let report = serve_requests(&scenario, None, ServeOptions::default(), &mut NoRequestObserver)?;
+    //! let report = serve_requests(&scenario, None, ServeSloOption::default(), &mut NoRequestObserver)?;
     //! assert_eq!(report.row_of_all_models().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_serving::{
-        ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTaskSplit, CoreCountAndClock,
-        EqualVectorProductTasks, IntervalEstimate, JobGraph, LatencyCurve, LevelSummary,
-        MeasuredLatency, MeasurementImportDefaults, MeasurementSummary, ModelValueLocation,
-        NoRequestObserver, OperatorToJobLowering, PRESETS, Platform, PlatformFacts, PlatformPreset,
-        RatePoint, RateSweep, RequestObserver, RequestTimelineWriter, RequestWork, RunStopRule,
-        Scenario, ServeCapacity, ServeError, ServeOptions, ServeParts, ServeReport, ServeRow,
-        ServeRowKind, ServedJob, ServedModel, ServiceOrderAndSlots, ServicePolicyKind, TimeSum,
-        TraceJob, compare, find_capacity, format_platform_file, html, import_measurements, llm,
-        read_platform_text, rows, serve_requests, sweep_rates, text,
+        ArrivalRateInRequestsOrBytes, ArrivalStream, CompletedRequest,
+        ConvolutionVectorProductSplit, CoreCountAndClock, EqualVectorProductTasks,
+        IntervalEstimate, JobGraph, LatencyCurve, LevelSummary, MeasuredLatency,
+        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelValueLocation,
+        NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
+        PlatformPreset, RatePoint, RateSweep, RequestJobFromTraces, RequestObserver,
+        RequestTimelineWriter, RequestWork, RunStopRule, Scenario, ServeCapacity, ServeError,
+        ServeParts, ServeReport, ServeRow, ServeRowKind, ServeSloOption, ServedJob, ServedModel,
+        ServiceOrderAndSlots, ServicePolicyKind, TimeSum, compare, find_capacity,
+        format_platform_file, html, import_measurements, llm, read_platform_text, rows,
+        serve_requests, sweep_rates, text,
     };
 }
 
@@ -522,9 +524,10 @@ pub mod sweep {
     //! ```
 
     pub use chakram_studies::sweep::{
-        JournalEntry, LayerTurn, NewWorkCounts, PointCommand, PointEvaluator, PointWorkload,
-        RESULTS, Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal,
-        SweepOptions, SweepProgress, SweepTable, explain_row, load_study, render_sweep_page,
+        JournaledBoundOrAnswer, LayerTurnRecord, NewSweepAnswerOrBound, NewWorkCounts,
+        PointCommand, PointEvaluator, PointWorkload, RESULTS, Settings, Study, StudyError,
+        StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable, explain_row,
+        load_study, render_sweep_page,
     };
 }
 
@@ -572,10 +575,10 @@ pub mod trace {
     pub use chakram_trace::format::split_sizes::{AllToAllSplitText, format_size_list};
     pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
     pub use chakram_trace::format::{
-        CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,
-        MemoryBoundKernelClass, MemoryChanges, MemoryLocation, NodeLabels, NodeView, Op, RankFile,
-        SchemaGeneration, Sink, TensorClass, TraceContents, TraceError, TraceErrorLocation,
-        TraceWriter, TrainingPhase, VerifyLevel, append_name_family, discover_traces,
+        CollectiveKind, Dtype, FoundTraces, GroupName, JobFileVerifyLevel, KernelShape,
+        KernelShapeError, MemoryBoundKernelClass, MemoryChanges, MemoryLocation, NodeLabels,
+        NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass, TraceContents, TraceError,
+        TraceErrorLocation, TraceWriter, TrainingPhase, append_name_family, discover_traces,
         escape_control_characters, escape_name, is_harmful_character, strip_micro_batch,
     };
 }
@@ -594,8 +597,8 @@ pub mod units {
     //! ```
 
     pub use chakram_base::units::{
-        Bandwidth, BufferShare, Bytes, FlopRate, Frequency, InverseRate, QuantityError, Span, Time,
-        TimeEstimate, format_count, format_thousands,
+        Bandwidth, BufferPartSize, Bytes, FlopRate, Frequency, InverseRate, QuantityError, Span,
+        Time, UnroundedTimeEstimate, format_count, format_thousands,
     };
 }
 
@@ -613,9 +616,9 @@ pub mod validate {
     //! ```
 
     pub use chakram_analysis::validate::{
-        Defect, DefectCounts, DefectKind, DefectLocation, DefectLog, Severity, ValidateOptions,
-        ValidatedTrace, ValidatedTraceFile, ValidationReport, ValidationStyle, to_json, to_text,
-        validate_job,
+        Defect, DefectCountsBySeverity, DefectKind, DefectLocation, DefectLog, Severity,
+        ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
+        ValidationTextStyles, to_json, to_text, validate_job,
     };
 }
 

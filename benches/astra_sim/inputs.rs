@@ -86,7 +86,7 @@ impl WorkOfEachNpu {
         }
     }
 
-    fn write(self, out: &mut TraceUnderConstruction) {
+    fn write(self, out: &mut BenchTraceFileWriter) {
         match self {
             Self::Training(nodes) => training(out, Self::iterations(nodes)),
             Self::AllReduces(count) => {
@@ -160,7 +160,7 @@ pub fn write(
     system: &AstraSystemSettings,
 ) {
     let first = folder.join("wl.0.et");
-    let mut trace = TraceUnderConstruction::new(&first);
+    let mut trace = BenchTraceFileWriter::new(&first);
     work.write(&mut trace);
     trace.finish();
     for rank in 1..network.npus() {
@@ -186,7 +186,7 @@ pub fn write(
 /// Writes the training of a transformer. Each layer's gradients are reduced as soon as the layer's
 /// backward pass has ended, concurrently with the backward passes of lower layers. The layer's
 /// optimizer waits for the reduction, and its next forward pass waits for the optimizer.
-fn training(out: &mut TraceUnderConstruction, iterations: u64) {
+fn training(out: &mut BenchTraceFileWriter, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;
     let mut optimizers: Vec<Option<u64>> = vec![None; LAYERS as usize];
@@ -219,12 +219,12 @@ fn training(out: &mut TraceUnderConstruction, iterations: u64) {
 }
 
 /// A trace under construction.
-struct TraceUnderConstruction {
+struct BenchTraceFileWriter {
     writer: TraceWriter<BufWriter<File>>,
     next: u64,
 }
 
-impl TraceUnderConstruction {
+impl BenchTraceFileWriter {
     fn new(path: &Path) -> Self {
         let file = File::create(path).expect("there is room for it");
         let writer = TraceWriter::new(BufWriter::new(file)).expect("there is room for it");

@@ -25,7 +25,7 @@ mod original;
 mod process;
 
 use inputs::{AstraSystemSettings, RankFileLayout, UniformNetwork, WorkOfEachNpu};
-use original::AstraSimResult;
+use original::MeasuredAstraSimRun;
 use process::MeasuredProcessRun;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -223,7 +223,7 @@ fn finish(said: &str, npus: u64) -> u64 {
 /// Runs a case, prints its line, and notes errors in its results.
 fn line(
     case: &BenchmarkCase,
-    rows: Option<&BTreeMap<String, AstraSimResult>>,
+    rows: Option<&BTreeMap<String, MeasuredAstraSimRun>>,
     findings: &mut ResultTableNotes,
 ) {
     let folder = tempfile::tempdir().expect("there is room");

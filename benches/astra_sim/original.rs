@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// ASTRA-sim's result for a case, with its run time and memory.
-pub struct AstraSimResult {
+pub struct MeasuredAstraSimRun {
     /// The finish time of the last NPU, in nanoseconds.
     pub finish: u64,
     /// The number of messages, if they were counted.
@@ -17,7 +17,7 @@ pub struct AstraSimResult {
 
 /// Returns the rows of `astra-sim/scaling.csv` in the folder that `CHAKRAM_CORPUS` names, by name,
 /// or `None` without this variable.
-pub fn rows() -> Option<BTreeMap<String, AstraSimResult>> {
+pub fn rows() -> Option<BTreeMap<String, MeasuredAstraSimRun>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");
     let table = std::fs::read_to_string(&path)
@@ -32,7 +32,7 @@ pub fn rows() -> Option<BTreeMap<String, AstraSimResult>> {
         };
         // Rows with another status crashed or timed out.
         (field("status") == "ok").then(|| {
-            let row = AstraSimResult {
+            let row = MeasuredAstraSimRun {
                 finish: field("finish_max_ns").parse().expect("a number"),
                 messages: field("messages").parse().ok(),
                 seconds: field("wall_s_median").parse().expect("a number"),

@@ -12,7 +12,7 @@ use chakram::workload::{
 /// The size of the job. Neighbouring ranks form a tensor group. Tensor groups are ordered by stage,
 /// then by replica.
 #[derive(Clone, Copy)]
-pub struct JobSize {
+pub struct ParallelTrainingJobSize {
     pub tensor: u32,
     pub stages: u32,
     pub replicas: u32,
@@ -24,7 +24,7 @@ pub struct JobSize {
     pub sequence: bool,
 }
 
-impl JobSize {
+impl ParallelTrainingJobSize {
     pub fn ranks(self) -> u32 {
         self.tensor * self.stages * self.replicas
     }
@@ -91,7 +91,7 @@ impl JobSize {
     /// Builds the trace of the first rank of `stage`.
     fn stage(self, stage: u32) -> Graph {
         let rank = self.rank(0, stage, 0);
-        let mut out = ChainedNodeWriter {
+        let mut out = ChainedGraphBuilder {
             builder: GraphBuilder::new(rank, DependencyPolicy::Both, 1 << 20),
             last: 0,
             name: String::new(),
@@ -121,7 +121,7 @@ impl JobSize {
 
     fn forward(
         self,
-        out: &mut ChainedNodeWriter,
+        out: &mut ChainedGraphBuilder,
         batch: u32,
         rank: u32,
         (from, to): (Option<u32>, Option<u32>),
@@ -154,7 +154,7 @@ impl JobSize {
 
     fn backward(
         self,
-        out: &mut ChainedNodeWriter,
+        out: &mut ChainedGraphBuilder,
         batch: u32,
         rank: u32,
         (to, from): (Option<u32>, Option<u32>),
@@ -177,7 +177,7 @@ impl JobSize {
     }
 
     /// Adds the tensor group's collective that follows one half of a layer.
-    fn tensor(self, out: &mut ChainedNodeWriter, group: &str, name: String) {
+    fn tensor(self, out: &mut ChainedGraphBuilder, group: &str, name: String) {
         let bytes = 2048 * 12_288 * 2;
         let last = out.last;
         if !self.sequence {
@@ -192,13 +192,13 @@ impl JobSize {
 }
 
 /// Assigns ids to nodes; by default, each node depends on the previous node.
-struct ChainedNodeWriter {
+struct ChainedGraphBuilder {
     builder: GraphBuilder,
     last: u64,
     name: String,
 }
 
-impl ChainedNodeWriter {
+impl ChainedGraphBuilder {
     fn put(&mut self, op: Op<'_>, after: u64, recorded: Span) {
         self.last += 1;
         let node = NodeView {

@@ -12,15 +12,15 @@ mod job;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::report;
-use job::JobSize;
+use job::ParallelTrainingJobSize;
 use std::hint::black_box;
 use std::time::Instant;
 
-const LINES: [(&str, JobSize); 4] = [
+const LINES: [(&str, ParallelTrainingJobSize); 4] = [
     ("1024", GPT),
     (
         "1024 sequence",
-        JobSize {
+        ParallelTrainingJobSize {
             sequence: true,
             ..GPT
         },
@@ -28,7 +28,7 @@ const LINES: [(&str, JobSize); 4] = [
     ("16384", LLAMA),
     (
         "16384 sequence",
-        JobSize {
+        ParallelTrainingJobSize {
             sequence: true,
             ..LLAMA
         },
@@ -36,7 +36,7 @@ const LINES: [(&str, JobSize); 4] = [
 ];
 
 /// GPT-3 175B on 1,024 ranks: 96 layers in 16 stages, and a batch of 1,536 in micro-batches of 1.
-const GPT: JobSize = JobSize {
+const GPT: ParallelTrainingJobSize = ParallelTrainingJobSize {
     tensor: 8,
     stages: 16,
     replicas: 8,
@@ -46,7 +46,7 @@ const GPT: JobSize = JobSize {
 };
 
 /// Llama 3 405B on 16,384 ranks: 126 layers, padded to 128, in 16 stages.
-const LLAMA: JobSize = JobSize {
+const LLAMA: ParallelTrainingJobSize = ParallelTrainingJobSize {
     replicas: 128,
     micro_batches: 16,
     layers: 8,
@@ -65,7 +65,7 @@ fn main() {
     }
 }
 
-fn line(name: &str, job: JobSize) {
+fn line(name: &str, job: ParallelTrainingJobSize) {
     let text = format!("dgx-h100x{}", job.ranks() / 8);
     let machine = Machine::load_preset(&text).expect("it scales");
     let (start, mut before) = (Instant::now(), worked());
@@ -80,7 +80,7 @@ fn line(name: &str, job: JobSize) {
     let planned = lap();
     let (report, ()) = report::replay_to_report(&prepared, ()).expect("it ends");
     let replayed = lap();
-    let style = report::text::TextStyle::default();
+    let style = report::text::TextStyleWidthAndDetail::default();
     black_box(report::report_text::render_text(&report, name, "", style));
     let rendered = lap();
     let nodes = workload.node_count() as f64;

@@ -27,7 +27,7 @@ struct ProgramRunWithLimits {
 
 /// The wall time and CPU time in seconds, and the peak memory in MB.
 #[derive(Clone, Copy)]
-struct TimesAndPeakMemory {
+struct WallCpuTimeAndPeakMemory {
     wall: f64,
     cores: f64,
     megabytes: f64,
@@ -142,7 +142,7 @@ fn run_tokens(name: &str, scenario: &Path, least: f64) {
 }
 
 /// Returns the time and the memory of a run, and its numbers of requests and steps.
-fn once_tokens(scenario: &Path) -> (TimesAndPeakMemory, [f64; 2]) {
+fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
     let report = tempfile::NamedTempFile::new().expect("a file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command
@@ -183,7 +183,7 @@ fn azure() -> Option<tempfile::TempDir> {
 }
 
 /// Runs a line several times, and prints the best run.
-fn run(line: &ProgramRunWithLimits) -> TimesAndPeakMemory {
+fn run(line: &ProgramRunWithLimits) -> WallCpuTimeAndPeakMemory {
     let runs = (0..line.runs).map(|_| set_once(line));
     let best = runs.min_by(|a, b| a.cores.total_cmp(&b.cores));
     let best = best.expect("there is one run at least");
@@ -198,7 +198,7 @@ fn run(line: &ProgramRunWithLimits) -> TimesAndPeakMemory {
     best
 }
 
-fn set_once(line: &ProgramRunWithLimits) -> TimesAndPeakMemory {
+fn set_once(line: &ProgramRunWithLimits) -> WallCpuTimeAndPeakMemory {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.arg("serve").arg(&line.scenario);
     command.args(line.platform.iter().flat_map(|name| ["--machine", name]));
@@ -210,7 +210,7 @@ fn set_once(line: &ProgramRunWithLimits) -> TimesAndPeakMemory {
 }
 
 #[expect(clippy::zombie_processes, reason = "`wait4` does, and learns more")]
-fn measure(command: &mut Command) -> TimesAndPeakMemory {
+fn measure(command: &mut Command) -> WallCpuTimeAndPeakMemory {
     let start = Instant::now();
     let child = command.spawn().expect("it starts");
     let mut status = 0;
@@ -223,7 +223,7 @@ fn measure(command: &mut Command) -> TimesAndPeakMemory {
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     // Linux reports KiB, and macOS reports bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
-    TimesAndPeakMemory {
+    WallCpuTimeAndPeakMemory {
         wall,
         cores: seconds(usage.ru_utime) + seconds(usage.ru_stime),
         megabytes: (usage.ru_maxrss * unit) as f64 / 1e6,

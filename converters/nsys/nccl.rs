@@ -60,7 +60,7 @@ impl NcclCallOrCommInit {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
         }
-        let facts = NcclRangeArguments::from_range(name, json);
+        let facts = NcclRangeTextFields::from_range(name, json);
         if let (Some(communicator), Some(rank), Some(ranks)) =
             (&facts.communicator, facts.rank, facts.ranks)
         {
@@ -83,7 +83,7 @@ impl NcclCallOrCommInit {
 
 /// Fields that the text of a range states.
 #[derive(Default)]
-struct NcclRangeArguments {
+struct NcclRangeTextFields {
     bytes: Option<u64>,
     root: Option<u32>,
     communicator: Option<String>,
@@ -91,7 +91,7 @@ struct NcclRangeArguments {
     ranks: Option<u32>,
 }
 
-impl NcclRangeArguments {
+impl NcclRangeTextFields {
     fn from_range(name: &str, json: Option<&str>) -> Self {
         let mut facts = Self::default();
         let payload = json.and_then(|json| serde_json::from_str::<Value>(json).ok());

@@ -51,14 +51,14 @@ pub(crate) enum SqliteValue<'r> {
     /// A floating-point number.
     Real(f64),
     /// A text in the encoding of the file.
-    Text(&'r [u8], ValueEncoding),
+    Text(&'r [u8], TextValueEncoding),
     /// A blob; its bytes are not kept.
     Blob,
 }
 
 /// Encoding of text values in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ValueEncoding(TextEncoding);
+pub(crate) struct TextValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
     /// Returns the integer, or `None` if the value is not an integer.
@@ -80,7 +80,7 @@ impl<'r> SqliteValue<'r> {
 
     /// Returns the text, with invalid Unicode replaced, or `None` if the value is not text.
     pub fn to_text(self) -> Option<Cow<'r, str>> {
-        let Self::Text(bytes, ValueEncoding(encoding)) = self else {
+        let Self::Text(bytes, TextValueEncoding(encoding)) = self else {
             return None;
         };
         let wide = |read: fn([u8; 2]) -> u16| {
@@ -550,7 +550,7 @@ impl TableRowReader<'_> {
         let used = row.len() - types.len();
         let mut types = row.get(used..header)?;
         let mut body = row.get(header..)?;
-        let encoding = ValueEncoding(self.database.encoding);
+        let encoding = TextValueEncoding(self.database.encoding);
         let mut column = 0;
         while !types.is_empty() {
             let kind = take_varint(&mut types)?;
@@ -684,11 +684,11 @@ fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
 }
 
 /// A word, and whether the word is quoted.
-type SqlWord = (String, bool);
+type MaybeQuotedSqlWord = (String, bool);
 
 /// Splits the contents of `sql`'s outermost parentheses at commas. Returns the words of each part.
 /// Words in inner parentheses are omitted.
-fn split_parenthesized_list(sql: &str) -> Vec<Vec<SqlWord>> {
+fn split_parenthesized_list(sql: &str) -> Vec<Vec<MaybeQuotedSqlWord>> {
     let mut chars = sql.chars().peekable();
     let mut depth = 0_u32;
     let mut all = vec![Vec::new()];

@@ -32,7 +32,7 @@ use host_waits::AwaitedCallOrDeviceEvent;
 
 /// Kind of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActivityKind {
+pub enum ActivitySourceEvent {
     /// A host interval of [`RankTimeline::items`].
     Item(u32),
     /// An event of [`RankTimeline::devices`] that is not communication.
@@ -58,7 +58,7 @@ pub enum ActivityLane {
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
     /// Kind of the recorded event that the activity represents.
-    pub kind: ActivityKind,
+    pub kind: ActivitySourceEvent,
     /// Start of the activity, in ns since the epoch, by this rank's clock.
     pub begin: i64,
     /// End of the activity, in ns since the epoch, by this rank's clock.
@@ -125,7 +125,7 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
     host_waits::set_done(rank, calls);
     let mut found = InferredDependencyCounts::default();
     let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
-    let mut bounds = thread_chains::ActivityEndBounds::new(rank, calls);
+    let mut bounds = thread_chains::LatestActivityEnds::new(rank, calls);
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],
@@ -172,12 +172,14 @@ impl Activities {
     /// Returns the lane of an activity.
     pub fn lane_of_activity(&self, rank: &RankTimeline, activity: &Activity) -> ActivityLane {
         match activity.kind {
-            ActivityKind::Item(item) => ActivityLane::Thread(rank.items[item as usize].thread),
-            ActivityKind::End(thread) => ActivityLane::Thread(thread),
-            ActivityKind::Device(device) => {
+            ActivitySourceEvent::Item(item) => {
+                ActivityLane::Thread(rank.items[item as usize].thread)
+            }
+            ActivitySourceEvent::End(thread) => ActivityLane::Thread(thread),
+            ActivitySourceEvent::Device(device) => {
                 ActivityLane::Stream(rank.devices[device as usize].stream)
             }
-            ActivityKind::Call(call) => self.call_places[call as usize].lane,
+            ActivitySourceEvent::Call(call) => self.call_places[call as usize].lane,
         }
     }
 
@@ -185,9 +187,9 @@ impl Activities {
     /// device work, and an operator submits a call. Returns 0 if the launch was before the capture.
     pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
-            ActivityKind::Item(_) | ActivityKind::End(_) => return work,
-            ActivityKind::Device(device) => rank.devices[device as usize].launch,
-            ActivityKind::Call(call) => self.call_places[call as usize].item,
+            ActivitySourceEvent::Item(_) | ActivitySourceEvent::End(_) => return work,
+            ActivitySourceEvent::Device(device) => rank.devices[device as usize].launch,
+            ActivitySourceEvent::Call(call) => self.call_places[call as usize].item,
         };
         let submitter = self.of_item.get(item as usize).copied();
         submitter

@@ -7,8 +7,8 @@ use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::{
-    CallsByGroupSlot, CollectiveSignature, CommRef, MemberCalls, MessageHalf, find_disagreement,
-    match_messages,
+    CollectiveSignature, MemberCalls, MessageHalf, RankAndCommIndex, TraceCallsByGroupSlot,
+    find_disagreement, match_messages,
 };
 
 /// A collective, with the calls of all captured members.
@@ -19,7 +19,7 @@ pub struct MatchedCollective {
     /// Index of the group.
     pub group: u32,
     /// The call of each captured member, in the group's order.
-    pub members: Vec<CommRef>,
+    pub members: Vec<RankAndCommIndex>,
     /// Index of the root among the group's members. `None` if there is no root or the root has no capture.
     pub root: Option<u32>,
     /// `comm_size` of the collective: the largest value of any member.
@@ -32,9 +32,9 @@ pub struct MatchedCollective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchedMessage {
     /// Call that sends the message.
-    pub send: CommRef,
+    pub send: RankAndCommIndex,
     /// Call that receives the message.
-    pub receive: CommRef,
+    pub receive: RankAndCommIndex,
 }
 
 /// All matched collectives and messages of a job.
@@ -45,7 +45,7 @@ pub struct CallMatches {
     /// Messages whose send and receive were both found.
     pub messages: Vec<MatchedMessage>,
     /// Calls without a matching call, each with the reason.
-    pub unmatched: Vec<(CommRef, &'static str)>,
+    pub unmatched: Vec<(RankAndCommIndex, &'static str)>,
 }
 
 /// Error: two ranks disagree about a call.
@@ -76,9 +76,9 @@ pub fn expand_pattern(
     let calls_of = calls.iter().map(|calls| {
         let all = sort_calls(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
-        CallsByGroupSlot::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
+        TraceCallsByGroupSlot::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
-    let calls_of: Vec<CallsByGroupSlot> = calls_of.collect();
+    let calls_of: Vec<TraceCallsByGroupSlot> = calls_of.collect();
     for (index, group) in (0..).zip(groups) {
         let found = group
             .ranks
@@ -105,7 +105,7 @@ pub fn expand_pattern(
         }
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.call_at(sequence));
-            let calls: Vec<CommRef> = calls.collect();
+            let calls: Vec<RankAndCommIndex> = calls.collect();
             if calls.iter().any(|&at| job.is_dropped(at)) {
                 let others = calls.into_iter().map(|at| (at, PARTNER_DROPPED));
                 matches.unmatched.extend(others);
@@ -153,7 +153,7 @@ struct CapturedCalls<'a> {
 }
 
 impl<'a> CapturedCalls<'a> {
-    fn call_at(&self, at: CommRef) -> &'a CommCall {
+    fn call_at(&self, at: RankAndCommIndex) -> &'a CommCall {
         let calls = &self.calls[at.0 as usize];
         match calls.list.get(at.1 as usize) {
             Some(call) => call,
@@ -162,11 +162,11 @@ impl<'a> CapturedCalls<'a> {
     }
 
     /// Returns whether a call's kernel was dropped.
-    fn is_dropped(&self, at: CommRef) -> bool {
+    fn is_dropped(&self, at: RankAndCommIndex) -> bool {
         at.1 as usize >= self.calls[at.0 as usize].list.len()
     }
 
-    fn kind_of(&self, at: CommRef) -> CollectiveKind {
+    fn kind_of(&self, at: RankAndCommIndex) -> CollectiveKind {
         match self.call_at(at).act {
             CommOp::Collective(kind) => kind,
             _ => unreachable!("messages are not among them"),
@@ -177,7 +177,7 @@ impl<'a> CapturedCalls<'a> {
     fn keep_common_calls<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
-        alone: &mut Vec<(CommRef, &'static str)>,
+        alone: &mut Vec<(RankAndCommIndex, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
         let outlines = |member: &MemberCalls<'_>| -> Vec<CallFingerprint> {
             member.iter().map(|at| self.outline_of_call(at)).collect()
@@ -215,7 +215,7 @@ impl<'a> CapturedCalls<'a> {
         members
     }
 
-    fn outline_of_call(&self, at: CommRef) -> CallFingerprint {
+    fn outline_of_call(&self, at: RankAndCommIndex) -> CallFingerprint {
         let call = self.call_at(at);
         // The root may end before the others begin, so its times do not help to align calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
@@ -228,7 +228,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn signature_of_collective(&self, at: CommRef) -> CollectiveSignature {
+    fn signature_of_collective(&self, at: RankAndCommIndex) -> CollectiveSignature {
         let kind = self.kind_of(at);
         // In a scatter, only the root knows the total size. In all-to-all and gather, each member may have its own
         // size. Different sizes are therefore not an error in these kinds of collectives.
@@ -248,14 +248,14 @@ impl<'a> CapturedCalls<'a> {
     }
 
     /// Returns the index of the root among the members.
-    fn root_of(&self, at: CommRef) -> Option<u32> {
+    fn root_of(&self, at: RankAndCommIndex) -> Option<u32> {
         self.call_at(at)
             .asked
             .peer
             .filter(|_| self.kind_of(at).has_root())
     }
 
-    fn comm_size_of(&self, at: CommRef) -> u64 {
+    fn comm_size_of(&self, at: RankAndCommIndex) -> u64 {
         let call = self.call_at(at);
         let count = self.groups[call.group as usize].ranks.len() as u64;
         comm_size(
@@ -266,14 +266,18 @@ impl<'a> CapturedCalls<'a> {
         )
     }
 
-    fn build_matched_collective(&self, group: u32, members: Vec<CommRef>) -> MatchedCollective {
+    fn build_matched_collective(
+        &self,
+        group: u32,
+        members: Vec<RankAndCommIndex>,
+    ) -> MatchedCollective {
         let sizes = members.iter().map(|&at| self.comm_size_of(at));
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call_at(at).asked.uneven);
         let uneven = asked || sizes.clone().any(|size| size != bytes);
         let root = self.root_of(members[0]);
         let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
-        let rank = |at: &CommRef| self.ranks[at.0 as usize].number;
+        let rank = |at: &RankAndCommIndex| self.ranks[at.0 as usize].number;
         let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
         MatchedCollective {
             kind: self.kind_of(members[0]),
@@ -328,7 +332,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn describe_call(&self, at: CommRef) -> String {
+    fn describe_call(&self, at: RankAndCommIndex) -> String {
         let (JobRank { number, timeline }, call) = (self.ranks[at.0 as usize], self.call_at(at));
         let item = &timeline.items[call.item as usize];
         let root = call.asked.peer.map(|peer| format!(", root {peer}"));

@@ -5,7 +5,7 @@ use chakram_trace::format::CollectiveKind;
 
 /// Kind of communication, as a library's name states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum CommIntervalKind {
+pub(super) enum CollectiveOrMessageKind {
     /// All-reduce.
     AllReduce,
     /// Reduce-scatter; gloo implements it as an all-reduce.
@@ -30,7 +30,7 @@ pub(super) enum CommIntervalKind {
     Receive,
 }
 
-impl CommIntervalKind {
+impl CollectiveOrMessageKind {
     /// Returns whether this kind is a send or a receive.
     pub fn is_message(self) -> bool {
         matches!(self, Self::Send | Self::Receive)
@@ -58,20 +58,20 @@ impl CommIntervalKind {
     }
 
     fn from_name(plain: &str) -> Option<Self> {
-        const BEGINNINGS: [(&str, CommIntervalKind); 13] = [
-            ("allreduce", CommIntervalKind::AllReduce),
-            ("all_reduce", CommIntervalKind::AllReduce),
-            ("reduce_scatter", CommIntervalKind::ReduceScatter),
-            ("allgather", CommIntervalKind::AllGather),
-            ("all_gather", CommIntervalKind::AllGather),
-            ("alltoall", CommIntervalKind::AllToAll),
-            ("all_to_all", CommIntervalKind::AllToAll),
-            ("broadcast", CommIntervalKind::Broadcast),
-            ("reduce", CommIntervalKind::Reduce),
-            ("gather", CommIntervalKind::Gather),
-            ("scatter", CommIntervalKind::Scatter),
-            ("barrier", CommIntervalKind::Barrier),
-            ("send", CommIntervalKind::Send),
+        const BEGINNINGS: [(&str, CollectiveOrMessageKind); 13] = [
+            ("allreduce", CollectiveOrMessageKind::AllReduce),
+            ("all_reduce", CollectiveOrMessageKind::AllReduce),
+            ("reduce_scatter", CollectiveOrMessageKind::ReduceScatter),
+            ("allgather", CollectiveOrMessageKind::AllGather),
+            ("all_gather", CollectiveOrMessageKind::AllGather),
+            ("alltoall", CollectiveOrMessageKind::AllToAll),
+            ("all_to_all", CollectiveOrMessageKind::AllToAll),
+            ("broadcast", CollectiveOrMessageKind::Broadcast),
+            ("reduce", CollectiveOrMessageKind::Reduce),
+            ("gather", CollectiveOrMessageKind::Gather),
+            ("scatter", CollectiveOrMessageKind::Scatter),
+            ("barrier", CollectiveOrMessageKind::Barrier),
+            ("send", CollectiveOrMessageKind::Send),
         ];
         let plain = plain.trim_start_matches('_');
         if plain.starts_with("recv") {
@@ -86,16 +86,16 @@ impl CommIntervalKind {
 
 /// Returns the kind of communication that the `c10d` operator `name` requests, or `None` for other
 /// operators.
-pub(super) fn comm_kind_of_operator(name: &str) -> Option<CommIntervalKind> {
-    CommIntervalKind::from_name(name.strip_prefix("c10d::")?)
+pub(super) fn comm_kind_of_operator(name: &str) -> Option<CollectiveOrMessageKind> {
+    CollectiveOrMessageKind::from_name(name.strip_prefix("c10d::")?)
 }
 
 /// Returns the kind of communication that an interval executes, such as `gloo:all_reduce` or
 /// `nccl:all_to_all`.
-pub(super) fn comm_kind_of_interval(name: &str) -> Option<CommIntervalKind> {
+pub(super) fn comm_kind_of_interval(name: &str) -> Option<CollectiveOrMessageKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);
-    CommIntervalKind::from_name(plain).filter(|_| known && !plain.starts_with(':'))
+    CollectiveOrMessageKind::from_name(plain).filter(|_| known && !plain.starts_with(':'))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 /// Correction of a rank's clock relative to the reference, which is the first rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ClockOffset {
+pub struct ClockCorrection {
     /// Offset that was added to the rank's times, in ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
@@ -52,7 +52,7 @@ pub struct ClockOffset {
     pub same_host: bool,
 }
 
-impl ClockOffset {
+impl ClockCorrection {
     /// Converts a time of the rank's clock to the reference clock; both in ns.
     pub fn to_reference_time(self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
@@ -125,9 +125,9 @@ pub fn estimate_offsets(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     matches: &CallMatches,
-) -> Vec<ClockOffset> {
+) -> Vec<ClockCorrection> {
     let between = collect_observations(calls, matches);
-    let mut offsets = vec![ClockOffset::default(); ranks.len()];
+    let mut offsets = vec![ClockCorrection::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
     // Proceed from ranks with known offsets to ranks with unknown offsets. Ranks on the same host come first, because
@@ -182,9 +182,9 @@ impl HostRelation {
 /// Estimates the offset of the second of two ranks; `base` corrects the first rank's clock.
 fn estimate_offset(
     mut seen: Vec<TwoRankCallObservation>,
-    base: &ClockOffset,
+    base: &ClockCorrection,
     hosts: HostRelation,
-) -> ClockOffset {
+) -> ClockCorrection {
     let own_base = base.applied;
     for seen in &mut seen {
         let (start, end) = seen.spans[0];
@@ -223,7 +223,7 @@ fn estimate_offset(
         HostRelation::Unknown if noise && demanded(0) == 0 => 0,
         HostRelation::Unknown | HostRelation::Different => demanded(estimate),
     };
-    ClockOffset {
+    ClockCorrection {
         applied: applied.saturating_add(own_base),
         drift,
         drift_from,
@@ -397,8 +397,8 @@ mod tests {
         seen.iter().map(|seen| seen.reversed()).collect()
     }
 
-    fn of(seen: &[TwoRankCallObservation], hosts: HostRelation) -> ClockOffset {
-        estimate_offset(seen.to_vec(), &ClockOffset::default(), hosts)
+    fn of(seen: &[TwoRankCallObservation], hosts: HostRelation) -> ClockCorrection {
+        estimate_offset(seen.to_vec(), &ClockCorrection::default(), hosts)
     }
 
     #[test]
@@ -418,9 +418,9 @@ mod tests {
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5
         );
-        let base = ClockOffset {
+        let base = ClockCorrection {
             applied: 7 * MS,
-            ..ClockOffset::default()
+            ..ClockCorrection::default()
         };
         assert_eq!(
             estimate_offset(seen, &base, HostRelation::Different).applied,

@@ -1,6 +1,6 @@
 //! Writes a rank's activities as nodes of a trace.
 
-use super::activities::{Activities, ActivityKind, ActivityLane};
+use super::activities::{Activities, ActivityLane, ActivitySourceEvent};
 use super::alike_kernels::SameNameWorkEstimator;
 use super::calls::CommCalls;
 use super::group_inference::JobGroup;
@@ -23,7 +23,7 @@ mod order;
 pub use lanes::lane_names;
 
 /// The job's data that is needed to write a rank's nodes.
-pub struct JobEmitContext<'a> {
+pub struct RankEmitContext<'a> {
     /// Number of the rank. The rank's capture may belong to another rank with the same role.
     pub number: u32,
     /// Groups of the job.
@@ -31,7 +31,7 @@ pub struct JobEmitContext<'a> {
     /// Waiting and transfer time of each call.
     pub times: &'a [CallWaitAndTransfer],
     /// `comm_size`, root and partners of each call.
-    pub matches: &'a [CallMatchResult],
+    pub matches: &'a [CallSizeRootAndPartners],
     /// Start of the job, in ns by this rank's clock.
     pub start: i64,
     /// True if no node of the job ran on a device, so that host operators count as compute.
@@ -42,7 +42,7 @@ pub struct JobEmitContext<'a> {
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallMatchResult {
+pub struct CallSizeRootAndPartners {
     /// Value of `comm_size` for a collective; bytes sent for a message.
     pub bytes: u64,
     /// True if no capture contains the number of bytes.
@@ -58,7 +58,7 @@ pub struct CallMatchResult {
 
 /// Counts of emitted nodes and dependencies, and the times in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct EmittedCounts {
+pub struct EmittedCountsAndTimes {
     /// Number of nodes.
     pub nodes: u64,
     /// Number of dependencies between nodes.
@@ -76,18 +76,18 @@ pub fn write_nodes<W: Write>(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &Activities,
-    job: &JobEmitContext<'_>,
+    job: &RankEmitContext<'_>,
     writer: &mut TraceWriter<W>,
-) -> Result<EmittedCounts, TraceError> {
+) -> Result<EmittedCountsAndTimes, TraceError> {
     let order = order_activities(rank, activities, calls);
     let mut ids = vec![0_u32; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
         // Ids start at 2, because id 1 is the node that declares the groups.
         ids[work as usize] = place as u32 + 2;
     }
-    let mut written = EmittedCounts {
+    let mut written = EmittedCountsAndTimes {
         profiler_record_ns: job.record_ns,
-        ..EmittedCounts::default()
+        ..EmittedCountsAndTimes::default()
     };
     let text = groups_json(job.number, job.groups);
     writer.write_node(
@@ -131,7 +131,7 @@ pub fn write_nodes<W: Write>(
         }
         causes.sort_unstable();
         let late = match activity.kind {
-            ActivityKind::Call(call) => job.times[call as usize].late,
+            ActivitySourceEvent::Call(call) => job.times[call as usize].late,
             _ => 0,
         };
         let delay =
@@ -154,10 +154,10 @@ pub fn write_nodes<W: Write>(
 }
 
 /// Returns the time at which an activity ends in a replay that reproduces the capture.
-fn end_of(activities: &Activities, calls: &CommCalls, job: &JobEmitContext<'_>, work: u32) -> i64 {
+fn end_of(activities: &Activities, calls: &CommCalls, job: &RankEmitContext<'_>, work: u32) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {
-        ActivityKind::Call(call) => {
+        ActivitySourceEvent::Call(call) => {
             let time = &job.times[call as usize];
             calls.list[call as usize]
                 .start

@@ -24,7 +24,7 @@ pub enum LinkMethod {
 
 /// Result of matching the operators of one host thread by order.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ThreadLinkResult {
+pub struct ThreadLinkCounts {
     /// Thread number that the observer assigned.
     pub thread: u32,
     /// The Kineto track that was matched to the thread.
@@ -45,7 +45,7 @@ pub struct ThreadLinkResult {
     pub windows: u64,
 }
 
-impl ThreadLinkResult {
+impl ThreadLinkCounts {
     /// Returns the fraction of nodes that are linked, multiplied by the fraction of compared pairs
     /// whose shapes are equal.
     pub fn link_confidence(&self) -> f64 {
@@ -85,7 +85,7 @@ pub struct HostNodeLinks {
     /// Method that joined the two files.
     pub method: LinkMethod,
     /// Links of each host thread; empty unless nodes and events were joined by order.
-    pub threads: Vec<ThreadLinkResult>,
+    pub threads: Vec<ThreadLinkCounts>,
     /// Part of the Kineto trace that the host trace covers, or `None` if it covers the whole Kineto
     /// trace.
     pub window: Option<KeptCaptureWindow>,

@@ -100,7 +100,7 @@ struct FoundFile {
 }
 
 /// Host traces and Kineto traces, by the rank in their names.
-type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
+type HostAndKinetoFilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
 /// Finds the captures in `paths`. Each path is a file, a folder with JSON files, or a tar archive, whose captures are
 /// read into memory. A host trace and a Kineto trace form a pair if their names contain the same rank. A single host
@@ -153,7 +153,7 @@ pub fn find_pairs_with_piped(
         [one, other] if is_pipe(&other.path) => one.rank,
         _ => None,
     };
-    let mut ranks = FilesByRank::new();
+    let mut ranks = HostAndKinetoFilesByRank::new();
     let mut steps: BTreeMap<Option<u32>, PathBuf> = BTreeMap::new();
     for file in &found {
         let slot = match file.kind {
@@ -434,9 +434,9 @@ fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
 }
 
 /// A folder's JSON files and archives, each with `false` (not named by the user), and the folder's subfolders.
-type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
+type CaptureFilesAndSubfolders = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
-fn folder_entries(folder: &Path) -> Result<FolderEntries, TraceError> {
+fn folder_entries(folder: &Path) -> Result<CaptureFilesAndSubfolders, TraceError> {
     let (mut files, mut folders) = (Vec::new(), Vec::new());
     for path in list_folder(folder)? {
         let name = path

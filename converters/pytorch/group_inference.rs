@@ -34,7 +34,7 @@ pub struct JobGroup {
 
 /// Number of a job's calls, by the method that found their group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupInferenceCounts {
+pub struct CallCountsByInferenceMethod {
     /// For each group, the number of calls whose capture names the group.
     pub named: BTreeMap<u32, u64>,
     /// Number of calls assigned to the only group that exists.
@@ -66,9 +66,9 @@ pub fn resolve_run(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
     world: u32,
-) -> Result<(Vec<JobGroup>, GroupInferenceCounts), GroupInferenceError> {
+) -> Result<(Vec<JobGroup>, CallCountsByInferenceMethod), GroupInferenceError> {
     let mut groups = Vec::new();
-    let mut inferred = GroupInferenceCounts::default();
+    let mut inferred = CallCountsByInferenceMethod::default();
     let all: Vec<u32> = (0..world).collect();
     let mut own = Vec::new();
     for rank in ranks {
@@ -277,9 +277,9 @@ fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
 
 /// Names of the attributes that describe a record's group, in this order: name (or the group's number),
 /// description, members, first member, stride, number of members.
-type GroupAttributeNames = [&'static str; 7];
+type RecordGroupAttributeNames = [&'static str; 7];
 
-const OF_PROFILER: GroupAttributeNames = [
+const OF_PROFILER: RecordGroupAttributeNames = [
     "Process Group Name",
     "Process Group ID",
     "Process Group Description",
@@ -289,7 +289,7 @@ const OF_PROFILER: GroupAttributeNames = [
     "Group size",
 ];
 
-const OF_OBSERVER: GroupAttributeNames = [
+const OF_OBSERVER: RecordGroupAttributeNames = [
     "pg_name",
     "pg_id",
     "pg_desc",
@@ -303,7 +303,7 @@ const OF_OBSERVER: GroupAttributeNames = [
 /// only their number.
 fn group_from_arguments(
     args: &[(String, String)],
-    keys: &GroupAttributeNames,
+    keys: &RecordGroupAttributeNames,
 ) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
@@ -438,7 +438,7 @@ fn narrow_message_groups(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
     groups: &[JobGroup],
-    inferred: &mut GroupInferenceCounts,
+    inferred: &mut CallCountsByInferenceMethod,
 ) -> Result<(), GroupInferenceError> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();

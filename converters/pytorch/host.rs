@@ -35,7 +35,7 @@ pub struct HostTrace {
     /// Storage ids; each node refers to a range of this list.
     pub storages: Vec<u64>,
     /// Arguments of communication operators; nodes refer to them by index.
-    pub args: Vec<CommArgs>,
+    pub args: Vec<RawCommOperatorArgs>,
     /// Process groups that the program had created.
     pub groups: Vec<ProcessGroup>,
     /// Repairs made to the text of the file.
@@ -103,7 +103,7 @@ pub struct SharedOperatorProperties {
 
 /// Raw arguments of a communication operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommArgs {
+pub struct RawCommOperatorArgs {
     /// Input values, a JSON list.
     pub inputs: String,
     /// Input types, a JSON list of strings.

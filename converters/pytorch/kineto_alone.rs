@@ -6,7 +6,7 @@
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::{count_tensor_elements, element_bytes};
 use super::event_links::{HostNodeLinks, LinkMethod};
-use super::host::{CommArgs, HostNode, HostTrace, NONE, SharedOperatorProperties};
+use super::host::{HostNode, HostTrace, NONE, RawCommOperatorArgs, SharedOperatorProperties};
 use super::kineto::{EventCategory, KinetoTrace, SharedEventProperties};
 use super::output_shapes;
 use chakram_trace::graph::{Interner, StringArenaInterner};
@@ -184,7 +184,7 @@ fn parse_list(args: &[(String, String)], key: &str) -> Vec<Value> {
 fn format_comm_arguments(
     args: &[(String, String)],
     carrier: Option<&TransferredTensor>,
-) -> CommArgs {
+) -> RawCommOperatorArgs {
     let (dims, types) = (
         parse_list(args, "Input Dims"),
         parse_list(args, "Input type"),
@@ -218,7 +218,7 @@ fn format_comm_arguments(
             kinds.push(if kind.is_empty() { "Object" } else { kind }.to_owned());
         }
     }
-    CommArgs {
+    RawCommOperatorArgs {
         inputs: Value::from(values).to_string(),
         input_types: Value::from(kinds).to_string(),
         input_shapes: Value::from(dims).to_string(),

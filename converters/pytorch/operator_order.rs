@@ -6,7 +6,7 @@
 //! assigns ids in order of start time. The operator of an interval in flight is found by kind and
 //! size. The interval's id follows the operator's id.
 
-use super::call_names::{CommIntervalKind, comm_kind_of_interval, comm_kind_of_operator};
+use super::call_names::{CollectiveOrMessageKind, comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::count_tensor_elements;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
@@ -31,14 +31,14 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     for (place, &i) in order.iter().enumerate() {
         kineto.events[i as usize].rf_id = 2 * (place as u64 + 1);
     }
-    let mut open: Vec<UnmatchedCommOperator> = Vec::new();
+    let mut open: Vec<CommOperatorAwaitingInterval> = Vec::new();
     let mut last = 0;
     for &i in &order {
         let event = &kineto.events[i as usize];
         let name = kineto.texts.get(event.name);
         if let Some(kind) = comm_kind_of_operator(name) {
             last = event.rf_id;
-            open.push(UnmatchedCommOperator {
+            open.push(CommOperatorAwaitingInterval {
                 id: event.rf_id,
                 track: event.track,
                 kind,
@@ -68,26 +68,27 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
 }
 
 /// A communication operator whose transfer interval has not been found yet.
-struct UnmatchedCommOperator {
+struct CommOperatorAwaitingInterval {
     id: u64,
     track: u32,
-    kind: CommIntervalKind,
+    kind: CollectiveOrMessageKind,
     elements: u64,
 }
 
 /// Returns the first operator that may have produced an interval of this kind and size.
 fn find_requester(
-    open: &[UnmatchedCommOperator],
-    kind: CommIntervalKind,
+    open: &[CommOperatorAwaitingInterval],
+    kind: CollectiveOrMessageKind,
     track: u32,
     elements: u64,
 ) -> Option<usize> {
-    let fits = |operator: &UnmatchedCommOperator| {
+    let fits = |operator: &CommOperatorAwaitingInterval| {
         operator.kind.can_be_executed_by_interval(kind)
             // The interval of a message is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
-    let exact = |operator: &UnmatchedCommOperator| fits(operator) && operator.elements == elements;
+    let exact =
+        |operator: &CommOperatorAwaitingInterval| fits(operator) && operator.elements == elements;
     open.iter()
         .position(exact)
         .or_else(|| open.iter().position(fits))

@@ -19,12 +19,12 @@
 //! by the cost of its own record, but by no more than the node's duration and the delay before it.
 //! Any excess is subtracted from the next node.
 
-use super::activities::{Activity, ActivityKind};
+use super::activities::{Activity, ActivitySourceEvent};
 use super::event_links::LinkMethod;
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::view_operators::is_view;
 use chakram_base::statistics::median;
-use chakram_trace::format::profiler_cost::{CostBasis, ProfilerRecordCost};
+use chakram_trace::format::profiler_cost::{CostBasis, HostTimePerProfilerRecord};
 use std::collections::BTreeMap;
 
 /// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and
@@ -64,7 +64,7 @@ const MOST_VIEWS: usize = 20_000;
 pub(super) fn record_cost_by_views(
     rank: &RankTimeline,
     method: LinkMethod,
-) -> Option<ProfilerRecordCost> {
+) -> Option<HostTimePerProfilerRecord> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
         LinkMethod::KinetoAlone => PROFILED,
@@ -75,7 +75,7 @@ pub(super) fn record_cost_by_views(
         Some(ns) => (ns, CostBasis::Views, estimate.interval),
         None => (estimate.elsewhere, CostBasis::OtherJobs, ELSEWHERE),
     };
-    Some(ProfilerRecordCost {
+    Some(HostTimePerProfilerRecord {
         record_ns,
         interval_ns: interval.map(|end| percent_of(record_ns, end)),
         basis,
@@ -93,7 +93,7 @@ pub(super) fn record_cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
     unprofiled: u64,
-) -> Option<ProfilerRecordCost> {
+) -> Option<HostTimePerProfilerRecord> {
     let threads = ranks
         .iter()
         .flat_map(|rank| rank.threads.iter().map(move |thread| (rank, thread)));
@@ -106,7 +106,7 @@ pub(super) fn record_cost_by_steps(
     });
     let most = records.max().filter(|&most| most > 0)?;
     let record_ns = captured.saturating_sub(unprofiled) / most;
-    Some(ProfilerRecordCost {
+    Some(HostTimePerProfilerRecord {
         record_ns,
         interval_ns: [record_ns; 2],
         basis: CostBasis::MeasuredSteps,
@@ -168,15 +168,15 @@ impl ProfilerTimeSubtractor {
         delay: u64,
     ) -> u64 {
         let (thread, recorded) = match activity.kind {
-            ActivityKind::Item(item) => {
+            ActivitySourceEvent::Item(item) => {
                 let item = &rank.items[item as usize];
                 (
                     item.thread,
                     rank.role_of_interval(item) != HostIntervalKind::Runtime,
                 )
             }
-            ActivityKind::End(thread) => (thread, false),
-            ActivityKind::Device(_) | ActivityKind::Call(_) => return 0,
+            ActivitySourceEvent::End(thread) => (thread, false),
+            ActivitySourceEvent::Device(_) | ActivitySourceEvent::Call(_) => return 0,
         };
         let lasts = u64::try_from(activity.end.saturating_sub(activity.begin)).unwrap_or(0);
         let open = self.open.entry(thread).or_default();

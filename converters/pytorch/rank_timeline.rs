@@ -6,7 +6,7 @@
 use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventProperties};
-use super::timeline_events::UntimedEvent;
+use super::timeline_events::EventFieldsExceptTimes;
 use chakram_trace::format::scan::CaptureEnvironment;
 
 mod joining;
@@ -107,7 +107,7 @@ pub struct RankTimeline {
     /// Kineto trace, without its events, which are in `events`.
     pub kineto: KinetoTrace,
     /// Kineto events; intervals contain indices into this list.
-    pub events: Vec<UntimedEvent>,
+    pub events: Vec<EventFieldsExceptTimes>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
     /// True if no event has a time. Without times, starts and ends are ticks, which only define an
@@ -133,14 +133,14 @@ pub struct RankTimeline {
     /// Host intervals whose launched kernels the profiler did not record.
     pub dropped: Vec<u32>,
     /// Counts of device events that were truncated because the next event on the same stream starts earlier.
-    pub overlaps: CutOffDeviceEventCounts,
+    pub overlaps: OverlappingDeviceEventCounts,
     /// Python calls around host intervals.
     pub stacks: IntervalPythonStacks,
 }
 
 /// Counts of device events that were cut off where the next event on their stream starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct CutOffDeviceEventCounts {
+pub struct OverlappingDeviceEventCounts {
     /// Number of events that were cut off.
     pub events: u64,
     /// Number of events that were cut off because a programmatic dependent launch follows.
@@ -198,12 +198,12 @@ impl RankTimeline {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(&self, event: &UntimedEvent) -> &SharedEventProperties {
+    pub fn details_of_event(&self, event: &EventFieldsExceptTimes) -> &SharedEventProperties {
         self.kineto.details_at(event.details)
     }
 
     /// Returns the arguments of an event, or `None` if the arguments were not kept.
-    pub fn args_of(&self, event: &UntimedEvent) -> Option<&[(String, String)]> {
+    pub fn args_of(&self, event: &EventFieldsExceptTimes) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Durations of a rank's steps, in ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct MeasuredSteps {
+pub struct UnprofiledStepDurations {
     /// Durations of steps without a profiler, in order.
     pub unprofiled_ns: Vec<u64>,
     /// Number of steps that the capture covers; 0 if unknown.
@@ -16,7 +16,7 @@ pub struct MeasuredSteps {
     pub captured_steps: u64,
 }
 
-impl MeasuredSteps {
+impl UnprofiledStepDurations {
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let contents = TraceContents::open_any_file(path)?;
@@ -59,8 +59,8 @@ impl MeasuredSteps {
 mod tests {
     use super::*;
 
-    fn rank(steps: &[u64]) -> MeasuredSteps {
-        MeasuredSteps {
+    fn rank(steps: &[u64]) -> UnprofiledStepDurations {
+        UnprofiledStepDurations {
             unprofiled_ns: steps.to_vec(),
             captured_steps: 0,
         }
@@ -70,11 +70,14 @@ mod tests {
     fn a_step_lasts_as_long_as_its_slowest_rank() {
         let ranks = [rank(&[10, 20, 30, 11, 99]), rank(&[12, 15, 28, 10])];
         assert_eq!(
-            MeasuredSteps::step_durations_of_job(ranks.iter()),
+            UnprofiledStepDurations::step_durations_of_job(ranks.iter()),
             [12, 20, 30, 11]
         );
         let one = [rank(&[7]), rank(&[])];
-        assert_eq!(MeasuredSteps::step_durations_of_job(one.iter()), [7]);
-        assert!(MeasuredSteps::step_durations_of_job([].iter()).is_empty());
+        assert_eq!(
+            UnprofiledStepDurations::step_durations_of_job(one.iter()),
+            [7]
+        );
+        assert!(UnprofiledStepDurations::step_durations_of_job([].iter()).is_empty());
     }
 }

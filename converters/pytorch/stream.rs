@@ -22,7 +22,7 @@ use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
 use located_element::{DAMAGED, error_at_offset, explain_parse_error, shorten_first_line};
 pub(super) use located_element::{LocatedElement, parse_integer};
-pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
+pub(super) use scanner::{JsonScanner, JsonValueText, SeenKeys};
 use serde::Deserialize;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
@@ -65,7 +65,7 @@ pub(super) trait JsonElementReceiver {
     fn receive_value(
         &mut self,
         key: &str,
-        value: JsonText<'_>,
+        value: JsonValueText<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
     /// Records the repair of a name in the next element.
@@ -315,13 +315,13 @@ impl JsonWalker<'_> {
     fn parse_value_outside_array<F: JsonElementReceiver>(
         &mut self,
         format: &mut F,
-        take: impl FnOnce(&mut F, JsonText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
+        take: impl FnOnce(&mut F, JsonValueText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         self.0.peek_byte()?;
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
-            match parse_value_in_window::<JsonText<'_>>(&self.0) {
+            match parse_value_in_window::<JsonValueText<'_>>(&self.0) {
                 // A number at the end of the window may continue beyond the window.
                 Ok((_, used)) if used == text.len() && !self.0.is_at_end() => {}
                 Ok((value, used)) => {
@@ -333,7 +333,7 @@ impl JsonWalker<'_> {
                 Err(error) => {
                     let mended = repair_tokens(text);
                     let mended = mended.ok_or_else(|| explain_parse_error(text, offset, &error))?;
-                    let (value, _) = parse::<JsonText<'_>>(&mended.text)
+                    let (value, _) = parse::<JsonValueText<'_>>(&mended.text)
                         .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
                     format.record_repair(describe_token_repair(&mended, offset));
                     let text = &mended.text;

@@ -4,17 +4,17 @@
 use super::activities::{Activities, InferredDependencyCounts};
 use super::call_matching::CallMatches;
 use super::calls::{CommCalls, CommOp};
-use super::clock::ClockOffset;
-use super::emit::EmittedCounts;
-use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinkResult};
-use super::group_inference::{GroupInferenceCounts, JobGroup};
+use super::clock::ClockCorrection;
+use super::emit::EmittedCountsAndTimes;
+use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinkCounts};
+use super::group_inference::{CallCountsByInferenceMethod, JobGroup};
 use super::inferred_ranks::CapturedOrInferredRank;
 use super::rank_timeline::{
-    CutOffDeviceEventCounts, DeviceInterval, HostIntervalKind, RankTimeline,
+    DeviceInterval, HostIntervalKind, OverlappingDeviceEventCounts, RankTimeline,
 };
 use super::transfer_times::{CallWaitAndTransfer, TimeAnomalyCounts};
 use super::{JsonRepairKind, JsonRepairs};
-use chakram_trace::format::profiler_cost::UnprofiledSteps;
+use chakram_trace::format::profiler_cost::StepTimesWithoutProfiler;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -95,7 +95,7 @@ pub struct RankConversionSummary {
     /// Method that joined the rank's two files.
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
-    pub threads: Vec<ThreadLinkResult>,
+    pub threads: Vec<ThreadLinkCounts>,
     /// Fraction of nodes that are linked, multiplied by the fraction of compared shapes that are
     /// equal. Meaningful only if the files were joined by order.
     pub confidence: f64,
@@ -129,7 +129,7 @@ pub struct RankConversionSummary {
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
     /// Counts of kernels and copies that were cut off where the next event on their stream starts.
-    pub overlaps: CutOffDeviceEventCounts,
+    pub overlaps: OverlappingDeviceEventCounts,
     /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
     /// Number of communication kernels whose operation is unknown. These kernels keep their
@@ -151,9 +151,9 @@ pub struct RankConversionSummary {
     /// Number of inferred dependencies, by rule.
     pub found: InferredDependencyCounts,
     /// Correction of the rank's clock, and the observations behind it.
-    pub offset: ClockOffset,
+    pub offset: ClockCorrection,
     /// Numbers of emitted nodes and dependencies.
-    pub written: EmittedCounts,
+    pub written: EmittedCountsAndTimes,
     /// Time from the start of the job to the end of the rank's last event, in ns.
     pub captured_ns: i64,
     /// Time from the start of the rank's first event to the end of its last event, in ns.
@@ -168,12 +168,12 @@ impl ConversionSummary {
     /// Creates the summary with the facts that are known before any rank is written.
     pub fn new(
         groups: &[JobGroup],
-        inferred: &GroupInferenceCounts,
+        inferred: &CallCountsByInferenceMethod,
         matches: &CallMatches,
         odd: TimeAnomalyCounts,
         world: u32,
         host_computes: bool,
-        unprofiled: Option<UnprofiledSteps>,
+        unprofiled: Option<StepTimesWithoutProfiler>,
     ) -> Self {
         let mut collectives = BTreeMap::new();
         let mut per_group = vec![0_u64; groups.len()];
@@ -231,8 +231,8 @@ impl RankConversionSummary {
         calls: &CommCalls,
         activities: &Activities,
         link: &HostNodeLinks,
-        offset: ClockOffset,
-        written: EmittedCounts,
+        offset: ClockCorrection,
+        written: EmittedCountsAndTimes,
         captured_ns: i64,
         times: &[CallWaitAndTransfer],
         path: &Path,

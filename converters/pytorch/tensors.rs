@@ -2,7 +2,7 @@
 //!
 //! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`. Only the last entry,
 //! a string, distinguishes a tensor from a list of numbers. Types are nested in the same way as
-//! values: `GenericList[TensorArg(float), Int]` has one entry per element.
+//! values: `GenericList[Tensor(float), Int]` has one entry per element.
 
 /// Simplified type of a value. The type only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ fn split_at_commas(text: &str) -> Vec<&str> {
 
 /// A tensor as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TensorArg {
+pub(super) struct TensorArgStorageAndSize {
     pub id: u64,
     pub storage: u64,
     /// Size of the tensor in bytes, or `None` if the size does not fit in 64 bits.
@@ -88,7 +88,7 @@ pub(super) type ArgError<'a> = (&'a str, &'static str);
 pub(super) fn append_tensors<'a>(
     values: &'a str,
     types: &TensorOrOtherType,
-    into: &mut Vec<TensorArg>,
+    into: &mut Vec<TensorArgStorageAndSize>,
 ) -> Result<(), ArgError<'a>> {
     match types {
         TensorOrOtherType::Other => Ok(()),
@@ -128,7 +128,7 @@ impl<'a> ArgCursor<'a> {
     fn read_value(
         &mut self,
         of: &TensorOrOtherType,
-        into: &mut Vec<TensorArg>,
+        into: &mut Vec<TensorArgStorageAndSize>,
     ) -> Result<(), ArgError<'a>> {
         self.peek_byte();
         let start = self.at;
@@ -161,7 +161,7 @@ impl<'a> ArgCursor<'a> {
         Ok(())
     }
 
-    fn read_tensor(&mut self) -> Option<TensorArg> {
+    fn read_tensor(&mut self) -> Option<TensorArgStorageAndSize> {
         if !self.take_byte(b'[') {
             return None;
         }
@@ -180,7 +180,7 @@ impl<'a> ArgCursor<'a> {
         let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
         self.skip_value();
         let [id, storage, _, elements, size] = numbers;
-        self.take_byte(b']').then_some(TensorArg {
+        self.take_byte(b']').then_some(TensorArgStorageAndSize {
             id,
             storage,
             bytes: elements.checked_mul(size),

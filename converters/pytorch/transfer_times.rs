@@ -32,11 +32,11 @@ mod absent_ranks;
 use super::activities::Activities;
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
-use super::clock::ClockOffset;
+use super::clock::ClockCorrection;
 use super::group_inference::JobGroup;
 use super::inferred_ranks::CapturedOrInferredRank;
 use super::rank_timeline::RankTimeline;
-use chakram_trace::matching::CommRef;
+use chakram_trace::matching::RankAndCommIndex;
 use std::collections::BTreeMap;
 
 /// Waiting and transfer time of a call, in ns.
@@ -86,7 +86,7 @@ pub struct JobCalls<'a> {
     /// Activities of each capture, which show on which calls the program blocked.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
-    pub offsets: &'a [ClockOffset],
+    pub offsets: &'a [ClockCorrection],
 }
 
 /// Splits the time of every call into waiting and transfer. The result is indexed by rank, then by call.
@@ -107,7 +107,7 @@ pub fn divide_axis(
             calls.list.iter().map(alone).collect()
         })
         .collect();
-    let span = |at: CommRef| {
+    let span = |at: RankAndCommIndex| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         let offset = &job.offsets[models[at.0 as usize].capture];
         (
@@ -143,11 +143,11 @@ pub fn divide_axis(
     odd.bounded = absent_ranks::bound_collective_transfers(&mut times, job, matches, groups);
     odd.late = absent_ranks::delay_first_inferred_member(&mut times, matches, models);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    let size = |at: CommRef| {
+    let size = |at: RankAndCommIndex| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
         asked.bytes_in.saturating_add(asked.bytes_out)
     };
-    let sure = |at: CommRef| {
+    let sure = |at: RankAndCommIndex| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         call.on_device() || job.captures[models[at.0 as usize].capture].blocked[at.1 as usize]
     };
@@ -193,9 +193,9 @@ fn bound_message_batch_ends(
     times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCalls<'_>,
     matches: &CallMatches,
-    span: &impl Fn(CommRef) -> (i64, i64),
+    span: &impl Fn(RankAndCommIndex) -> (i64, i64),
 ) {
-    let mut batches: BTreeMap<(u32, u32), Vec<(CommRef, i64)>> = BTreeMap::new();
+    let mut batches: BTreeMap<(u32, u32), Vec<(RankAndCommIndex, i64)>> = BTreeMap::new();
     for message in &matches.messages {
         let ends = [message.send, message.receive];
         let both = ends.map(|at| span(at).1).into_iter().min().unwrap_or(0);

@@ -3,7 +3,7 @@
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
-use super::timeline::{DeviceSlice, DeviceTimeline};
+use super::timeline::{DeviceTimeline, InnermostEventSlice};
 use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -33,7 +33,7 @@ pub(super) struct CollectiveCalls {
 }
 
 /// Slices of each member of a group, in order: index, start, end, and collective.
-type GroupSlices<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
+type GroupCollectiveSlicesByMember<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
 
 impl CollectiveCalls {
     pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
@@ -41,7 +41,7 @@ impl CollectiveCalls {
         let mut this = Self::default();
         let kernels = UserCommKernelRules::default();
         let kernels = kernels.lookup_table();
-        let mut groups: BTreeMap<Vec<u32>, GroupSlices<'_>> = BTreeMap::new();
+        let mut groups: BTreeMap<Vec<u32>, GroupCollectiveSlicesByMember<'_>> = BTreeMap::new();
         for (rank, device) in (0..).zip(devices) {
             for (index, piece) in (0..).zip(&device.pieces) {
                 let Some(found) = find_collective(device, piece, modules, &kernels) else {
@@ -67,7 +67,12 @@ impl CollectiveCalls {
     }
 
     /// Matches the collectives of a group if its members agree about them.
-    fn match_group_collectives(&mut self, members: &[u32], pieces: &GroupSlices<'_>, world: usize) {
+    fn match_group_collectives(
+        &mut self,
+        members: &[u32],
+        pieces: &GroupCollectiveSlicesByMember<'_>,
+        world: usize,
+    ) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
             own.iter().map(|(.., of)| (of.kind, of.output))
@@ -139,7 +144,7 @@ impl CollectiveCalls {
 /// kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
-    piece: &DeviceSlice<'_>,
+    piece: &InnermostEventSlice<'_>,
     modules: &'m HloModules,
     kernels: &CommKernelTable<'_>,
 ) -> Option<Option<&'m HloCollective>> {

@@ -2,7 +2,7 @@
 
 use super::calls::CollectiveCalls;
 use super::space::StatValue;
-use super::timeline::{DeviceSlice, DeviceTimeline};
+use super::timeline::{DeviceTimeline, InnermostEventSlice};
 use super::{DeviceConversionSummary, ns_since};
 use chakram_base::units::Span;
 use chakram_trace::format::groups::metadata_text;
@@ -147,7 +147,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     /// Returns the call on which a slice depends. The launching call is returned if it ended before
     /// the slice began; otherwise the previous call on the launching thread is returned. Returns
     /// `None` if the slice begins before its launching call.
-    fn causing_call(&self, piece: &DeviceSlice<'_>) -> Option<u32> {
+    fn causing_call(&self, piece: &InnermostEventSlice<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
         if launch.end <= piece.start {
@@ -257,7 +257,7 @@ struct KeptEventStats<'a> {
 impl<'a> KeptEventStats<'a> {
     fn from_device_slice(
         device: &DeviceTimeline<'a>,
-        piece: &DeviceSlice<'a>,
+        piece: &InnermostEventSlice<'a>,
     ) -> Result<Self, TraceError> {
         let mut this = Self::default();
         device

@@ -1,7 +1,7 @@
 //! Reads the collectives of a profile's programs from `HloProto`, with their kinds, sizes and
 //! device groups.
 
-use super::space::{ProfileSpace, ProtoMessage, StatValue, for_each_field};
+use super::space::{MessageBytesAndOffset, ProfileSpace, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ struct DeviceAssignment {
 }
 
 impl DeviceAssignment {
-    fn parse(message: ProtoMessage<'_>) -> Result<Self, TraceError> {
+    fn parse(message: MessageBytesAndOffset<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for_each_field(message, |number, value| {
             if let (3, WireValue::Bytes(devices, offset)) = (number, value) {
@@ -218,7 +218,7 @@ impl HloCollectiveInstruction {
         known.map(|(_, kind)| *kind)
     }
 
-    fn parse(message: ProtoMessage<'_>) -> Result<Self, TraceError> {
+    fn parse(message: MessageBytesAndOffset<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -242,7 +242,7 @@ impl HloCollectiveInstruction {
         Ok(this)
     }
 
-    fn read_group(&mut self, message: ProtoMessage<'_>) -> Result<(), TraceError> {
+    fn read_group(&mut self, message: MessageBytesAndOffset<'_>) -> Result<(), TraceError> {
         let mut ids = Vec::new();
         for_each_field(message, |number, value| match number {
             1 => append_numbers(value, &mut ids),
@@ -252,7 +252,7 @@ impl HloCollectiveInstruction {
         Ok(())
     }
 
-    fn read_device_list(&mut self, message: ProtoMessage<'_>) -> Result<(), TraceError> {
+    fn read_device_list(&mut self, message: MessageBytesAndOffset<'_>) -> Result<(), TraceError> {
         self.groups.clear();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -302,7 +302,7 @@ impl HloCollectiveInstruction {
 
 /// Expands groups that are given as a formula: the integers from 0 on are arranged in a grid,
 /// transposed, and divided into equal groups.
-fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
+fn expand_iota(message: MessageBytesAndOffset<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
     for_each_field(message, |number, value| {
@@ -359,7 +359,10 @@ fn element_bits(kind: u64) -> Option<u64> {
 
 /// Returns the bytes of a shape, and the bytes of the last element if the shape is a tuple. Returns `None` if the
 /// bytes are unknown.
-fn shape_bytes(message: ProtoMessage<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
+fn shape_bytes(
+    message: MessageBytesAndOffset<'_>,
+    deepest: u32,
+) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     for_each_field(message, |number, value| {
         match (number, value) {
@@ -395,7 +398,7 @@ fn shape_bytes(message: ProtoMessage<'_>, deepest: u32) -> Result<Option<(u64, u
 }
 
 /// Reads the collectives of a program.
-fn read_module(proto: ProtoMessage<'_>) -> Result<HloModule, TraceError> {
+fn read_module(proto: MessageBytesAndOffset<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
     // `found` contains the collectives, each with the id of its computation. `wrappers` contains

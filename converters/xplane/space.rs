@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Bytes of a message, and their offset in the file.
-pub(super) type ProtoMessage<'a> = (&'a [u8], usize);
+pub(super) type MessageBytesAndOffset<'a> = (&'a [u8], usize);
 
 /// Calls a visitor for each field of a message.
 pub(super) fn for_each_field<'a>(
-    message: ProtoMessage<'a>,
+    message: MessageBytesAndOffset<'a>,
     mut visit: impl FnMut(u32, WireValue<'a>) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
     let mut cursor = WireCursor::new(message.0, message.1);
@@ -37,7 +37,7 @@ pub(super) struct ProfileSpace<'a> {
 #[derive(Debug, Default)]
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,
-    lines: Vec<ProtoMessage<'a>>,
+    lines: Vec<MessageBytesAndOffset<'a>>,
     pub event_kinds: BTreeMap<i64, EventKindMetadata<'a>>,
     stat_names: BTreeMap<i64, Cow<'a, str>>,
 }
@@ -46,8 +46,8 @@ pub(super) struct ProfilePlane<'a> {
 #[derive(Debug, Default)]
 pub(super) struct EventKindMetadata<'a> {
     pub name: Cow<'a, str>,
-    pub metadata: Option<ProtoMessage<'a>>,
-    pub stats: Vec<ProtoMessage<'a>>,
+    pub metadata: Option<MessageBytesAndOffset<'a>>,
+    pub stats: Vec<MessageBytesAndOffset<'a>>,
 }
 
 /// A line: the timeline of a device's stream or of a host's thread.
@@ -68,7 +68,7 @@ pub(super) struct ProfileEvent<'a> {
     pub start: i128,
     pub end: i128,
     /// Message of the event. The message is parsed again if the event's stats are needed.
-    message: ProtoMessage<'a>,
+    message: MessageBytesAndOffset<'a>,
 }
 
 /// Value of a stat.
@@ -76,7 +76,7 @@ pub(super) struct ProfileEvent<'a> {
 pub(super) enum StatValue<'a> {
     Number(u64),
     Text(Cow<'a, str>),
-    Bytes(ProtoMessage<'a>),
+    Bytes(MessageBytesAndOffset<'a>),
 }
 
 impl<'a> ProfileSpace<'a> {
@@ -94,7 +94,7 @@ impl<'a> ProfileSpace<'a> {
 }
 
 impl<'a> ProfilePlane<'a> {
-    fn parse(message: ProtoMessage<'a>) -> Result<Self, TraceError> {
+    fn parse(message: MessageBytesAndOffset<'a>) -> Result<Self, TraceError> {
         let mut plane = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -189,7 +189,7 @@ impl<'a> ProfilePlane<'a> {
     /// Visits a stat with its name and value.
     pub fn visit_stat(
         &self,
-        message: ProtoMessage<'a>,
+        message: MessageBytesAndOffset<'a>,
         visit: &mut impl FnMut(&str, StatValue<'a>),
     ) -> Result<(), TraceError> {
         let (mut id, mut found) = (0, None);
@@ -219,7 +219,9 @@ impl<'a> ProfilePlane<'a> {
 }
 
 /// Returns the key and the value of a map entry.
-fn parse_map_entry(message: ProtoMessage<'_>) -> Result<(i64, ProtoMessage<'_>), TraceError> {
+fn parse_map_entry(
+    message: MessageBytesAndOffset<'_>,
+) -> Result<(i64, MessageBytesAndOffset<'_>), TraceError> {
     let (mut key, mut found) = (0, (&[][..], message.1));
     for_each_field(message, |number, value| {
         match (number, value) {
@@ -233,7 +235,7 @@ fn parse_map_entry(message: ProtoMessage<'_>) -> Result<(i64, ProtoMessage<'_>),
 }
 
 impl<'a> EventKindMetadata<'a> {
-    fn parse(message: ProtoMessage<'a>) -> Result<Self, TraceError> {
+    fn parse(message: MessageBytesAndOffset<'a>) -> Result<Self, TraceError> {
         let mut kind = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -262,7 +264,7 @@ impl<'a> ProfileEvent<'a> {
 
     /// Parses an event of a line; `start` is the start of the line. Returns `None` if the event has
     /// no duration.
-    fn parse(message: ProtoMessage<'a>, start: i128) -> Result<Option<Self>, TraceError> {
+    fn parse(message: MessageBytesAndOffset<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         for_each_field(message, |number, value| {
             match (number, value) {

@@ -19,7 +19,7 @@ const CORRELATION: &str = "correlation_id";
 
 /// A time slice of a stream: a whole event, or a part of an event in which no nested event runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DeviceSlice<'a> {
+pub(super) struct InnermostEventSlice<'a> {
     /// Index of the stream.
     pub stream: u32,
     /// Start of the slice, in ps.
@@ -53,7 +53,7 @@ pub(super) struct DeviceTimeline<'a> {
     /// Number and name of each stream.
     pub streams: Vec<(i64, String)>,
     /// Slices, sorted by start. Slices of one stream do not overlap.
-    pub pieces: Vec<DeviceSlice<'a>>,
+    pub pieces: Vec<InnermostEventSlice<'a>>,
     /// Launching calls, sorted by start. Calls of one thread do not overlap.
     pub launches: Vec<HostLaunch>,
     /// Names of the file's threads.
@@ -250,7 +250,7 @@ fn read_device<'a>(
                     next
                 })
             });
-            this.pieces.push(DeviceSlice {
+            this.pieces.push(InnermostEventSlice {
                 stream,
                 start,
                 end,

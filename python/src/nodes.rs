@@ -2,7 +2,7 @@
 
 use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable};
 use crate::run::io_error;
-use chakram::report::{CodedTextColumn, NodeColumn, NodeTable, OptionalNumberColumn};
+use chakram::report::{CodedTextColumn, NodeColumnValues, NodeTable, OptionalNumberColumn};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::ffi::{CStr, c_void};
@@ -35,7 +35,7 @@ fn advise_on_address<T>(buffer: &[T]) -> *const c_void {
     buffer.as_ptr().cast()
 }
 
-fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> ZeroCopyColumn {
+fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn {
     let owner: Owner = Arc::clone(table) as Owner;
     let whole = |format, length, data| ZeroCopyColumn {
         format,
@@ -63,11 +63,11 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> ZeroCopyColumn {
         }
     }
     match column {
-        NodeColumn::U32(numbers) => whole(c"I", numbers.len(), advise_on_address(numbers)),
-        NodeColumn::U64(numbers) => whole(c"L", numbers.len(), advise_on_address(numbers)),
-        NodeColumn::PartialU32(column) => partial(c"I", column, &owner),
-        NodeColumn::PartialU64(column) => partial(c"L", column, &owner),
-        NodeColumn::Text(column) => lend_texts(table, column),
+        NodeColumnValues::U32(numbers) => whole(c"I", numbers.len(), advise_on_address(numbers)),
+        NodeColumnValues::U64(numbers) => whole(c"L", numbers.len(), advise_on_address(numbers)),
+        NodeColumnValues::PartialU32(column) => partial(c"I", column, &owner),
+        NodeColumnValues::PartialU64(column) => partial(c"L", column, &owner),
+        NodeColumnValues::Text(column) => lend_texts(table, column),
     }
 }
 

@@ -25,7 +25,7 @@ mod trace;
 
 pub use class::NodeClass;
 pub use critical_path::{
-    CriticalPath, PathSegment, PathTimeTotals, critical_path, sum_path_time_by_key,
+    CriticalPath, PathDelayWaitWorkTotals, PathSegment, critical_path, sum_path_time_by_key,
 };
 pub use fault::{CountedFault, FaultSummary};
 pub use filter::{AttributeFilter, ClassFilter, NamePattern, NodeFilter, RankSet};

@@ -35,11 +35,11 @@ mod text;
 mod trace;
 mod wait;
 
-pub use defects::{Defect, DefectCounts, DefectLocation, DefectLog};
+pub use defects::{Defect, DefectCountsBySeverity, DefectLocation, DefectLog};
 pub use job::validate_job;
 pub use json::render_json as to_json;
 pub use kind::{DefectKind, Severity};
-pub use text::{ValidationStyle, render_text as to_text};
+pub use text::{ValidationTextStyles, render_text as to_text};
 pub use trace::ValidatedTrace;
 
 /// Marks an absent index or rank.

@@ -1,13 +1,13 @@
 //! Adds workloads to an archive.
 
-use super::chunk::DeltaObjectEncoder;
+use super::chunk::WorkloadDeltaEncoder;
 use super::document::{
     BaselinePrediction, CatalogueChange, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
     SharedTraceRow, WorkloadEntry, check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
-use super::store::{Archive, ArchiveWriter, CommitDescription};
+use super::store::{Archive, ArchiveWriter, CommitIntent};
 use super::{ArchiveError, CompressionLevel, ObjectProgressCallback};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::{FoundTraces, TraceContents};
@@ -39,7 +39,7 @@ pub struct WorkloadDraft {
 
 /// A prediction that will be recorded as a baseline.
 #[derive(Clone, Debug)]
-pub struct DraftBaselinePrediction {
+pub struct BaselinePredictionDraft {
     /// The workload.
     pub workload: String,
     /// The record. The record's hashes must equal the hashes of `report` and `machine`.
@@ -54,7 +54,7 @@ pub struct DraftBaselinePrediction {
 /// unfinished tail, moves the tail to a file and returns this file.
 pub fn add_baselines(
     path: &Path,
-    drafts: &[DraftBaselinePrediction],
+    drafts: &[BaselinePredictionDraft],
 ) -> Result<Option<PathBuf>, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
@@ -67,7 +67,7 @@ pub fn add_baselines(
         };
         entry.baselines.push(draft.record.clone());
     }
-    let plan = CommitDescription {
+    let plan = CommitIntent {
         operation: "baseline",
         workloads: entries.keys().cloned().collect(),
     };
@@ -105,7 +105,7 @@ pub struct AddedWorkloadSizes {
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
-    encoder: DeltaObjectEncoder,
+    encoder: WorkloadDeltaEncoder,
     pub amounts: AddedWorkloadSizes,
 }
 
@@ -119,7 +119,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         Self {
             archive,
             out,
-            encoder: DeltaObjectEncoder::new(level),
+            encoder: WorkloadDeltaEncoder::new(level),
             amounts: AddedWorkloadSizes::default(),
         }
     }
@@ -191,7 +191,7 @@ pub fn add_workload(
             format!("another {}, or {}", SettingKey::Name, SettingKey::Replace),
         ));
     }
-    let plan = CommitDescription {
+    let plan = CommitIntent {
         operation: "add",
         workloads: vec![draft.name.clone()],
     };

@@ -6,7 +6,9 @@
 //! base.
 
 use super::CompressionLevel;
-use super::columns::{ChunkTemplatesAndColumns, EncodedColumns, RecordKind, TemplateInterner};
+use super::columns::{
+    ChunkContentKind, ChunkTemplatesAndColumns, EncodedColumnPlanes, TemplateInterner,
+};
 use super::wire::{decode_minimal_varint, varint_length};
 use frame::compress_parts;
 use std::cell::RefCell;
@@ -81,14 +83,14 @@ struct DeltaBaseObject {
 }
 
 /// Encodes the objects of a workload. Data that several objects share is stored only once.
-pub struct DeltaObjectEncoder {
+pub struct WorkloadDeltaEncoder {
     level: CompressionLevel,
     bases: Vec<DeltaBaseObject>,
     /// Memory that later chunks reuse.
     buffers: RefCell<ChunkBuffers>,
 }
 
-impl DeltaObjectEncoder {
+impl WorkloadDeltaEncoder {
     /// Creates an encoder without any bases.
     pub fn new(level: CompressionLevel) -> Self {
         Self {
@@ -247,9 +249,9 @@ impl DeltaObjectEncoder {
         at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let kind = if first {
-            RecordKind::FirstNodes
+            ChunkContentKind::FirstNodes
         } else {
-            RecordKind::Nodes
+            ChunkContentKind::Nodes
         };
         let (chunk, kept) = self.encode_columns(records, kind, on, at)?;
         let chunk = EncodedChunk {
@@ -268,14 +270,14 @@ impl DeltaObjectEncoder {
         at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
-        self.encode_columns(&lines, RecordKind::Lines, on, at)
+        self.encode_columns(&lines, ChunkContentKind::Lines, on, at)
     }
 
     /// Encodes records as columns, and keeps the columns as a possible base.
     fn encode_columns(
         &self,
         bodies: &[&[u8]],
-        kind: RecordKind,
+        kind: ChunkContentKind,
         on: Option<&DeltaBaseChunk>,
         at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
@@ -285,7 +287,7 @@ impl DeltaObjectEncoder {
         let (memory, buffers) = buffers.frame_and_column_buffers();
         let mut columns =
             ChunkTemplatesAndColumns::split_records(bodies, kind, base, &mut index, buffers);
-        let EncodedColumns {
+        let EncodedColumnPlanes {
             bytes: unpacked,
             ends,
             ..
@@ -293,7 +295,7 @@ impl DeltaObjectEncoder {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress_parts(&unpacked, &ends, self.level.zstd_level(), dictionary)?,
-            coding: if kind == RecordKind::Lines {
+            coding: if kind == ChunkContentKind::Lines {
                 ChunkCoding::Lines
             } else {
                 ChunkCoding::Columns
@@ -308,7 +310,7 @@ impl DeltaObjectEncoder {
             decoded: DecodedChunk {
                 unpacked,
                 columns: Some(columns),
-                framed: kind != RecordKind::Lines,
+                framed: kind != ChunkContentKind::Lines,
             },
             index,
             records: bodies.len(),

@@ -11,14 +11,14 @@
 use super::wire::{ByteStringReader, WireError, put_varint};
 use byte_numbers::ByteStringInterner;
 use parse::RecordKeyTemplate;
-use predict::{ColumnPredictionInputs, ColumnPredictionRule, RecordIndexedColumn};
+use predict::{ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn};
 use record_writer::{PaddedBufferWriter, TOO_LARGE};
-use shape::RecordTemplateMap;
+use shape::RecordTemplatesAndValueRecords;
 use std::sync::Arc;
-use structural::StructuralColumnValues;
+use structural::StructuralValuesInTemplates;
 use template::{ChunkAddedTemplates, TemplateTable};
 
-pub use choose::EncodedColumns;
+pub use choose::EncodedColumnPlanes;
 
 mod byte_numbers;
 mod choose;
@@ -37,7 +37,7 @@ pub struct ChunkTemplatesAndColumns {
     templates: TemplateTable,
     /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
-    shape: Arc<RecordTemplateMap>,
+    shape: Arc<RecordTemplatesAndValueRecords>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
@@ -51,7 +51,7 @@ pub struct ChunkTemplatesAndColumns {
 
 /// Kind of the records in columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordKind {
+pub enum ChunkContentKind {
     /// The first records of a trace: its metadata record, then nodes.
     FirstNodes,
     /// Further nodes of a trace.
@@ -70,7 +70,7 @@ pub struct TemplateInterner {
     /// Number of each template, by the number of its outline and the number of its variant.
     templates: ByteStringInterner,
     columns: ByteStringInterner,
-    structural: StructuralColumnValues,
+    structural: StructuralValuesInTemplates,
 }
 
 /// Reusable memory of chunks that were read or written.
@@ -78,7 +78,7 @@ pub struct TemplateInterner {
 pub struct ReusableColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
-    shapes: Vec<RecordTemplateMap>,
+    shapes: Vec<RecordTemplatesAndValueRecords>,
     layers: Vec<ChunkAddedTemplates>,
 }
 
@@ -92,7 +92,7 @@ impl ChunkTemplatesAndColumns {
     /// `index`.
     pub fn split_records(
         records: &[&[u8]],
-        kind: RecordKind,
+        kind: ChunkContentKind,
         base: Option<&Self>,
         index: &mut TemplateInterner,
         buffers: &mut ReusableColumnBuffers,
@@ -107,8 +107,8 @@ impl ChunkTemplatesAndColumns {
         for (number, record) in records.iter().enumerate() {
             key.clear();
             let before = values.len();
-            let metadata = kind == RecordKind::FirstNodes && number == 0;
-            if kind == RecordKind::Lines {
+            let metadata = kind == ChunkContentKind::FirstNodes && number == 0;
+            if kind == ChunkContentKind::Lines {
                 parse::parse_line(record, &mut key, &mut values);
             } else if !parse::parse_record(record, metadata, &mut key, &mut values) {
                 parse::set_literal_key(record, &mut key);
@@ -122,8 +122,8 @@ impl ChunkTemplatesAndColumns {
             }));
         }
         let count = index.columns.len();
-        if base.is_none() && kind != RecordKind::Lines {
-            index.structural = StructuralColumnValues::find_structural_columns(
+        if base.is_none() && kind != ChunkContentKind::Lines {
+            index.structural = StructuralValuesInTemplates::find_structural_columns(
                 &index.outlines,
                 count,
                 &sequence,
@@ -193,7 +193,7 @@ impl ChunkTemplatesAndColumns {
     }
 
     /// Returns the column with this index, or `None`.
-    fn column_at(&self, number: usize) -> Option<RecordIndexedColumn<'_>> {
+    fn column_at(&self, number: usize) -> Option<SparseRecordColumn<'_>> {
         (number < self.count).then(|| {
             let range = self.shape.value_range_of_column(number);
             (
@@ -203,7 +203,7 @@ impl ChunkTemplatesAndColumns {
         })
     }
 
-    fn all_columns(&self) -> impl Iterator<Item = RecordIndexedColumn<'_>> {
+    fn all_columns(&self) -> impl Iterator<Item = SparseRecordColumn<'_>> {
         (0..self.count).filter_map(|number| self.column_at(number))
     }
 
@@ -214,9 +214,9 @@ impl ChunkTemplatesAndColumns {
         base: Option<&Self>,
         bytes: Vec<u8>,
         buffers: &mut ReusableColumnBuffers,
-    ) -> EncodedColumns {
+    ) -> EncodedColumnPlanes {
         let left = buffers.values.pop().unwrap_or_default();
-        let mut writer = EncodedColumns::new(bytes, left);
+        let mut writer = EncodedColumnPlanes::new(bytes, left);
         let out = &mut writer.bytes;
         let sequence = self.shape.template_sequence();
         let known = base.map_or(0, |base| base.templates.len());
@@ -446,7 +446,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-impl RecordTemplateMap {
+impl RecordTemplatesAndValueRecords {
     /// Returns the inputs from which column `number` is predicted.
     fn column_prediction_inputs<'v>(
         &'v self,
@@ -469,7 +469,7 @@ impl RecordTemplateMap {
 }
 
 /// Appends the templates of all records, predicted from the base's templates.
-fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut EncodedColumns) {
+fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut EncodedColumnPlanes) {
     if base == Some(sequence) {
         // If the templates are the same as the base's, in the same order, the predictor's number
         // alone describes them.

@@ -35,7 +35,7 @@ impl Default for CatalogueChange {
 /// Plan of a segment. This document is in the `CKST` frame at the segment's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SegmentStartPlan {
+pub struct SegmentWriteIntent {
     /// Schema of the documents.
     pub schema: String,
     /// Version of the program that writes the segment.

@@ -3,13 +3,15 @@
 
 use super::ArchiveError;
 use super::store::Archive;
-use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceStore};
+use chakram_trace::format::file::{
+    FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
+};
 use chakram_trace::format::job::{ENDING, JobFile};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-impl TraceStore for Archive {
+impl HashAddressedTraceStore for Archive {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(Archive::read_object(
             self,
@@ -64,12 +66,12 @@ pub fn find_workload_traces(archive: &Arc<Archive>, name: &str) -> Result<FoundT
     let entry = archive.find_workload(name)?;
     archive.check_ranks(entry, None)?;
     let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
-    let store: Arc<dyn TraceStore> = archive.clone();
+    let store: Arc<dyn HashAddressedTraceStore> = archive.clone();
     let mut found = FoundTraces::default();
     for (rank, row) in entry.rank_rows() {
         let hash = blake3::Hash::from_hex(&row.blake3).expect("hashes were checked");
         found.files.push(RankFile {
-            stored: Some(StoredTrace::new(Arc::clone(&store), *hash.as_bytes())),
+            stored: Some(TraceStoredByHash::new(Arc::clone(&store), *hash.as_bytes())),
             ..RankFile::new(rank, path.join(entry.file_name(rank, row)))
         });
     }

@@ -3,8 +3,8 @@
 //! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the
 //! manifest by renaming a file, so a reader sees the archive either before or after the commit.
 
-use super::document::{SCHEMA, SegmentStartPlan};
-use super::segment::{Segment, SegmentFile, compute_crc32, start_of};
+use super::document::{SCHEMA, SegmentWriteIntent};
+use super::segment::{MultiSegmentFile, Segment, compute_crc32, start_of};
 use super::segment_file::{SegmentBodyCallback, write_file};
 use super::segments::find_segments;
 use super::tail::ArchiveTail;
@@ -119,7 +119,7 @@ fn open_packs(path: &Path, manifest: &ArchiveFolderManifest) -> Result<Vec<Segme
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
-        let (mut found, tail) = find_segments(SegmentFile::open_file(&file)?)?;
+        let (mut found, tail) = find_segments(MultiSegmentFile::open_file(&file)?)?;
         let digest = blake3::Hash::from_hex(&row.digest)
             .map(|hash| *hash.as_bytes())
             .ok();
@@ -156,7 +156,7 @@ fn find_uncommitted_pack(
     if !is_locked && ArchiveFolderManifest::read_file(path)?.next != manifest.next {
         return Ok(None);
     }
-    let file = SegmentFile::open_file(&pack)?;
+    let file = MultiSegmentFile::open_file(&pack)?;
     let length = file.file_length()?;
     let start = start_of(&file.read_exact_at(0, length.min(1 << 20))?);
     Ok(Some(ArchiveTail {
@@ -181,13 +181,13 @@ pub fn create_empty(path: &Path) -> Result<(), ArchiveError> {
 fn write_pack(
     path: &Path,
     number: u64,
-    start: SegmentStartPlan,
+    start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
 ) -> Result<PackRow, ArchiveError> {
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
     write_file(&file, start, body)?;
-    let (found, _) = find_segments(SegmentFile::open_file(&file)?)?;
+    let (found, _) = find_segments(MultiSegmentFile::open_file(&file)?)?;
     let segment = found
         .first()
         .ok_or_else(|| ArchiveError::broken_archive_error("the pack has no end").in_file(&file))?;
@@ -203,7 +203,7 @@ fn write_pack(
 /// Writes a pack, and returns the manifest with this pack appended.
 fn write_pack_in_manifest(
     path: &Path,
-    start: SegmentStartPlan,
+    start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
 ) -> Result<ArchiveFolderManifest, ArchiveError> {
     let mut manifest = ArchiveFolderManifest::read_file(path)?;
@@ -216,7 +216,7 @@ fn write_pack_in_manifest(
 /// Adds a pack. The folder must be locked.
 pub fn add_pack(
     path: &Path,
-    start: SegmentStartPlan,
+    start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     write_pack_in_manifest(path, start, body)?.write_file(path)
@@ -225,7 +225,7 @@ pub fn add_pack(
 /// Replaces all packs by one pack. The folder must be locked.
 pub fn replace_packs(
     path: &Path,
-    start: SegmentStartPlan,
+    start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let mut manifest = write_pack_in_manifest(path, start, body)?;

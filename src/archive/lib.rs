@@ -25,7 +25,7 @@ mod verify;
 mod wire;
 
 pub use add::{
-    AddedWorkloadSizes, DraftBaselinePrediction, WorkloadDraft, add_baselines, add_workload,
+    AddedWorkloadSizes, BaselinePredictionDraft, WorkloadDraft, add_baselines, add_workload,
 };
 pub use document::{
     BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, SharedTraceRow,
@@ -33,7 +33,7 @@ pub use document::{
 };
 pub use door::{find_workload, find_workload_traces, read_archived_file};
 pub use extract::{ExtractSelection, RankOrNodeRange};
-pub use listing::{ArchiveListing, WorkloadListingRow};
+pub use listing::{ArchiveListingReader, WorkloadListingRow};
 pub use maintain::{
     GarbageCollectionResult, MergeResult, collect_garbage, expired_workloads, merge_archives,
 };

@@ -128,13 +128,13 @@ impl<'de> Deserialize<'de> for TraceTotals {
 
 /// Catalogues of an archive, from which listings are read.
 #[derive(Debug)]
-pub struct ArchiveListing {
+pub struct ArchiveListingReader {
     catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
     stored_bytes: u64,
     tail: Option<ArchiveTail>,
 }
 
-impl ArchiveListing {
+impl ArchiveListingReader {
     /// Opens the archive `path`, which is a file or a folder.
     ///
     /// # Errors

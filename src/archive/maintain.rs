@@ -3,7 +3,7 @@
 use super::add::{ObjectPacker, repack_workload};
 use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
-use super::store::{Archive, ArchiveWriter, CommitDescription};
+use super::store::{Archive, ArchiveWriter, CommitIntent};
 use super::tail::ArchiveTail;
 use super::{ArchiveError, ObjectProgressCallback};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ pub fn merge_archives(
     if wanted.is_empty() {
         return Ok(result);
     }
-    let plan = CommitDescription {
+    let plan = CommitIntent {
         operation: "merge",
         workloads: result.added.clone(),
     };
@@ -143,7 +143,7 @@ pub fn collect_garbage(
         .values()
         .filter(|entry| !dropped.contains(&entry.name))
         .collect();
-    let plan = CommitDescription {
+    let plan = CommitIntent {
         operation: "gc",
         workloads: Vec::new(),
     };

@@ -11,7 +11,9 @@
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
-use super::document::{CatalogueChange, ChunkRow, ObjectRow, SegmentObjectIndex, SegmentStartPlan};
+use super::document::{
+    CatalogueChange, ChunkRow, ObjectRow, SegmentObjectIndex, SegmentWriteIntent,
+};
 use chakram_base::bounds;
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
@@ -119,7 +121,7 @@ pub struct SegmentWriter<W> {
 
 impl<W: Write> SegmentWriter<W> {
     /// Starts a segment.
-    pub fn new(out: W, start: &SegmentStartPlan) -> io::Result<Self> {
+    pub fn new(out: W, start: &SegmentWriteIntent) -> io::Result<Self> {
         let mut this = Self {
             out,
             at: 0,
@@ -233,12 +235,12 @@ impl<W: Write> SegmentWriter<W> {
 
 /// A file with segments, which can be read at any offset.
 #[derive(Debug)]
-pub struct SegmentFile {
+pub struct MultiSegmentFile {
     pub path: PathBuf,
     file: Mutex<File>,
 }
 
-impl SegmentFile {
+impl MultiSegmentFile {
     /// Opens `path`.
     pub fn open_file(path: &Path) -> Result<Self, ArchiveError> {
         let file = File::open(path).map_err(|error| ArchiveError::io_error(path, "open", error))?;
@@ -299,7 +301,7 @@ impl SegmentFile {
 /// A segment of a file.
 #[derive(Debug)]
 pub struct Segment {
-    pub file: Arc<SegmentFile>,
+    pub file: Arc<MultiSegmentFile>,
     /// Offset of the segment's first byte in the file.
     pub start: u64,
     pub end: SegmentFooter,
@@ -402,7 +404,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Parses the plan of a segment from the segment's first bytes.
-pub fn start_of(bytes: &[u8]) -> Option<SegmentStartPlan> {
+pub fn start_of(bytes: &[u8]) -> Option<SegmentWriteIntent> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;

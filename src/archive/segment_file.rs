@@ -1,7 +1,7 @@
 //! Writes a segment at the end of an archive, or as a separate file.
 
 use super::ArchiveError;
-use super::document::{CatalogueChange, SegmentStartPlan};
+use super::document::{CatalogueChange, SegmentWriteIntent};
 use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ pub type SegmentBodyCallback<'b> =
 /// Writes a segment except for its end, and returns the end.
 pub fn write_segment(
     out: &mut dyn Write,
-    start: SegmentStartPlan,
+    start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, ArchiveError> {
@@ -28,7 +28,7 @@ pub fn write_segment(
 /// complete.
 pub fn write_file(
     path: &Path,
-    start: SegmentStartPlan,
+    start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);

@@ -1,7 +1,7 @@
 //! Finds the segments of a file, starting from its end.
 
 use super::ArchiveError;
-use super::segment::{END_BYTES, MAGIC, Segment, SegmentFile, SegmentFooter, VERSION};
+use super::segment::{END_BYTES, MAGIC, MultiSegmentFile, Segment, SegmentFooter, VERSION};
 use super::tail::ArchiveTail;
 use std::collections::BTreeSet;
 use std::fs::TryLockError;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Finds the segments of a file in order, and the tail after them.
 pub fn find_segments(
-    file: SegmentFile,
+    file: MultiSegmentFile,
 ) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
     let (found, tail) = committed_segments(&file)?;
@@ -44,7 +44,7 @@ pub fn find_segments(
 /// A segment end counts as the last one only if a chain of segment ends leads from it back to
 /// byte 0. A tail may contain another archive, which has its own segment ends, so the chain is
 /// necessary.
-fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
+fn committed_segments(file: &Arc<MultiSegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.file_length()?;
     let mut failed = BTreeSet::new();
     let mut first_error = None;
@@ -67,7 +67,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
 /// Follows the ends of segments from byte `end` back to byte 0. If the chain does not lead back to byte 0, adds the
 /// chain's offsets to `failed` and fails.
 fn follow_segment_chain(
-    file: &Arc<SegmentFile>,
+    file: &Arc<MultiSegmentFile>,
     end: u64,
     failed: &mut BTreeSet<u64>,
 ) -> Result<Vec<Segment>, ArchiveError> {
@@ -109,7 +109,7 @@ fn follow_segment_chain(
 
 /// Returns the offset after the last segment end within the first `length` bytes, or 0 if there is no segment
 /// end.
-fn find_last_segment_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
+fn find_last_segment_end(file: &MultiSegmentFile, length: u64) -> Result<u64, ArchiveError> {
     /// Maximum number of bytes that are searched at once.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;

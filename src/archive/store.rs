@@ -2,7 +2,7 @@
 //! manifest and one file per segment.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
-use super::segment::{Segment, SegmentFile};
+use super::segment::{MultiSegmentFile, Segment};
 use super::segments::find_segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, folder};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 mod objects;
 mod writer;
 
-pub use writer::{ArchiveWriter, CommitDescription, create_empty};
+pub use writer::{ArchiveWriter, CommitIntent, create_empty};
 
 /// An archive that is open for reading. The archive is in the state that was committed when it was
 /// opened.
@@ -106,7 +106,7 @@ pub(super) fn locate_segments(
     if path.is_dir() {
         return folder::open_archive(path);
     }
-    let (found, tail) = find_segments(SegmentFile::open_file(path)?)?;
+    let (found, tail) = find_segments(MultiSegmentFile::open_file(path)?)?;
     if found.is_empty() {
         return Err(ArchiveError::refused_request_error(
             format!(

@@ -5,9 +5,9 @@
 //! it may contain the only copy of a workload.
 
 use super::ArchiveError;
-use super::document::SegmentStartPlan;
+use super::document::SegmentWriteIntent;
 use super::segment::{
-    CATALOGUE, END, END_BYTES, INDEX, MAGIC, OBJECT, START, SegmentFile, start_of,
+    CATALOGUE, END, END_BYTES, INDEX, MAGIC, MultiSegmentFile, OBJECT, START, start_of,
 };
 use chakram_trace::format::escape_name;
 use std::fmt;
@@ -50,7 +50,7 @@ pub struct ArchiveTail {
 impl ArchiveTail {
     /// Examines the tail of `bytes` bytes at offset `at` of `file`.
     pub(super) fn examine_tail(
-        file: &SegmentFile,
+        file: &MultiSegmentFile,
         at: u64,
         bytes: u64,
     ) -> Result<Self, ArchiveError> {
@@ -64,7 +64,7 @@ impl ArchiveTail {
         file: &Path,
         range: std::ops::Range<u64>,
         is_cut: bool,
-        start: Option<SegmentStartPlan>,
+        start: Option<SegmentWriteIntent>,
     ) -> Self {
         let (operation, workloads) = start.map_or((None, Vec::new()), |start| {
             (Some(start.operation), start.workloads)

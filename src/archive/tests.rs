@@ -1,14 +1,14 @@
 //! Tests archives whose catalogue or index claims more data than the archive contains.
 
 use super::chunk::{ChunkCoding, EncodedChunk};
-use super::document::{CatalogueChange, SCHEMA, SegmentStartPlan};
+use super::document::{CatalogueChange, SCHEMA, SegmentWriteIntent};
 use super::segment::SegmentWriter;
 use super::{Archive, ArchiveError};
 use std::time::Instant;
 
 /// Writes an archive with one object that has these chunks.
 fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
-    let start = SegmentStartPlan {
+    let start = SegmentWriteIntent {
         schema: SCHEMA.to_owned(),
         tool_version: String::new(),
         operation: "add".to_owned(),

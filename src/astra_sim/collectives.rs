@@ -43,10 +43,10 @@
 
 use super::endless_waits::{EndlessWait, IssuedChunkCounts};
 use super::quirks::{self, Quirk, QuirkSet};
-use super::shared_bus::NpuSharedBuses;
+use super::shared_bus::NpuBusPair;
 use super::{AllReduceDecomposition, AstraAlgorithm, AstraInputs, CollectiveAlgorithmEntry};
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferShare, Span};
+use chakram_base::units::{BufferPartSize, Span};
 use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::group::{self, GroupPlacement};
 use chakram_trace::format::CollectiveKind;
@@ -77,7 +77,7 @@ pub struct AstraCollectiveBackend {
     rendezvous: bool,
     counters: AllNpuChunkCounters,
     /// Bus of each NPU; empty if buses are not modelled.
-    buses: Vec<NpuSharedBuses>,
+    buses: Vec<NpuBusPair>,
     scripts: CustomCollectiveAlgorithms,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
     issued: Option<IssuedChunkCounts>,
@@ -120,7 +120,7 @@ impl AstraCollectiveBackend {
             ),
             buses: match system.shared_bus {
                 Some(terms) => {
-                    vec![NpuSharedBuses::new(terms, system.reduction_delay); npus as usize]
+                    vec![NpuBusPair::new(terms, system.reduction_delay); npus as usize]
                 }
                 None => Vec::new(),
             },
@@ -210,7 +210,7 @@ impl AstraCollectiveBackend {
     /// Returns the time to reduce `amount`: two reads and a write. [`Quirk::WholeNs`] truncates each of the three times
     /// to whole ns.
     #[inline]
-    fn reduction_time_of(&self, amount: BufferShare) -> Span {
+    fn reduction_time_of(&self, amount: BufferPartSize) -> Span {
         let once = |gbps: f64| quirks::fractional_bytes(amount) / (gbps * 1e9) * 1e9;
         self.quirks
             .span_from_ns(self.reduction.map_or(0.0, once))
@@ -252,11 +252,11 @@ impl AstraCollectiveBackend {
         &self,
         kind: CollectiveKind,
         bytes: u64,
-    ) -> (BufferShare, u32) {
+    ) -> (BufferPartSize, u32) {
         if !self.quirks.has_quirk(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
             let parts = count;
-            return (BufferShare { bytes, parts }, count as u32);
+            return (BufferPartSize { bytes, parts }, count as u32);
         }
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
@@ -271,7 +271,7 @@ impl AstraCollectiveBackend {
             _ => size.div_ceil(chunk),
         };
         (
-            BufferShare::from_bytes(chunk),
+            BufferPartSize::from_bytes(chunk),
             u32::try_from(count).unwrap_or(u32::MAX),
         )
     }

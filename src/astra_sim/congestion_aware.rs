@@ -21,9 +21,9 @@ use super::congestion_unaware::uncontended_rate;
 use super::network_file::{self, AstraDimension};
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram_hardware::topology::{DimensionShape, LineSendPattern};
 
@@ -205,14 +205,14 @@ impl NetworkBackend for CongestionAwareModel {
         }
     }
 
-    fn link_time(&self, amount: BufferShare) -> Option<Span> {
+    fn link_time(&self, amount: BufferPartSize) -> Option<Span> {
         let bytes = quirks::fractional_bytes(amount);
         (self.shape == DimensionShape::Switch)
             .then(|| self.quirks.span_from_ns(bytes / self.bytes_per_ns))
     }
 
     /// Each hop's time is truncated separately.
-    fn uncontended_time(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, (from, to): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
         let hops = self.shape.hop_count(self.npus, from.0, to.0);
         Some(
             self.hop_time(quirks::fractional_bytes(amount))
@@ -248,13 +248,13 @@ impl NetworkBackend for CongestionAwareModel {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
             NetworkEvent::Hop { op, .. } => {
                 let ForwardedMessage { at, to, .. } = self.carried[op.index()];
                 if at == to {
-                    notices.push(DeliveryNotice::Delivered(op))
+                    notices.push(MessageProgressNotice::Delivered(op))
                 } else {
                     self.forward_message(now, op, agenda)
                 }

@@ -12,9 +12,9 @@
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram_hardware::topology::{DimensionShape, LineSendPattern};
 
@@ -65,7 +65,7 @@ impl CongestionUnawareModel {
 
     /// Returns the duration of a message of `amount` bytes from one NPU to another.
     #[inline]
-    fn message_duration(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Span {
+    fn message_duration(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Span {
         let (mut a, mut b) = (a.0, b.0);
         let (mut latency, mut slowest) = (0.0, f64::INFINITY);
         for level in &self.levels {
@@ -93,7 +93,7 @@ impl NetworkBackend for CongestionUnawareModel {
         true
     }
 
-    fn uncontended_time(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, ends: (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
         Some(self.message_duration(ends, amount))
     }
 
@@ -114,10 +114,10 @@ impl NetworkBackend for CongestionUnawareModel {
         _: Time,
         event: NetworkEvent,
         _: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
-            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::Delivered(op) => notices.push(MessageProgressNotice::Delivered(op)),
             _ => unreachable!("a message is delivered and nothing else"),
         }
     }
@@ -146,7 +146,7 @@ mod tests {
 
     fn ps(network: &CongestionUnawareModel, a: u32, b: u32, bytes: u64) -> u64 {
         network
-            .message_duration((Npu(a), Npu(b)), BufferShare::from_bytes(bytes))
+            .message_duration((Npu(a), Npu(b)), BufferPartSize::from_bytes(bytes))
             .0
     }
 

@@ -11,7 +11,7 @@ use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
 use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram_hardware::topology::LineSendPattern;
 
@@ -149,11 +149,11 @@ impl<W: ServerRouting> NetworkBackend for CutThroughNetwork<W> {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
             NetworkEvent::Hop { op, .. } => self.enter_server(now, op, agenda),
-            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::Delivered(op) => notices.push(MessageProgressNotice::Delivered(op)),
             _ => unreachable!("messages hop, and are delivered"),
         }
     }

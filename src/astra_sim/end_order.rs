@@ -21,11 +21,12 @@
 //! such messages is proven only if both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
-use super::program::{CollectiveChunkPhase, MemberPhaseAssignment};
+use super::program::{CollectiveChunkPhase, MemberQueueAndDirection};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkStageEntry, MemberLinePosition, MemberOrderChange, StagePassage, UncontendedMessageCosts,
+    ChunkStageEntry, MemberLinePosition, SameInstantMemberOrderChange, StagePassage,
+    UncontendedMessageCosts,
 };
 use chakram_hardware::group::{CollectiveDimensionPhase, GroupPlacement};
 use std::cmp::Reverse;
@@ -59,7 +60,7 @@ const MAX_DELAYS: usize = 1 << 20;
 /// An order of members, stored relative to the order in which they begin a collective. Equal orders have equal
 /// representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct RelativeMemberOrder {
+struct MemberOrderRelativeToStart {
     /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
     /// depends on the whole order.
     whole: u32,
@@ -71,18 +72,18 @@ struct RelativeMemberOrder {
 /// The orders that preceded all-to-all exchanges. Each order gets an id, because an exchange's effect depends on the
 /// whole order.
 #[derive(Debug, Default)]
-struct AllToAllOrderInterner {
-    whole: BTreeMap<(RelativeMemberOrder, u32), u32>,
+struct PreExchangeOrderInterner {
+    whole: BTreeMap<(MemberOrderRelativeToStart, u32), u32>,
 }
 
-impl AllToAllOrderInterner {
+impl PreExchangeOrderInterner {
     /// Returns the order after each member has received `messages` in `stage`.
     fn order_after_messages(
         &mut self,
-        mut order: RelativeMemberOrder,
+        mut order: MemberOrderRelativeToStart,
         stage: &CollectiveChunkPhase,
         messages: Range<u32>,
-    ) -> RelativeMemberOrder {
+    ) -> MemberOrderRelativeToStart {
         let slot = stage.only_queue_assignment();
         let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
@@ -99,7 +100,7 @@ impl AllToAllOrderInterner {
                     let next = self.whole.len() as u32 + 1;
                     let whole = *self.whole.entry((order, stage.phase)).or_insert(next);
                     let moves = BTreeMap::new();
-                    order = RelativeMemberOrder { whole, moves };
+                    order = MemberOrderRelativeToStart { whole, moves };
                 }
                 return order;
             }
@@ -140,7 +141,7 @@ enum AllMembersChunkEvent {
 struct SimultaneousDelays {
     /// Pairs of passage and delay, in order of registration.
     of: Vec<(usize, usize)>,
-    order: RelativeMemberOrder,
+    order: MemberOrderRelativeToStart,
     /// Last change of the order; `None` if the order never changed.
     change: Option<usize>,
 }
@@ -155,7 +156,7 @@ struct AllMembersEventQueue {
     due: BTreeMap<Span, usize>,
     /// Order of members and last change of this order, for each sent message that has not arrived. The key is (passage,
     /// delay).
-    sent: BTreeMap<(usize, usize), (RelativeMemberOrder, Option<usize>)>,
+    sent: BTreeMap<(usize, usize), (MemberOrderRelativeToStart, Option<usize>)>,
 }
 
 impl AllMembersEventQueue {
@@ -169,7 +170,7 @@ impl AllMembersEventQueue {
         &mut self,
         at: Span,
         of: (usize, usize),
-        (order, change): (RelativeMemberOrder, Option<usize>),
+        (order, change): (MemberOrderRelativeToStart, Option<usize>),
     ) {
         if let Some(&number) = self.due.get(&at) {
             self.delays[number].of.push(of);
@@ -195,7 +196,7 @@ pub(super) fn order_of_ends(
     passages: &[StagePassage],
     delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
     endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
-) -> Option<Vec<MemberOrderChange>> {
+) -> Option<Vec<SameInstantMemberOrderChange>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // Delays of a member that end at one instant form one event.
     delays.iter_mut().for_each(Vec::dedup);
@@ -213,14 +214,18 @@ pub(super) fn order_of_ends(
     }
     let (mut list, mut orders) = (
         AllMembersEventQueue::default(),
-        AllToAllOrderInterner::default(),
+        PreExchangeOrderInterner::default(),
     );
     // Changes of orders, each with the index of the change before it.
-    let mut changes: Vec<(Option<usize>, MemberOrderChange)> = Vec::new();
+    let mut changes: Vec<(Option<usize>, SameInstantMemberOrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
-        list.register_delay(at, (passage, 0), (RelativeMemberOrder::default(), None));
+        list.register_delay(
+            at,
+            (passage, 0),
+            (MemberOrderRelativeToStart::default(), None),
+        );
     }
     while let Some(Reverse((now, _, event))) = list.events.pop() {
         let number = match event {
@@ -232,7 +237,7 @@ pub(super) fn order_of_ends(
                 let (order, change) = list.sent.remove(&(passage, delay))?;
                 let order =
                     orders.order_after_messages(order, &stages[stage.index()], messages.clone());
-                changes.push((change, MemberOrderChange { stage, messages }));
+                changes.push((change, SameInstantMemberOrderChange { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
                 list.register_delay(at, (passage, delay), (order, change));
@@ -297,7 +302,7 @@ fn costs_are_equal(
     let phase = &extent.phases[stage.phase as usize];
     let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
     let Some(step) = stage.nth_send(
-        MemberPhaseAssignment::default(),
+        MemberQueueAndDirection::default(),
         line_position_in_stage(stage, phase, Position(0)),
         0,
     ) else {
@@ -367,7 +372,7 @@ pub(super) fn reorder_members(
 /// time, in the order of `members`.
 fn order_of_arrivals(
     stage: &CollectiveChunkPhase,
-    slot: MemberPhaseAssignment,
+    slot: MemberQueueAndDirection,
     phase: &CollectiveDimensionPhase,
     members: &[Position],
 ) -> Vec<Position> {

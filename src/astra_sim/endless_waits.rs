@@ -71,7 +71,7 @@ pub(super) struct IssuedChunkCounts {
     /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
-    open: BTreeMap<u32, IssuedChunkRange>,
+    open: BTreeMap<u32, FewestAndMostIssuedChunks>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
     /// First state in which ASTRA-sim would wait forever.
@@ -81,7 +81,7 @@ pub(super) struct IssuedChunkCounts {
 /// Lowest and highest number of chunks that members issued before they joined a collective. If several NPUs have equal
 /// numbers, the entry keeps the lowest NPU, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
-struct IssuedChunkRange {
+struct FewestAndMostIssuedChunks {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.
     fewest: (u64, Npu, u64),
     /// Highest number of chunks, and the NPU that issued them.
@@ -120,11 +120,14 @@ impl IssuedChunkCounts {
         let Some(collective) = of_all else {
             return;
         };
-        let all = self.open.entry(collective).or_insert(IssuedChunkRange {
-            fewest: (number, npu, node),
-            most: (number, npu),
-            come: 0,
-        });
+        let all = self
+            .open
+            .entry(collective)
+            .or_insert(FewestAndMostIssuedChunks {
+                fewest: (number, npu, node),
+                most: (number, npu),
+                come: 0,
+            });
         all.come += 1;
         all.fewest = all.fewest.min((number, npu, node));
         if number > all.most.0 || (number == all.most.0 && npu < all.most.1) {

@@ -1,9 +1,9 @@
 //! Reads the inputs of a run and checks that they are consistent.
 
-use super::program::MemberPhaseAssignment;
+use super::program::MemberQueueAndDirection;
 use super::{
-    AnalyticalNetwork, AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError, InputNote,
-    PerCollectiveKind, PerNodeImplementationFile, Quirk, QuirkSet, RemoteMemoryFile,
+    AnalyticalNetwork, AstraNetworkFile, AstraSystemFile, CollectiveNodeAlgorithmFile,
+    CommGroupFile, InputError, InputNote, PerCollectiveKind, Quirk, QuirkSet, RemoteMemoryFile,
     RemoteMemorySharing, logging,
 };
 use chakram_base::setting::SettingKey;
@@ -90,7 +90,7 @@ pub struct AstraInputs {
     /// The groups. Communicator groups; their members are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms for single nodes.
-    pub per_node: PerNodeImplementationFile,
+    pub per_node: CollectiveNodeAlgorithmFile,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
     /// Scaled endpoint delay before each message and after each reception, in ns.
@@ -154,7 +154,7 @@ impl AstraInputs {
             None => Default::default(),
             Some(path) => {
                 let (text, file) = text("per-node", path)?;
-                PerNodeImplementationFile::parse(&text, &file, lenient)?
+                CollectiveNodeAlgorithmFile::parse(&text, &file, lenient)?
             }
         };
         notes.extend(found);
@@ -275,11 +275,11 @@ impl AstraInputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > MemberPhaseAssignment::QUEUES {
+        if flags.queues.get() > MemberQueueAndDirection::QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                MemberPhaseAssignment::QUEUES
+                MemberQueueAndDirection::QUEUES
             );
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);

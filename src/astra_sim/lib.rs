@@ -2,7 +2,7 @@
 //! [`InputNote`] marks each value that users may misunderstand.
 //!
 //! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
-//! (JSON), [`CommGroupFile`] (JSON), and [`PerNodeImplementationFile`] (YAML). The logging configuration (TOML) has no
+//! (JSON), [`CommGroupFile`] (JSON), and [`CollectiveNodeAlgorithmFile`] (YAML). The logging configuration (TOML) has no
 //! type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a flag
 //! that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
 //! [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the text's length, even
@@ -72,11 +72,11 @@ pub use machine_file::{ImportedMachineFile, NamedInputText, machine_file};
 pub use memory::{CompletedNode, TensorLifetimesAndAccesses};
 pub use memory_file::{RemoteMemoryFile, RemoteMemorySharing};
 pub use network_file::{AstraDimension, AstraNetworkFile};
-pub use node_types::NodeTypes;
-pub use per_node::PerNodeImplementationFile;
+pub use node_types::NodeTypesById;
+pub use per_node::CollectiveNodeAlgorithmFile;
 pub use program::CollectiveChunkPhase;
 pub use quirks::{Quirk, QuirkSet};
-pub use statistics::{RankWorkTotals, RooflineMeans};
+pub use statistics::{RankWorkBeforeRun, RooflineMeans};
 pub use system::{
     AlgorithmsPerCollectiveKind, AllReduceDecomposition, AstraSystemFile, ChunkSchedulingPolicy,
     LogGpBusParams, PerCollectiveKind,

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 /// Types of a rank's nodes, by node id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeTypes(BTreeMap<u64, u32>);
+pub struct NodeTypesById(BTreeMap<u64, u32>);
 
-impl NodeTypes {
+impl NodeTypesById {
     /// Reads the node types from the contents of a rank's file. If several records have the same id, the
     /// last record counts. Reading stops at a truncated record.
     ///

@@ -9,7 +9,7 @@
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
 //! reduce-scatter, all Z packets of every round are reduced. In an all-reduce, the Z packets of every
-//! second round are reduced ([`PacketRound`]). With Z = n - 1 and W = 1, this gives the expected
+//! second round are reduced ([`UnreducedThenReducedPackets`]). With Z = n - 1 and W = 1, this gives the expected
 //! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only after it has reduced all packets. Named groups then reduce
@@ -19,9 +19,10 @@
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
-use chakram_base::units::BufferShare;
+use chakram_base::units::BufferPartSize;
 use chakram_hardware::collective::{
-    BusTransfer, BusTransferCause, CompletionToken, MemberLinePosition, PostedReceive, SendStep,
+    BusTransfer, BusTransferTrigger, CompletionToken, MemberLinePosition, PostedReceive,
+    SendStepWithConditions,
 };
 
 mod direct;
@@ -46,13 +47,13 @@ pub struct CollectiveChunkPhase {
     pub(super) algorithm: AstraAlgorithm,
     pub(super) part: PhaseOperation,
     /// Data that one member has before the phase.
-    pub(super) amount: BufferShare,
+    pub(super) amount: BufferPartSize,
     /// Number of members in a line.
     pub(super) size: u32,
     /// Level whose queues the phase uses: its dimension, or the innermost level for groups.
     pub(super) level: u32,
     /// Queues of the level that the phase uses in rotation.
-    pub(super) rotation: QueueRotation,
+    pub(super) rotation: PhaseQueueSubset,
     /// True if the phase belongs to a named group.
     pub(super) named: bool,
     /// Index of this phase among the collective's phases.
@@ -67,7 +68,7 @@ pub struct CollectiveChunkPhase {
 
 /// The queues of a level that a phase uses in rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueRotation {
+pub(super) enum PhaseQueueSubset {
     /// All queues. All queues; the second half runs in the opposite direction.
     All,
     /// The first half of the queues.
@@ -80,7 +81,7 @@ pub(super) enum QueueRotation {
 
 /// A member's queue, direction and tree in a phase; packed into 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MemberPhaseAssignment {
+pub(super) struct MemberQueueAndDirection {
     /// Index of the queue in its level.
     pub queue: u16,
     /// True if the member sends towards lower indices.
@@ -89,7 +90,7 @@ pub(super) struct MemberPhaseAssignment {
     pub mirrored: bool,
 }
 
-impl MemberPhaseAssignment {
+impl MemberQueueAndDirection {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
     /// Maximum number of queues in a level.
@@ -120,12 +121,12 @@ impl MemberPhaseAssignment {
 }
 
 /// A round of packets: first `idle` packets that are never reduced, then `busy` packets that may be reduced.
-struct PacketRound {
+struct UnreducedThenReducedPackets {
     idle: u32,
     busy: u32,
 }
 
-impl PacketRound {
+impl UnreducedThenReducedPackets {
     /// Returns the number of reducible packets after packet `p` in its round, or `None` if packet `p` itself is never
     /// reduced.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
@@ -175,10 +176,10 @@ fn distance_between(other: u32, position: MemberLinePosition, backward: bool) ->
 
 impl CollectiveChunkPhase {
     /// Returns the phase's only assignment (queue and direction). The machine must have one queue per level.
-    pub(super) fn only_queue_assignment(&self) -> MemberPhaseAssignment {
-        MemberPhaseAssignment {
-            backward: self.rotation == QueueRotation::Second,
-            ..MemberPhaseAssignment::default()
+    pub(super) fn only_queue_assignment(&self) -> MemberQueueAndDirection {
+        MemberQueueAndDirection {
+            backward: self.rotation == PhaseQueueSubset::Second,
+            ..MemberQueueAndDirection::default()
         }
     }
 
@@ -197,11 +198,11 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns one of `n` equal parts of `amount`: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
-    pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
+    pub(super) fn equal_part(&self, amount: BufferPartSize, n: u64) -> BufferPartSize {
         if self.quirks.has_quirk(Quirk::Padding) {
-            BufferShare::from_bytes(amount.to_bytes() / n)
+            BufferPartSize::from_bytes(amount.to_bytes() / n)
         } else {
-            BufferShare {
+            BufferPartSize {
                 bytes: amount.bytes,
                 parts: amount.parts.saturating_mul(n),
             }
@@ -209,16 +210,16 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns `amount` multiplied by `n`.
-    fn multiplied(amount: BufferShare, n: u64) -> BufferShare {
+    fn multiplied(amount: BufferPartSize, n: u64) -> BufferPartSize {
         if amount.parts.is_multiple_of(n) {
-            BufferShare {
+            BufferPartSize {
                 bytes: amount.bytes,
                 // The amount was divided earlier and this multiplication cancels that division exactly, so a
                 // reduce-scatter followed by an all-gather restores the amount.
                 parts: amount.parts / n,
             }
         } else {
-            BufferShare {
+            BufferPartSize {
                 bytes: amount.bytes.saturating_mul(n),
                 parts: amount.parts,
             }
@@ -226,7 +227,7 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns the data that one member has after the phase.
-    pub(super) fn result_size(&self) -> BufferShare {
+    pub(super) fn result_size(&self) -> BufferPartSize {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
             (AstraAlgorithm::DoubleBinaryTree, _) => self.amount,
@@ -239,7 +240,7 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn initial_credits(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
     ) -> u32 {
         match self.algorithm {
@@ -254,7 +255,7 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn receive_count(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
     ) -> u32 {
         match self.algorithm {
@@ -270,10 +271,10 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn nth_send(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
+    ) -> Option<SendStepWithConditions> {
         let after = i + 1;
         let (to, amount, after, arrived) = match self.algorithm {
             AstraAlgorithm::Ring => {
@@ -306,7 +307,7 @@ impl CollectiveChunkPhase {
             }
             AstraAlgorithm::DoubleBinaryTree => {
                 let step = tree::TreeRole::role_of_member(slot, position).nth_send(i)?;
-                return Some(SendStep {
+                return Some(SendStepWithConditions {
                     to: step.to,
                     amount: self.amount,
                     after: step.after,
@@ -316,7 +317,7 @@ impl CollectiveChunkPhase {
             }
         };
         // Step i of a member corresponds to step i of its partner.
-        Some(SendStep {
+        Some(SendStepWithConditions {
             to,
             amount,
             after,
@@ -328,7 +329,7 @@ impl CollectiveChunkPhase {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub(super) fn receive_source(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
         taken: u32,
         k: u32,
@@ -362,8 +363,8 @@ impl CollectiveChunkPhase {
             root: 0,
             position: 0,
         };
-        let slot = MemberPhaseAssignment::default();
-        let backward = |of: &Self| of.rotation == QueueRotation::Second;
+        let slot = MemberQueueAndDirection::default();
+        let backward = |of: &Self| of.rotation == PhaseQueueSubset::Second;
         let count = self.receive_count(slot, position);
         if self.script.is_some()
             || other.script.is_some()
@@ -390,7 +391,7 @@ impl CollectiveChunkPhase {
     /// receive only from neighbours in their own tree.
     pub(super) fn steps_before_receive(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
         from: u32,
         heard: u32,
@@ -421,7 +422,7 @@ impl CollectiveChunkPhase {
     /// Implements `CollectiveBackend::requested_step`.
     pub(super) fn requested_step(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
         to: u32,
         step: u32,
@@ -445,7 +446,7 @@ impl CollectiveChunkPhase {
 
     /// Returns the numbers of `idle` and `busy` packets in each of the member's rounds.
     #[inline]
-    fn packet_rounds(&self, position: MemberLinePosition) -> PacketRound {
+    fn packet_rounds(&self, position: MemberLinePosition) -> UnreducedThenReducedPackets {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
                 let idle = direct::window_size(window, position);
@@ -465,7 +466,7 @@ impl CollectiveChunkPhase {
             }
             AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, position.size - 1),
         };
-        PacketRound { idle, busy }
+        UnreducedThenReducedPackets { idle, busy }
     }
 
     /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all other packets
@@ -473,12 +474,12 @@ impl CollectiveChunkPhase {
     /// round.
     pub(super) fn bus_transfer(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
-        of: BusTransferCause,
+        of: BusTransferTrigger,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
+        let load = |amount: BufferPartSize, outward, reduces, returns| BusTransfer {
             // The check of collectives has already rejected larger transfers.
             bytes: u32::try_from(amount.to_bytes()).unwrap_or(u32::MAX),
             outward,
@@ -489,8 +490,8 @@ impl CollectiveChunkPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             let role = tree::TreeRole::role_of_member(slot, position);
             return match of {
-                BusTransferCause::Start => load(self.amount, true, false, false),
-                BusTransferCause::Reception(r) => {
+                BusTransferTrigger::Start => load(self.amount, true, false, false),
+                BusTransferTrigger::Reception(r) => {
                     // A member with two children sends the result back over the bus only once, after the second child's
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
@@ -507,11 +508,11 @@ impl CollectiveChunkPhase {
         let rounds = self.packet_rounds(position);
         // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
-            BusTransferCause::Start => 0,
-            BusTransferCause::Reception(r) => rounds.idle + r,
+            BusTransferTrigger::Start => 0,
+            BusTransferTrigger::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {
-            (AstraAlgorithm::HalvingDoubling, BusTransferCause::Reception(r)) => {
+            (AstraAlgorithm::HalvingDoubling, BusTransferTrigger::Reception(r)) => {
                 self.halving_reception_size(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {
@@ -532,7 +533,7 @@ impl CollectiveChunkPhase {
     /// [`Quirk::HalvingDoublingReductions`], halving-doubling uses the next message's size, which is half of the
     /// received size in a reduce-scatter.
     #[inline]
-    fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> BufferShare {
+    fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> BufferPartSize {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
@@ -548,10 +549,10 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn reduced_amount(
         &self,
-        slot: MemberPhaseAssignment,
+        slot: MemberQueueAndDirection,
         position: MemberLinePosition,
         r: u32,
-    ) -> Option<BufferShare> {
+    ) -> Option<BufferPartSize> {
         let rounds = self.packet_rounds(position);
         let reduces = || rounds.reduces_packet(self.part, rounds.idle + r);
         match self.algorithm {

@@ -42,7 +42,7 @@ enum BusSideState {
 
 /// Continuation of a transfer after it has crossed the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BusContinuation {
+enum StepAfterInnerBus {
     /// The bus notifies the caller.
     Tell,
     /// The NPU side of the outer bus sends the transfer.
@@ -63,7 +63,7 @@ struct QueuedTransfer {
     /// True if a transfer on the inner bus makes a round trip. After it has crossed the inner bus, the transfer
     /// continues with `then`.
     round_trip: bool,
-    then: BusContinuation,
+    then: StepAfterInnerBus,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -80,7 +80,7 @@ struct BusSideQueues {
 
 /// The two buses of one NPU.
 #[derive(Clone, Debug)]
-pub(super) struct NpuSharedBuses {
+pub(super) struct NpuBusPair {
     terms: LogGpBusParams,
     /// Duration of a reduction, in ns per hundred bytes.
     reduction: u64,
@@ -92,7 +92,7 @@ fn other_side(side: usize) -> usize {
     side ^ 1
 }
 
-impl NpuSharedBuses {
+impl NpuBusPair {
     pub fn new(terms: LogGpBusParams, reduction: u64) -> Self {
         Self {
             terms,
@@ -115,7 +115,7 @@ impl NpuSharedBuses {
             returns: load.returns,
             token: load.ticket,
             round_trip: false,
-            then: BusContinuation::Tell,
+            then: StepAfterInnerBus::Tell,
         };
         if load.outward {
             // The transfer first leaves the NPU's memory over the inner bus.
@@ -123,7 +123,7 @@ impl NpuSharedBuses {
                 now,
                 INNER_AGENT,
                 false,
-                BusContinuation::Send,
+                StepAfterInnerBus::Send,
                 transfer,
                 clock,
             );
@@ -191,7 +191,7 @@ impl NpuSharedBuses {
         now: Time,
         side: usize,
         round_trip: bool,
-        then: BusContinuation,
+        then: StepAfterInnerBus,
         transfer: QueuedTransfer,
         clock: &mut impl BusEventScheduler,
     ) {
@@ -289,7 +289,7 @@ impl NpuSharedBuses {
                     now,
                     INNER_NPU,
                     true,
-                    BusContinuation::Reduce,
+                    StepAfterInnerBus::Reduce,
                     transfer,
                     clock,
                 );
@@ -300,7 +300,7 @@ impl NpuSharedBuses {
                     now,
                     INNER_NPU,
                     true,
-                    BusContinuation::Send,
+                    StepAfterInnerBus::Send,
                     transfer,
                     clock,
                 );
@@ -309,7 +309,7 @@ impl NpuSharedBuses {
                 now,
                 INNER_NPU,
                 false,
-                BusContinuation::Tell,
+                StepAfterInnerBus::Tell,
                 transfer,
                 clock,
             ),
@@ -340,9 +340,9 @@ impl NpuSharedBuses {
         clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         match transfer.then {
-            BusContinuation::Tell => return Some(transfer.token),
-            BusContinuation::Send => self.sides[NPU].sends.push_back(transfer),
-            BusContinuation::Reduce => {
+            StepAfterInnerBus::Tell => return Some(transfer.token),
+            StepAfterInnerBus::Send => self.sides[NPU].sends.push_back(transfer),
+            StepAfterInnerBus::Reduce => {
                 self.sides[NPU].reductions.push_back(transfer);
                 self.begin_reduction(now, NPU, clock);
             }
@@ -378,7 +378,7 @@ impl NpuSharedBuses {
                 now,
                 INNER_NPU,
                 true,
-                BusContinuation::Send,
+                StepAfterInnerBus::Send,
                 transfer,
                 clock,
             ),
@@ -386,7 +386,7 @@ impl NpuSharedBuses {
                 now,
                 INNER_NPU,
                 false,
-                BusContinuation::Tell,
+                StepAfterInnerBus::Tell,
                 transfer,
                 clock,
             ),

@@ -8,9 +8,9 @@
 //! has the same wait.
 
 use super::AstraAlgorithm;
-use super::program::{CollectiveChunkPhase, MemberPhaseAssignment, PhaseOperation};
+use super::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation};
 use chakram_base::ids::Position;
-use chakram_base::units::{BufferShare, Span};
+use chakram_base::units::{BufferPartSize, Span};
 use chakram_hardware::collective::{MemberLinePosition, UncontendedMessageCosts};
 use chakram_hardware::group::GroupPlacement;
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ const COMPARED: u32 = 256;
 /// all others.
 pub(super) struct PhaseMemberLine<'a> {
     pub stage: &'a CollectiveChunkPhase,
-    pub slot: MemberPhaseAssignment,
+    pub slot: MemberQueueAndDirection,
     pub extent: &'a GroupPlacement,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
@@ -43,7 +43,7 @@ impl PhaseMemberLine<'_> {
     pub fn phase_duration(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferShare) -> Span,
+        reduction: impl Fn(BufferPartSize) -> Span,
     ) -> Option<Span> {
         match self.stage.algorithm {
             // Members of a tree have different roles, so no member represents the others.
@@ -59,7 +59,7 @@ impl PhaseMemberLine<'_> {
     pub fn member_delay_ends(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferShare) -> Span,
+        reduction: impl Fn(BufferPartSize) -> Span,
     ) -> Option<Vec<(Span, u32)>> {
         let mut delays = Vec::new();
         if self.stage.algorithm != AstraAlgorithm::Ring {
@@ -95,7 +95,7 @@ impl PhaseMemberLine<'_> {
     }
 
     /// Returns the time that a reduction takes in a ring.
-    fn reduction_time(&self, reduction: impl Fn(BufferShare) -> Span) -> Span {
+    fn reduction_time(&self, reduction: impl Fn(BufferPartSize) -> Span) -> Span {
         let amount = self.stage.reduced_amount(self.slot, self.position_of(0), 0);
         amount.map_or(Span::ZERO, reduction)
     }
@@ -138,7 +138,7 @@ impl PhaseMemberLine<'_> {
     fn ring_duration(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferShare) -> Span,
+        reduction: impl Fn(BufferPartSize) -> Span,
     ) -> Option<Span> {
         let (size, position) = (self.stage.size, self.position_of(0));
         let cost = self.message_time(0, 0)?;
@@ -155,7 +155,7 @@ impl PhaseMemberLine<'_> {
     fn simulate_phase(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferShare) -> Span,
+        reduction: impl Fn(BufferPartSize) -> Span,
         mut on_delay: impl FnMut(Span, u32),
     ) -> Option<Span> {
         let position = self.position_of(0);

@@ -76,7 +76,7 @@ pub struct AstraSystemFile {
     pub implementations: AlgorithmsPerCollectiveKind,
     /// Prefix of a custom algorithm's trace files, for each kind of collective.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File that assigns custom algorithms to single nodes (see [`super::PerNodeImplementationFile`]).
+    /// File that assigns custom algorithms to single nodes (see [`super::CollectiveNodeAlgorithmFile`]).
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,

@@ -25,7 +25,7 @@ like keys, in all text, including unknown fields. Words that reveal something by
 name inside an operator's name, are not found; chakram anonymise removes them.
 
 Exit codes: 0 nothing found, 2 bad input, 3 something found")]
-pub struct AuditArgs {
+pub struct LeakAuditArgs {
     /// Search for hosts, addresses, paths, user names and secrets
     #[arg(long, required = true)]
     leaks: bool,
@@ -41,14 +41,14 @@ pub struct AuditArgs {
 
 /// JSON document of the findings.
 #[derive(Serialize)]
-struct AuditDocument {
+struct LeakAuditDocument {
     files: usize,
     texts: u64,
-    findings: Vec<FindingDocument>,
+    findings: Vec<LeakFindingDocument>,
 }
 
 #[derive(Serialize)]
-struct FindingDocument {
+struct LeakFindingDocument {
     kind: String,
     text: String,
     count: u64,
@@ -66,7 +66,7 @@ const FOUND: u8 = 3;
 /// # Errors
 ///
 /// Fails if traces cannot be read to their end, or if output cannot be written.
-pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run(args: &LeakAuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let traces = traces::find_traces(&args.input)?;
     let mut texts = 0;
     let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
@@ -86,7 +86,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             write_text(&all, texts, traces.rank_files().len(), args.limit, out)?
         }
         SummaryFormatArg::Json => {
-            let findings = all.iter().map(|(path, finding)| FindingDocument {
+            let findings = all.iter().map(|(path, finding)| LeakFindingDocument {
                 kind: finding.kind.to_string(),
                 text: escape_name(&finding.text),
                 count: finding.count,
@@ -95,7 +95,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 node: finding.place.node,
                 field: finding.place.field.to_string(),
             });
-            let body = AuditDocument {
+            let body = LeakAuditDocument {
                 files: traces.rank_files().len(),
                 texts,
                 findings: findings.collect(),

@@ -9,13 +9,13 @@ use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::format_percent;
-use chakram_hardware::machine::{self, Machine, MachineFileSource};
+use chakram_hardware::machine::{self, Machine, NamedMachineFileText};
 use chakram_jobs as job;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{KernelTimeCalibration, RunColumnRules, RunTable, fit_corrections};
 use chakram_trace::files::OutputSet;
-use chakram_trace::format::file::VerifyLevel;
+use chakram_trace::format::file::JobFileVerifyLevel;
 use clap::Args;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -104,7 +104,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             if !args.kernels.is_empty() {
                 job::mark_read(
                     &mut outputs,
-                    &job::find_traces(&args.kernels, VerifyLevel::Nothing)?,
+                    &job::find_traces(&args.kernels, JobFileVerifyLevel::Nothing)?,
                 );
             }
             calibrate_machine_text(args, &machine::find_source(machine)?)?
@@ -126,7 +126,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
 /// Returns the text of `base` with the calibrated values, and a summary of these values.
 fn calibrate_machine_text(
     args: &CalibrateArgs,
-    base: &MachineFileSource,
+    base: &NamedMachineFileText,
 ) -> Result<(String, String), Box<dyn Error>> {
     let machine = Machine::parse(&base.text, &base.file)?;
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
@@ -242,7 +242,7 @@ fn summarize_corrections(found: &KernelTimeCalibration, steps: usize) -> String 
         format_thousands(steps as u64),
         format_thousands(found.groups.len() as u64)
     );
-    text += &table.render_headings(chakram_report::text::TextStyle::default());
+    text += &table.render_headings(chakram_report::text::TextStyleWidthAndDetail::default());
     for step in &found.groups {
         let [first, next] = step
             .correction

@@ -16,7 +16,7 @@ use std::thread;
 
 /// A job to replay on several machines.
 #[derive(Clone, Copy)]
-pub struct ComparedJob<'a> {
+pub struct MachineComparisonJob<'a> {
     /// Workload that every machine replays.
     pub workload: &'a Workload,
     /// Name of the job.
@@ -32,14 +32,14 @@ pub struct ComparedJob<'a> {
 /// the report's machine. Replays share no state, so the number of threads does not affect the
 /// result.
 pub fn compare_machines<'a>(
-    job: &ComparedJob<'a>,
+    job: &MachineComparisonJob<'a>,
     named: &[String],
     machines: &[&'a Machine],
     given: &[Vec<GivenSetting<'_>>],
     threads: Option<NonZeroUsize>,
 ) -> MachineComparison<'a> {
     let replaying = ("replaying", "machines");
-    let &ComparedJob {
+    let &MachineComparisonJob {
         workload,
         title,
         options,

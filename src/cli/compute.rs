@@ -1,6 +1,6 @@
 //! Parses the options of the compute model, which times kernels, and describes them in reports.
 
-use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs};
+use super::given::{OptionGroupMembership, ReplayOptionGroupArgs};
 use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_engine::{HostLaunchMode, ReplayOptions};
 use chakram_hardware::compute::{HostDurationSource, KernelDurationSource};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug)]
 pub struct DurationOptions;
 
-impl ReplayOptionGroup for DurationOptions {
+impl OptionGroupMembership for DurationOptions {
     fn has_option(key: SettingKey) -> bool {
         matches!(
             key,

@@ -1,7 +1,7 @@
 //! `chakram diff`: compares two jobs or two reports, and prints the differences.
 
 use super::compare::parallel_map;
-use super::load::{JobFileVerifyArg, ProfiledStepArg};
+use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::output::{ReportDestination, ReportFormatArg};
 use super::terminal;
 use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
@@ -10,7 +10,7 @@ use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find_traces, mark_read, restrict_to_step};
 use chakram_report::document::json_text;
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::{OutputFile, OutputSet};
 use chakram_trace::format::file::{
     FoundTraces, RankFile, TraceContents, parse_file_rank, read_text,
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 mod sides;
 
-use sides::{DiffedRankTrace, UnreadableTraces};
+use sides::{UnreadableTraces, WholeOrSalvagedTrace};
 
 /// Compare two jobs, or two reports
 #[derive(Debug, Args)]
@@ -69,7 +69,7 @@ pub struct DiffArgs {
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
-    verify: JobFileVerifyArg,
+    verify: SkipJobFileCheckArg,
     #[command(flatten)]
     step: ProfiledStepArg,
     /// Also write the differences of reports as a self-contained page with charts
@@ -200,7 +200,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     let titles = DiffRenderOptions {
         names: [&names[0], &names[1]],
         show: args.line_limit(),
-        style: TextStyle {
+        style: TextStyleWidthAndDetail {
             details: args.details,
             ..to.text_style()
         },
@@ -381,7 +381,7 @@ fn compare_rank_files(
     args: &DiffArgs,
 ) -> Result<DiffTally, UnreadableTraces> {
     let sides = UnreadableTraces::values_or_unreadable_error(
-        files.map(|file| DiffedRankTrace::open_file(file, args.salvage)),
+        files.map(|file| WholeOrSalvagedTrace::open_file(file, args.salvage)),
     )?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].losses_of_rank(rank, second));

@@ -6,7 +6,8 @@
 //! errors.
 
 use super::{
-    Cli, CliCommand, DeferredArgs, LimitArgs, dispatch_command, parse_line, recognition, terminal,
+    Cli, CliCommand, LazilyBuiltArgs, LimitArgs, dispatch_command, parse_line, recognition,
+    terminal,
 };
 use chakram_base::bounds;
 use chakram_base::interrupt::survive_memory_limit;
@@ -26,7 +27,7 @@ pub use description::describe_commands;
 pub use failure::{CommandFailure, DeadlockedNodeIdentity, FailureKind, NodeIdentity};
 
 use crate::flags::write_setting_as_flag;
-use crate::output::NodeTableSink;
+use crate::output::CallerNodeTableSlot;
 
 /// Output of a command that ran.
 #[derive(Debug, Default)]
@@ -119,7 +120,7 @@ pub fn execute_command(
     };
     let table = Arc::new(OnceLock::new());
     if wants_nodes {
-        cli.keep_nodes(&NodeTableSink::into(Arc::clone(&table)));
+        cli.keep_nodes(&CallerNodeTableSlot::into(Arc::clone(&table)));
     }
     let _before = LimitsRestoreGuard::apply_given_limits(&cli.bounds);
     let mut text = Vec::new();
@@ -137,10 +138,10 @@ pub fn execute_command(
 
 impl Cli {
     /// Makes the command's replay pass its table of nodes to `sink`.
-    fn keep_nodes(&mut self, sink: &NodeTableSink) {
+    fn keep_nodes(&mut self, sink: &CallerNodeTableSlot) {
         match &mut self.command {
-            CliCommand::Replay(DeferredArgs(args)) => args.run.nodes = sink.clone(),
-            CliCommand::Generate(DeferredArgs(args)) => args.run_args_mut().nodes = sink.clone(),
+            CliCommand::Replay(LazilyBuiltArgs(args)) => args.run.nodes = sink.clone(),
+            CliCommand::Generate(LazilyBuiltArgs(args)) => args.run_args_mut().nodes = sink.clone(),
             _ => {}
         }
     }

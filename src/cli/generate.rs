@@ -8,14 +8,14 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{JobToReplay, ReplayAndReportArgs, ReportDestination};
+use super::output::{JobToReplayAndReport, ReplayAndReportArgs, ReportDestination};
 use super::progress::Progress;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
 use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use clap::Args;
-use edited::EditedGeneratedJob;
+use edited::GeneratedJobAndEdits;
 use patterns::PatternArgs;
 use shorter::ShortenedStep;
 use std::error::Error;
@@ -53,7 +53,7 @@ impl GenerateArgs {
 
 /// Destination of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
-struct TraceDestinationArgs {
+struct TraceOutputOrReplayArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(
         short,
@@ -165,7 +165,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             )
         }
     };
-    let edited = (!edits.is_empty()).then(|| EditedGeneratedJob::new(&job, &name, edits));
+    let edited = (!edits.is_empty()).then(|| GeneratedJobAndEdits::new(&job, &name, edits));
     let edited = edited.transpose()?;
     let mut outputs = OutputSet::default();
     let beside = named.map(Path::new);
@@ -225,7 +225,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
         let edits = loaded.report_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
-        let job = JobToReplay {
+        let job = JobToReplayAndReport {
             workload,
             name: &name,
             other_profiler: None,

@@ -16,7 +16,7 @@ pub(super) const MODEL: &str = "Timing model";
 pub(super) const TRACES: &str = "Traces";
 
 /// A group of the replay options.
-pub trait ReplayOptionGroup {
+pub trait OptionGroupMembership {
     /// Returns true if the option `key` belongs to the group.
     fn has_option(key: SettingKey) -> bool;
 }
@@ -50,7 +50,7 @@ impl<G> ReplayOptionGroupArgs<G> {
     }
 }
 
-impl<G: ReplayOptionGroup> ReplayOptionGroupArgs<G> {
+impl<G: OptionGroupMembership> ReplayOptionGroupArgs<G> {
     fn all_options() -> impl Iterator<Item = &'static ReplayOptionDefinition> {
         REPLAY_OPTIONS
             .iter()
@@ -100,7 +100,7 @@ fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
     }
 }
 
-impl<G: ReplayOptionGroup> Args for ReplayOptionGroupArgs<G> {
+impl<G: OptionGroupMembership> Args for ReplayOptionGroupArgs<G> {
     fn augment_args(command: Command) -> Command {
         command.args(Self::all_options().map(option_arg))
     }
@@ -110,7 +110,7 @@ impl<G: ReplayOptionGroup> Args for ReplayOptionGroupArgs<G> {
     }
 }
 
-impl<G: ReplayOptionGroup> FromArgMatches for ReplayOptionGroupArgs<G> {
+impl<G: OptionGroupMembership> FromArgMatches for ReplayOptionGroupArgs<G> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = GivenOptions::new();
         for option in Self::all_options() {

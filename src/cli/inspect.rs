@@ -1,7 +1,7 @@
 //! `chakram inspect`: shows the contents of a trace or a job.
 
 use super::flags::parser_of_choices;
-use super::load::{JobFileVerifyArg, ProfiledStepArg};
+use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
@@ -16,7 +16,7 @@ use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
 use chakram_report::summary::format_count;
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents};
 use clap::{Args, ValueEnum};
@@ -115,7 +115,7 @@ pub struct InspectArgs {
     #[arg(long)]
     details: bool,
     #[command(flatten)]
-    verify: JobFileVerifyArg,
+    verify: SkipJobFileCheckArg,
     #[command(flatten)]
     step: ProfiledStepArg,
     /// Ranks read at the same time; one per core by default
@@ -347,8 +347,8 @@ impl InspectArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text_style(&self, to: &ReportDestination<'_>) -> TextStyle {
-        TextStyle {
+    fn text_style(&self, to: &ReportDestination<'_>) -> TextStyleWidthAndDetail {
+        TextStyleWidthAndDetail {
             details: self.details,
             ..to.text_style()
         }

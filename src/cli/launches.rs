@@ -12,7 +12,7 @@ use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, VerifyLevel};
+use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -79,7 +79,7 @@ impl MultipleLaunchArgs {
     /// Finds the files of the `--with` jobs.
     pub fn find_concurrent_jobs(
         &self,
-        verify: VerifyLevel,
+        verify: JobFileVerifyLevel,
     ) -> Result<Vec<FoundTraces>, TraceError> {
         let found = self.with.iter();
         found.map(|path| job::find_traces([path], verify)).collect()

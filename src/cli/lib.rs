@@ -113,29 +113,29 @@ struct LimitArgs {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    Convert(DeferredArgs<convert::ConvertArgs>),
-    Validate(DeferredArgs<validate::ValidateArgs>),
-    Inspect(DeferredArgs<inspect::InspectArgs>),
-    Replay(DeferredArgs<replay::ReplayArgs>),
-    Diff(DeferredArgs<diff::DiffArgs>),
-    Generate(DeferredArgs<generate::GenerateArgs>),
-    Slice(DeferredArgs<slice::SliceArgs>),
-    Scale(DeferredArgs<scale::ScaleArgs>),
-    Edit(DeferredArgs<edit::EditArgs>),
-    Anonymise(DeferredArgs<anonymise::AnonymiseArgs>),
-    Audit(DeferredArgs<audit::AuditArgs>),
-    Archive(DeferredArgs<archive::ArchiveArgs>),
-    Machine(DeferredArgs<machine::MachineArgs>),
-    Model(DeferredArgs<model::ModelArgs>),
-    Topology(DeferredArgs<topology::TopologyArgs>),
-    Loopnest(DeferredArgs<loopnest::LoopnestArgs>),
-    Schedule(DeferredArgs<schedule::ScheduleArgs>),
-    Score(DeferredArgs<score::ScoreArgs>),
-    Serve(DeferredArgs<serve::ServeArgs>),
-    Platform(DeferredArgs<platform::PlatformArgs>),
-    Calibrate(DeferredArgs<calibrate::CalibrateArgs>),
-    Sweep(DeferredArgs<sweep::SweepArgs>),
-    AstraSim(DeferredArgs<astra_sim::AstraSimArgs>),
+    Convert(LazilyBuiltArgs<convert::ConvertArgs>),
+    Validate(LazilyBuiltArgs<validate::ValidateArgs>),
+    Inspect(LazilyBuiltArgs<inspect::InspectArgs>),
+    Replay(LazilyBuiltArgs<replay::ReplayArgs>),
+    Diff(LazilyBuiltArgs<diff::DiffArgs>),
+    Generate(LazilyBuiltArgs<generate::GenerateArgs>),
+    Slice(LazilyBuiltArgs<slice::SliceArgs>),
+    Scale(LazilyBuiltArgs<scale::ScaleArgs>),
+    Edit(LazilyBuiltArgs<edit::EditArgs>),
+    Anonymise(LazilyBuiltArgs<anonymise::AnonymiseArgs>),
+    Audit(LazilyBuiltArgs<audit::LeakAuditArgs>),
+    Archive(LazilyBuiltArgs<archive::ArchiveArgs>),
+    Machine(LazilyBuiltArgs<machine::MachineArgs>),
+    Model(LazilyBuiltArgs<model::ModelArgs>),
+    Topology(LazilyBuiltArgs<topology::TopologyArgs>),
+    Loopnest(LazilyBuiltArgs<loopnest::LoopnestArgs>),
+    Schedule(LazilyBuiltArgs<schedule::ScheduleArgs>),
+    Score(LazilyBuiltArgs<score::ScoreArgs>),
+    Serve(LazilyBuiltArgs<serve::ServeArgs>),
+    Platform(LazilyBuiltArgs<platform::PlatformArgs>),
+    Calibrate(LazilyBuiltArgs<calibrate::CalibrateArgs>),
+    Sweep(LazilyBuiltArgs<sweep::SweepArgs>),
+    AstraSim(LazilyBuiltArgs<astra_sim::AstraSimArgs>),
     /// Print a shell's completion script for presets, files and options
     #[command(
         after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
@@ -155,12 +155,12 @@ enum CliCommand {
 /// Builds the arguments of a command only when the command is used. Building the arguments of all
 /// commands would take as long as running a short command.
 #[derive(Debug)]
-struct DeferredArgs<A>(A);
+struct LazilyBuiltArgs<A>(A);
 
 /// True if the arguments of all commands are built at once, for help, completion and the manual.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
-impl<A: Args> Args for DeferredArgs<A> {
+impl<A: Args> Args for LazilyBuiltArgs<A> {
     fn augment_args(command: Command) -> Command {
         if WHOLE.load(Ordering::Relaxed) {
             A::augment_args(command)
@@ -174,7 +174,7 @@ impl<A: Args> Args for DeferredArgs<A> {
     }
 }
 
-impl<A: FromArgMatches> FromArgMatches for DeferredArgs<A> {
+impl<A: FromArgMatches> FromArgMatches for LazilyBuiltArgs<A> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         A::from_arg_matches(matches).map(Self)
     }
@@ -215,7 +215,7 @@ fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsStri
     let arguments = astra_sim::rewrite_arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {
-        if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
+        if let CliCommand::AstraSim(LazilyBuiltArgs(args)) = &mut cli.command {
             (args.ignored, args.original) = (arguments.ignored, arguments.original);
         }
         cli
@@ -284,29 +284,29 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
 /// Runs `command`, and writes its output to `out`.
 fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match command {
-        CliCommand::Convert(DeferredArgs(args)) => convert::run(args, out),
-        CliCommand::Validate(DeferredArgs(args)) => validate::run(args, out),
-        CliCommand::Inspect(DeferredArgs(args)) => inspect::run(args, out),
-        CliCommand::Replay(DeferredArgs(args)) => replay::run(args, out),
-        CliCommand::Diff(DeferredArgs(args)) => diff::run(args, out),
-        CliCommand::Generate(DeferredArgs(args)) => generate::run(args, out),
-        CliCommand::Slice(DeferredArgs(args)) => slice::run(args, out),
-        CliCommand::Scale(DeferredArgs(args)) => scale::run(args, out),
-        CliCommand::Edit(DeferredArgs(args)) => edit::run(args, out),
-        CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, out),
-        CliCommand::Audit(DeferredArgs(args)) => audit::run(args, out),
-        CliCommand::Archive(DeferredArgs(args)) => archive::run(args, out),
-        CliCommand::Machine(DeferredArgs(args)) => machine::run(args, out),
-        CliCommand::Model(DeferredArgs(args)) => model::run(args, out),
-        CliCommand::Topology(DeferredArgs(args)) => topology::run(args, out),
-        CliCommand::Loopnest(DeferredArgs(args)) => loopnest::run(args, out),
-        CliCommand::Schedule(DeferredArgs(args)) => schedule::run(args, out),
-        CliCommand::Score(DeferredArgs(args)) => score::run(args, out),
-        CliCommand::Serve(DeferredArgs(args)) => serve::run(args, out),
-        CliCommand::Platform(DeferredArgs(args)) => platform::run(args, out),
-        CliCommand::Calibrate(DeferredArgs(args)) => calibrate::run(args, out),
-        CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, out),
-        CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, out),
+        CliCommand::Convert(LazilyBuiltArgs(args)) => convert::run(args, out),
+        CliCommand::Validate(LazilyBuiltArgs(args)) => validate::run(args, out),
+        CliCommand::Inspect(LazilyBuiltArgs(args)) => inspect::run(args, out),
+        CliCommand::Replay(LazilyBuiltArgs(args)) => replay::run(args, out),
+        CliCommand::Diff(LazilyBuiltArgs(args)) => diff::run(args, out),
+        CliCommand::Generate(LazilyBuiltArgs(args)) => generate::run(args, out),
+        CliCommand::Slice(LazilyBuiltArgs(args)) => slice::run(args, out),
+        CliCommand::Scale(LazilyBuiltArgs(args)) => scale::run(args, out),
+        CliCommand::Edit(LazilyBuiltArgs(args)) => edit::run(args, out),
+        CliCommand::Anonymise(LazilyBuiltArgs(args)) => anonymise::run(args, out),
+        CliCommand::Audit(LazilyBuiltArgs(args)) => audit::run(args, out),
+        CliCommand::Archive(LazilyBuiltArgs(args)) => archive::run(args, out),
+        CliCommand::Machine(LazilyBuiltArgs(args)) => machine::run(args, out),
+        CliCommand::Model(LazilyBuiltArgs(args)) => model::run(args, out),
+        CliCommand::Topology(LazilyBuiltArgs(args)) => topology::run(args, out),
+        CliCommand::Loopnest(LazilyBuiltArgs(args)) => loopnest::run(args, out),
+        CliCommand::Schedule(LazilyBuiltArgs(args)) => schedule::run(args, out),
+        CliCommand::Score(LazilyBuiltArgs(args)) => score::run(args, out),
+        CliCommand::Serve(LazilyBuiltArgs(args)) => serve::run(args, out),
+        CliCommand::Platform(LazilyBuiltArgs(args)) => platform::run(args, out),
+        CliCommand::Calibrate(LazilyBuiltArgs(args)) => calibrate::run(args, out),
+        CliCommand::Sweep(LazilyBuiltArgs(args)) => sweep::run(args, out),
+        CliCommand::AstraSim(LazilyBuiltArgs(args)) => astra_sim::run(args, out),
         CliCommand::Completions { shell } => completion::print_script(*shell, out),
         CliCommand::Man { folder } => completion::write_manual(folder, out),
     }
@@ -315,12 +315,12 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
 /// Returns the kinds of inputs that a command reads.
 fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     match command {
-        CliCommand::Convert(DeferredArgs(args)) => match args.named_source() {
+        CliCommand::Convert(LazilyBuiltArgs(args)) => match args.named_source() {
             Some(source) => ReadableInputs::Source(source),
             None => ReadableInputs::AnySource,
         },
         CliCommand::AstraSim(_) => ReadableInputs::AstraSim,
-        CliCommand::Machine(DeferredArgs(args)) if args.has_astra_sim_inputs() => {
+        CliCommand::Machine(LazilyBuiltArgs(args)) if args.has_astra_sim_inputs() => {
             ReadableInputs::AstraSim
         }
         _ => ReadableInputs::Own,

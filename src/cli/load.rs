@@ -1,40 +1,40 @@
 //! Options for the traces of a job, and progress while they are loaded.
 
-use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs, TRACES};
+use super::given::{OptionGroupMembership, ReplayOptionGroupArgs, TRACES};
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{self as job, Job, JobError, JobLoadOptions};
 use chakram_report::summary::format_count;
-use chakram_trace::format::file::{FoundTraces, VerifyLevel};
+use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
 use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
 
 /// Strictness of checking traces against the job file.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct JobFileVerifyArg {
+pub struct SkipJobFileCheckArg {
     /// Accept traces that differ from their job's file, PREFIX.job.json
     #[arg(long, help_heading = TRACES, hide_short_help = true)]
     pub no_verify: bool,
 }
 
-impl JobFileVerifyArg {
+impl SkipJobFileCheckArg {
     /// Returns the level of checks before a replay: file lengths and, for small jobs, hashes.
-    pub fn verify_level_for_replay(self) -> VerifyLevel {
+    pub fn verify_level_for_replay(self) -> JobFileVerifyLevel {
         if self.no_verify {
-            VerifyLevel::Nothing
+            JobFileVerifyLevel::Nothing
         } else {
-            VerifyLevel::Lengths
+            JobFileVerifyLevel::Lengths
         }
     }
 
     /// Returns the level of checks for commands that read every byte anyway: file lengths and hashes.
-    pub fn verify_level_for_full_read(self) -> VerifyLevel {
+    pub fn verify_level_for_full_read(self) -> JobFileVerifyLevel {
         if self.no_verify {
-            VerifyLevel::Nothing
+            JobFileVerifyLevel::Nothing
         } else {
-            VerifyLevel::Hashes
+            JobFileVerifyLevel::Hashes
         }
     }
 }
@@ -51,7 +51,7 @@ pub struct ProfiledStepArg {
 #[derive(Clone, Debug)]
 pub struct TraceReadingOptions;
 
-impl ReplayOptionGroup for TraceReadingOptions {
+impl OptionGroupMembership for TraceReadingOptions {
     fn has_option(key: SettingKey) -> bool {
         key.is_of_traces()
     }

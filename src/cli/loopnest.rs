@@ -7,7 +7,7 @@ use chakram_hardware::compute::{
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -179,7 +179,11 @@ fn write_text(
         right_aligned_column("energy", 16),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_heading_line(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for (level, memory) in accelerator.levels.iter().enumerate().rev() {
         for (tensor, name) in LayerTensor::ALL {
             let words = cost.accesses[level][tensor as usize];

@@ -6,7 +6,7 @@ use chakram_hardware::network::NetworkModelKind;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ mod new;
 mod tile_ratios;
 
 use json::{MachineDetails, MachineDocument, MachineList, MachineSummary};
-use tile_ratios::TileRatios;
+use tile_ratios::TileHardwareRatios;
 
 /// List, show, check and create machines
 #[derive(Debug, Args)]
@@ -156,7 +156,7 @@ fn list_machines(
             &machine.description(),
         ]);
     }
-    out.write_all(table.to_text(TextStyle::default()).as_bytes())?;
+    out.write_all(table.to_text(TextStyleWidthAndDetail::default()).as_bytes())?;
     Ok(())
 }
 
@@ -170,7 +170,7 @@ fn show_machine(
     match format {
         MachineOutputFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
-            if let Some(ratios) = TileRatios::of_machine(&machine) {
+            if let Some(ratios) = TileHardwareRatios::of_machine(&machine) {
                 // Print the ratios as a comment, so that the text remains a valid machine file.
                 write!(out, "\n{}", ratios.format_comment(machine.name()))?;
             }

@@ -7,7 +7,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputSet;
-use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
+use chakram_workloads::model::{LayerRole, ModelFileText, ModelFromDefinitionFile, PRESETS};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -124,7 +124,7 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     let mut models = Vec::with_capacity(PRESETS.len());
     for preset in PRESETS {
-        models.push(ModelSource::find_source(preset.name)?.parse_definition(None)?);
+        models.push(ModelFileText::find_source(preset.name)?.parse_definition(None)?);
     }
     Ok(match format {
         ModelListFormat::Text => list_text(&models),
@@ -137,14 +137,14 @@ fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
 }
 
 /// Returns the number of layers that are transformer blocks.
-fn block_count(model: &ModelDefinition) -> usize {
+fn block_count(model: &ModelFromDefinitionFile) -> usize {
     let layers = model.model.layers.iter();
     layers
         .filter(|layer| layer.role == LayerRole::Block)
         .count()
 }
 
-fn list_text(models: &[ModelDefinition]) -> String {
+fn list_text(models: &[ModelFromDefinitionFile]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("NAME", 0),
         left_aligned_column("KIND", 0),
@@ -181,7 +181,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
     table.to_text(plain_style())
 }
 
-fn list_csv(models: &[ModelDefinition]) -> String {
+fn list_csv(models: &[ModelFromDefinitionFile]) -> String {
     let mut rows = CsvRows::new("name,kind,parameters,macs,blocks,hidden,tokens,source");
     for found in models {
         let model = &found.model;
@@ -201,7 +201,7 @@ fn list_csv(models: &[ModelDefinition]) -> String {
 }
 
 fn describe_model(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
-    let source = ModelSource::find_source(&args.name)?;
+    let source = ModelFileText::find_source(&args.name)?;
     let found = source.parse_definition(args.tokens)?;
     Ok(match args.format {
         _ if args.toml => source.text.into_owned(),

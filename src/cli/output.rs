@@ -2,7 +2,7 @@
 
 use super::custom_algorithm;
 use super::flags::flag_of;
-use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs};
+use super::given::{OptionGroupMembership, ReplayOptionGroupArgs};
 use super::progress::{Progress, run_showing_elapsed_time};
 use super::terminal;
 use chakram_base::ids::Npu;
@@ -13,11 +13,11 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, NamedMachineText, ReplaySettingsError};
 use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::ShorterReplays;
-use chakram_report::sensitivity::{SensitivityInputs, SensitivityReport};
+use chakram_report::sensitivity::{SensitivityReplayInputs, SensitivityReport};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::stack::StackReport;
 use chakram_report::summary::{HashedInput, format_count};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
 use chakram_trace::files::{OutputFile, OutputSet};
 use chakram_trace::workload::{MissingRankPolicy, Workload};
@@ -35,7 +35,7 @@ mod render;
 mod settings;
 mod timeline_file;
 
-pub use args::{MemoryOverflowAction, NodeTableSink, ReportFormatArg, ReportTableArg};
+pub use args::{CallerNodeTableSlot, MemoryOverflowAction, ReportFormatArg, ReportTableArg};
 pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFileCreator};
@@ -47,7 +47,7 @@ pub(super) const REPORT: &str = "Report";
 #[derive(Clone, Debug)]
 pub struct ReplayTimingOptions;
 
-impl ReplayOptionGroup for ReplayTimingOptions {
+impl OptionGroupMembership for ReplayTimingOptions {
     fn has_option(key: SettingKey) -> bool {
         !key.is_of_traces()
     }
@@ -99,12 +99,12 @@ pub struct ReplayAndReportArgs {
     pub all_operators: bool,
     /// Receives the table of nodes for a caller in the same process.
     #[arg(skip)]
-    pub nodes: NodeTableSink,
+    pub nodes: CallerNodeTableSlot,
 }
 
 /// A job to replay, and further data for its report.
 #[derive(Clone, Copy)]
-pub struct JobToReplay<'a> {
+pub struct JobToReplayAndReport<'a> {
     /// Traces, groups and instances of the job.
     pub workload: &'a Workload,
     /// Name of the job in reports.
@@ -254,7 +254,7 @@ impl ReplayAndReportArgs {
         inputs: &[HashedInput],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let style = TextStyle {
+        let style = TextStyleWidthAndDetail {
             details: self.details,
             ..to.text_style()
         };
@@ -326,7 +326,7 @@ impl ReplayAndReportArgs {
         let options = self.replay_options(absent, workload, machines, &mut inputs)?;
         let edits = loaded.report_edits(workload, &[], &options)?;
         let sensitivities = self.find_sensitivities(workload, loaded, &options)?;
-        let job = JobToReplay {
+        let job = JobToReplayAndReport {
             workload,
             name,
             other_profiler: None,
@@ -342,14 +342,14 @@ impl ReplayAndReportArgs {
     /// Replays `job` on `machine` and prints the report.
     pub fn replay_and_print(
         &self,
-        job: JobToReplay<'_>,
+        job: JobToReplayAndReport<'_>,
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &[HashedInput],
         given: &[GivenSetting<'_>],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let JobToReplay { workload, name, .. } = job;
+        let JobToReplayAndReport { workload, name, .. } = job;
         self.check_fit(workload)?;
         let start = Instant::now();
         let prepared = run_showing_elapsed_time("matching ranks", || {
@@ -454,7 +454,7 @@ impl ReplayAndReportArgs {
         loaded: &LoadedMachine,
         options: &ReplayOptions,
     ) -> Result<Option<SensitivityReport>, ReplayError> {
-        let run = SensitivityInputs {
+        let run = SensitivityReplayInputs {
             workload,
             machine: &loaded.machine,
             options,

@@ -1,10 +1,10 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
-use super::compare::{ComparedJob, FailedReplays, compare_machines};
+use super::compare::{FailedReplays, MachineComparisonJob, compare_machines};
 use super::launches::MultipleLaunchArgs;
 use super::load::{self, JobTraceArgs};
 use super::output::{
-    JobToReplay, LoadedMachine, ReplayAndReportArgs, ReportDestination, is_parquet,
+    JobToReplayAndReport, LoadedMachine, ReplayAndReportArgs, ReportDestination, is_parquet,
 };
 use chakram_analysis::edit::AbsentRankModelRule;
 use chakram_base::setting::SettingKey;
@@ -13,7 +13,7 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{
     self as job, CASE_MACHINE, GivenSetting, Job, JobLoadOptions, ReplaySettings,
-    ReplaySettingsError, RunWithoutSetting,
+    ReplaySettingsError, RunInputsWithoutSetting,
 };
 use chakram_report::edits::{CompletedInterval, EditReport};
 use chakram_trace::files::OutputSet;
@@ -182,7 +182,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let edits = describe_job_edits(&job, unedited.as_ref(), loaded, &options)?;
             let edits = edits.map(|edits| EditReport { completed, ..edits });
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
-            let job = JobToReplay {
+            let job = JobToReplayAndReport {
                 workload,
                 name: title,
                 other_profiler,
@@ -209,7 +209,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let machines: Vec<&Machine> = machines.collect();
             let page = args.run.create_html_page(&mut to)?;
             let of_traces_alone = &job;
-            let job = ComparedJob {
+            let job = MachineComparisonJob {
                 workload,
                 title,
                 options: &options,
@@ -279,14 +279,14 @@ fn job_settings<'a>(
                     ..other.job_options(loading.mirrored)
                 };
                 if other == *loading {
-                    return Some(RunWithoutSetting::default());
+                    return Some(RunInputsWithoutSetting::default());
                 }
                 // Without the option, the job must be loaded again. Loading takes as long as a replay, so do not load
                 // large jobs again.
                 if workload.node_count() > job::MAX_REPEATED_NODES {
-                    return Some(RunWithoutSetting {
+                    return Some(RunInputsWithoutSetting {
                         is_too_large: true,
-                        ..RunWithoutSetting::default()
+                        ..RunInputsWithoutSetting::default()
                     });
                 }
                 let other = JobLoadOptions {
@@ -294,9 +294,9 @@ fn job_settings<'a>(
                     ..other
                 };
                 let job = job::load_found_traces(found, String::new(), &other, &mut |_, _| {});
-                Some(RunWithoutSetting {
+                Some(RunInputsWithoutSetting {
                     workload: Some(job.ok()?.into_workload()),
-                    ..RunWithoutSetting::default()
+                    ..RunInputsWithoutSetting::default()
                 })
             }),
         });

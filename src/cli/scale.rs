@@ -3,7 +3,7 @@
 use super::flags::parser_of_choices;
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceOutputTarget};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, PipeOrJobFiles, SummaryFormatArg};
 use chakram_analysis::edit::scale::{
     JobScaler, RankGridDimensions, ScaledDimension, ShardSizeRule,
 };
@@ -118,7 +118,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let new_ranks = along.scaled_rank_count();
     let mut outputs =
-        TraceOutputTarget::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
+        PipeOrJobFiles::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
     let mut scaling = JobScaler::new(
         along,
         sharded,

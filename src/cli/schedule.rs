@@ -12,7 +12,7 @@ use chakram_base::config;
 use chakram_base::units::format_count;
 use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_studies::schedule::{CycleTable, PartitionRule, ScheduleWithCosts, write_schedule};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
@@ -76,7 +76,11 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     let table = TextTable::new(columns);
     if is_text {
-        out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
+        out.write_all(
+            table
+                .render_heading_line(TextStyleWidthAndDetail::default())
+                .as_bytes(),
+        )?;
     }
     let rows = topologies::schedule_topologies(args, &work, &mut prices, |row| match is_text {
         true => tables::write_row(&table, row, out),

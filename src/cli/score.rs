@@ -12,13 +12,13 @@ use chakram_hardware::machine::Machine;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::llm::score::{MeasuredServingTable, format_metric_csv_rows, render_scores};
 use chakram_studies::score::{
-    CorrectedRunPredictions, FittedConstant, MeasuredRun, PredictedRunTime, RunColumnRules,
-    RunScoreCsvWriter, RunTable, ScoreError, ScoredRunTable, SettingAndRunsWithoutIt,
-    WhatIfPairScores, WhatIfPairTable, assign_folds, correct_by_other_runs, correct_by_steps,
-    count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
+    CorrectedRunPredictions, FittedConstant, MeasuredRun, PredictedStepTimeWithInterval,
+    RunColumnRules, RunScoreCsvWriter, RunTable, ScoreError, ScoredRunTable, SettingAblationRuns,
+    WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds, correct_by_other_runs,
+    correct_by_steps, count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
     settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
@@ -140,9 +140,9 @@ impl ScoreInputFile {
 }
 
 /// Tables of runs, each with its file of columns.
-struct RunTableFilePairs(Vec<[ScoreInputFile; 2]>);
+struct RunTablesWithColumnFiles(Vec<[ScoreInputFile; 2]>);
 
-impl RunTableFilePairs {
+impl RunTablesWithColumnFiles {
     fn read_files(args: &ScoreArgs) -> Result<Self, String> {
         let [tables, columns] = [args.runs.len(), args.columns.len()];
         if tables != columns {
@@ -186,9 +186,9 @@ impl RunTableFilePairs {
 
     /// Returns the settings of `args`, each with the runs that result without it. Omits a setting without which no run
     /// is possible, because it clearly has an effect.
-    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<SettingAndRunsWithoutIt> {
+    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<SettingAblationRuns> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
-            Some(SettingAndRunsWithoutIt {
+            Some(SettingAblationRuns {
                 key: key.to_owned(),
                 value: value.to_owned(),
                 table: Some(self.parse_tables(&without).ok()?),
@@ -221,7 +221,7 @@ impl RunTableFilePairs {
         let given = args.compute.given_options();
         let options = given.iter().map(|(key, words)| {
             let settings = settings_without(given, *key)?;
-            Some(SettingAndRunsWithoutIt {
+            Some(SettingAblationRuns {
                 key: key.display_key().to_string(),
                 value: words.join(" "),
                 table: None,
@@ -274,7 +274,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if let Some(path) = &args.scenarios {
         return score_serving(args, path, out);
     }
-    let files = RunTableFilePairs::read_files(args)?;
+    let files = RunTablesWithColumnFiles::read_files(args)?;
     let mut table = files.parse_tables(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
     if let Some(key) = by
@@ -360,7 +360,10 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         ..KernelBasis::default()
     });
     if args.format == ScoreFormat::Csv {
-        for line in scored.describe_reservations(TextStyle::default()).lines() {
+        for line in scored
+            .describe_reservations(TextStyleWidthAndDetail::default())
+            .lines()
+        {
             terminal::print_warning(format_args!("{}", line.trim_start_matches([' ', '!'])))?;
         }
     }
@@ -391,9 +394,9 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 /// Corrects the predictions of `table` by measured steps, if `args` requests it.
 fn correct_by_measured_steps(
     args: &ScoreArgs,
-    files: &RunTableFilePairs,
+    files: &RunTablesWithColumnFiles,
     table: &RunTable,
-    predicted: &[PredictedRunTime],
+    predicted: &[PredictedStepTimeWithInterval],
     options: &ReplayOptions,
 ) -> Result<Option<CorrectedRunPredictions>, Box<dyn Error>> {
     if let Some(key) = &args.leave_out {
@@ -433,7 +436,7 @@ fn score_what_if_pairs(
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
     let file = ScoreInputFile::read_file(path)?;
-    let table = WhatIfPairTable::parse(&file.text, path)?;
+    let table = WhatIfPairsAndReplaySettings::parse(&file.text, path)?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);
     let mut to = match &args.output {
@@ -520,8 +523,8 @@ fn quote_csv_text(text: &str) -> String {
 }
 
 fn print_what_if_pair_scores(
-    scores: &WhatIfPairScores,
-    style: TextStyle,
+    scores: &WhatIfScoresByPredictor,
+    style: TextStyleWidthAndDetail,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let table = TextTable::new([

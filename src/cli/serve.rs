@@ -6,10 +6,10 @@ mod llm;
 use super::output::ReportDestination;
 use super::terminal;
 use chakram_report::document::VersionedDocument;
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
-    RequestTimelineWriter, Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare,
+    RequestTimelineWriter, Scenario, ServeError, ServeReport, ServeSloOption, ServedJob, compare,
     find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
 use chakram_trace::files::{OutputClaim, OutputSet};
@@ -239,7 +239,7 @@ fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
-    options: ServeOptions,
+    options: ServeSloOption,
     report: &ServeReport,
 ) -> Result<Option<String>, ServeError> {
     let Some(seed) = args.seed else {
@@ -325,7 +325,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .iter()
         .map(|name| Platform::load_by_name(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
-    let options = ServeOptions::from_serve_time_limit(slo);
+    let options = ServeSloOption::from_serve_time_limit(slo);
     let (mut outputs, page) = args.claim_html_page()?;
     let picture = args
         .timeline
@@ -446,7 +446,7 @@ fn sweep_platform_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
-    options: ServeOptions,
+    options: ServeSloOption,
 ) -> Result<RateSweep, ServeError> {
     let mut found = match args.find_capacity {
         true => find_capacity(scenario, platform, options, args.attain)?,
@@ -471,7 +471,7 @@ fn render_output(
     args: &ServeArgs,
     reports: &[ServeReport],
     sweeps: &[RateSweep],
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> String {
     match (args.format, sweeps, reports) {
         (ServeFormat::Json, ..) => {

@@ -1,15 +1,15 @@
 //! `chakram slice`: writes a part of a job as a separate job.
 
 use super::progress::Progress;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceOutputTarget};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, PipeOrJobFiles, SummaryFormatArg};
 use chakram_analysis::edit::slice::{
-    JobCommunication, KeptNodesOfRank, SliceNodeSelector, SliceSummary,
+    JobCommunication, KeptNodesOfRank, RankSliceSummary, SliceNodeSelector,
 };
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::error::Error;
@@ -106,7 +106,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.rank_files().len();
-    let mut outputs = TraceOutputTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
+    let mut outputs = PipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut matches = JobCommunication::default();
     let mut parts = Vec::new();
     let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
@@ -180,14 +180,14 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 fn write_text(
-    slices: &[(u32, SliceSummary)],
+    slices: &[(u32, RankSliceSummary)],
     unmatched: u64,
     names: &str,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     const SHOWN: usize = 16;
     let sum =
-        |of: fn(&SliceSummary) -> u64| slices.iter().map(|(_, sliced)| of(sliced)).sum::<u64>();
+        |of: fn(&RankSliceSummary) -> u64| slices.iter().map(|(_, sliced)| of(sliced)).sum::<u64>();
     writeln!(
         out,
         "kept {} of {} on {} in {names}",
@@ -204,7 +204,11 @@ fn write_text(
         right_aligned_column("starts", 14),
         right_aligned_column("ends", 14),
     ]);
-    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_headings(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for (rank, sliced) in slices.iter().take(SHOWN) {
         let cells: [&dyn Display; 7] = [
             rank,

@@ -4,8 +4,9 @@ use super::progress::Progress;
 use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
-    JournalEntry, NewWorkCounts, PointEvaluator, RESULTS, StudyExplorer, StudyShard, SweepJournal,
-    SweepOptions, SweepProgress, SweepTable, explain_row, load_study, render_sweep_page,
+    JournaledBoundOrAnswer, NewSweepAnswerOrBound, NewWorkCounts, PointEvaluator, RESULTS,
+    StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepTable, explain_row, load_study,
+    render_sweep_page,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand, ValueEnum};
@@ -138,7 +139,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             "points",
             study.point_count().unwrap_or(0) / shards,
         );
-        let answered = |step: &SweepProgress<'_>| {
+        let answered = |step: &NewSweepAnswerOrBound<'_>| {
             if !step.is_bound {
                 progress.count_one();
             }
@@ -263,7 +264,7 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
 
 fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (study, hash) = load_study(&args.study)?;
-    let mut known: Vec<JournalEntry> = Vec::new();
+    let mut known: Vec<JournaledBoundOrAnswer> = Vec::new();
     for folder in &args.shards {
         known.extend(SweepJournal::read_entries(folder, &hash)?);
     }
@@ -272,7 +273,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
         shard: None,
         is_closed: true,
     };
-    let quiet = |_: &SweepProgress<'_>| {};
+    let quiet = |_: &NewSweepAnswerOrBound<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
     // Write the journal only after the run, so that a failed merge leaves no journal. The journal

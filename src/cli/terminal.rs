@@ -1,6 +1,6 @@
 //! Writes to terminals: escapes control characters, and names the target in write errors.
 
-use chakram_report::text::{TABLE_WIDTH, TextStyle};
+use chakram_report::text::{TABLE_WIDTH, TextStyleWidthAndDetail};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines, escape_json};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -221,22 +221,22 @@ pub fn terminal_columns(is_standard_output: bool) -> usize {
 }
 
 /// Returns the text style for standard output, or the style for a file.
-pub fn text_style(is_standard_output: bool) -> TextStyle {
+pub fn text_style(is_standard_output: bool) -> TextStyleWidthAndDetail {
     let style = match is_standard_output && io::stdout().is_terminal() {
-        true => TextStyle::with_colours(),
-        false => TextStyle::default(),
+        true => TextStyleWidthAndDetail::with_colours(),
+        false => TextStyleWidthAndDetail::default(),
     };
-    TextStyle {
+    TextStyleWidthAndDetail {
         width: terminal_columns(is_standard_output),
         ..style
     }
 }
 
 /// Returns the style for tables on standard output, without colours.
-pub fn plain_style() -> TextStyle {
-    TextStyle {
+pub fn plain_style() -> TextStyleWidthAndDetail {
+    TextStyleWidthAndDetail {
         width: terminal_columns(true),
-        ..TextStyle::default()
+        ..TextStyleWidthAndDetail::default()
     }
 }
 

@@ -7,7 +7,7 @@ use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkRateByLinkCount, LinkRateInterpolation, MOST_CHIPS,
 };
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
 use std::error::Error;
@@ -38,7 +38,7 @@ enum TopologyCommand {
         #[arg(value_name = "GRAPH")]
         graph: String,
         #[command(flatten)]
-        technology: LinkRateArgs,
+        technology: LinkRateTableArgs,
         /// Print only the graph's links, in the form of machine files with shape graph
         #[arg(long)]
         links: bool,
@@ -69,7 +69,7 @@ enum TopologyCommand {
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
         #[command(flatten)]
-        technology: LinkRateArgs,
+        technology: LinkRateTableArgs,
         /// Write the best graph as a topology file
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -78,7 +78,7 @@ enum TopologyCommand {
 
 /// Rates of links.
 #[derive(Clone, Debug, Args)]
-struct LinkRateArgs {
+struct LinkRateTableArgs {
     /// Link rates by the number of links of a chip, instead of the default table (level of TPU v4)
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     rates: Option<LinkRateByLinkCount>,
@@ -88,7 +88,7 @@ struct LinkRateArgs {
     interpolate: LinkRateInterpolation,
 }
 
-impl LinkRateArgs {
+impl LinkRateTableArgs {
     fn link_rate_by_link_count(&self) -> LinkRateByLinkCount {
         let interpolation = self.interpolate;
         let table = LinkRateByLinkCount::deap_table_three(interpolation);
@@ -216,7 +216,11 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         right_aligned_column("mean hops", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_heading_line(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for chips in 1..=most {
         let graph = ChipGraph::find_best_torus(chips);
         let summary = graph.summarize();
@@ -249,7 +253,11 @@ fn search_random_topologies(
         right_aligned_column("1 GB", 14),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_heading_line(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     let mut best: Option<(f64, ChipGraph)> = None;
     for draw in 1..=draws {
         let count = match chips {

@@ -1,8 +1,8 @@
 //! Inputs and outputs of commands that transform traces.
 
-use super::load::{JobFileVerifyArg, ProfiledStepArg};
+use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::terminal;
-use chakram_jobs::{self as job, JobBeingWritten, JobTraces, SavedJob};
+use chakram_jobs::{self as job, JobBeingWritten, JobTraceFilesOrPipe, SavedJob};
 use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use chakram_trace::format::file::MaybeCompressedWriter;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -19,7 +19,7 @@ pub struct InputTraceArgs {
     #[arg(required = true, value_name = "TRACES")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
-    pub(super) verify: JobFileVerifyArg,
+    pub(super) verify: SkipJobFileCheckArg,
     #[command(flatten)]
     pub(super) step: ProfiledStepArg,
 }
@@ -61,15 +61,15 @@ pub const PIPE: &str = "-";
 
 /// Finds the files that `args` names, or reads standard input. If the user chose a step, keeps only
 /// this step.
-pub fn find_traces(args: &InputTraceArgs) -> Result<JobTraces, Box<dyn Error>> {
+pub fn find_traces(args: &InputTraceArgs) -> Result<JobTraceFilesOrPipe, Box<dyn Error>> {
     Ok(find_input_job(args)?.select_step(args.step.step)?)
 }
 
 /// Finds the files that `args` names, or reads standard input. Keeps all steps.
-pub fn find_input_job(args: &InputTraceArgs) -> Result<JobTraces, Box<dyn Error>> {
+pub fn find_input_job(args: &InputTraceArgs) -> Result<JobTraceFilesOrPipe, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
-        return Ok(JobTraces::find_traces(
+        return Ok(JobTraceFilesOrPipe::find_traces(
             &args.traces,
             args.verify.verify_level_for_replay(),
         )?);
@@ -77,7 +77,7 @@ pub fn find_input_job(args: &InputTraceArgs) -> Result<JobTraces, Box<dyn Error>
     if args.traces.len() > 1 {
         return Err("- is one trace from standard input, but other files are given too\n  try: - alone, or files only".into());
     }
-    Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
+    Ok(JobTraceFilesOrPipe::from_pipe(io::stdin().lock(), PIPE)?)
 }
 
 /// Returns the file name extension for this compression; empty without compression.
@@ -90,20 +90,20 @@ pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
 }
 
 /// Output of a command: the files of a job, or a pipe with one trace.
-pub enum TraceOutputTarget<'o> {
+pub enum PipeOrJobFiles<'o> {
     /// Standard output.
     Pipe(&'o OutputTraceArgs),
     /// The files of a job.
     Files(Box<JobBeingWritten>),
 }
 
-impl<'o> TraceOutputTarget<'o> {
+impl<'o> PipeOrJobFiles<'o> {
     /// Creates the output for the traces of `ranks` ranks. No output may replace one of the inputs
     /// `traces` and `beside`.
     pub fn new(
         args: &'o OutputTraceArgs,
         ranks: usize,
-        traces: &JobTraces,
+        traces: &JobTraceFilesOrPipe,
         beside: &[&Option<PathBuf>],
     ) -> Result<Self, Box<dyn Error>> {
         if args.output == Path::new(PIPE) {

@@ -2,11 +2,11 @@
 
 use super::compare::parallel_map;
 use super::flags::parser_of_choices;
-use super::load::{JobFileVerifyArg, ProfiledStepArg};
+use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
-    DefectCounts, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
-    ValidationStyle, to_json, to_text,
+    DefectCountsBySeverity, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
+    ValidationTextStyles, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
 use chakram_base::setting::EnumeratedSetting;
@@ -69,7 +69,7 @@ pub struct ValidateArgs {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
-    verify: JobFileVerifyArg,
+    verify: SkipJobFileCheckArg,
     #[command(flatten)]
     step: ProfiledStepArg,
     /// Traces read at the same time; one per core by default
@@ -94,7 +94,7 @@ enum ValidateFormatArg {
 
 /// Error for traces with defects. The report of the defects was printed before.
 #[derive(Debug)]
-struct UnsoundTracesError(DefectCounts);
+struct UnsoundTracesError(DefectCountsBySeverity);
 
 impl fmt::Display for UnsoundTracesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,9 +141,9 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         ValidateFormatArg::Text => to_text(
             &report,
             if to.is_terminal() {
-                ValidationStyle::with_colours()
+                ValidationTextStyles::with_colours()
             } else {
-                ValidationStyle::default()
+                ValidationTextStyles::default()
             },
         ),
         ValidateFormatArg::Json => {
@@ -193,7 +193,7 @@ fn validate_options(
 }
 
 /// A checked trace, and the hash of its contents if hashes are requested.
-type CheckedTraceFile = (ValidatedTrace, Option<String>);
+type ValidatedTraceAndHash = (ValidatedTrace, Option<String>);
 
 /// Reads and checks `files`. Returns the checked traces, and the index of each file's trace. A file with several names
 /// is read only once, unless each name represents a different member of the file.
@@ -202,7 +202,7 @@ fn read_files(
     options: &ValidateOptions,
     threads: Option<NonZeroUsize>,
     hash: bool,
-) -> (Vec<CheckedTraceFile>, Vec<usize>) {
+) -> (Vec<ValidatedTraceAndHash>, Vec<usize>) {
     let mut known = BTreeMap::new();
     let mut distinct: Vec<&RankFile> = Vec::new();
     let of_file = files.iter().map(|file| {
@@ -240,7 +240,7 @@ fn check_file(
     policy: DependencyPolicy,
     show: usize,
     hash: bool,
-) -> CheckedTraceFile {
+) -> ValidatedTraceAndHash {
     match TraceContents::open_verified(file) {
         Err(error) => (ValidatedTrace::from_read_error(&error, show), None),
         Ok(contents) => {

@@ -39,13 +39,13 @@ mod scripts;
 mod settling;
 mod stage_numbers;
 
-pub(super) use group::{RunningGroup, RunningGroups};
+pub(super) use group::{InFlightLaunchGroup, InFlightLaunchGroups};
 pub(super) use run::CollectiveRun;
 pub(super) use runs::CollectiveRuns;
 
 use answers::AnalyticalAnswerCounts;
 use executor::ChunkExecutor;
-use run::CollectiveRunProperties;
+use run::CollectiveAtFirstArrival;
 
 /// The collectives in flight, with their groups, schedules and analytical answers.
 pub(super) struct Collectives<'a, M: EngineCollectiveBackend> {
@@ -184,7 +184,7 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
             .schedules
             .find_or_create_schedule(running.id, &request, root, variant, work_out);
         self.chunks.runs[run].reset_for_next_collective(
-            CollectiveRunProperties {
+            CollectiveAtFirstArrival {
                 group: slot.group,
                 number: running.number,
                 sequence,

@@ -5,12 +5,12 @@ use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use super::extensions::ReplacementModels;
 use super::failures::{self, PlannedFailure};
 use super::feed::SingleLaunchFeed;
-use super::host_launches::{self, ResolvedDurationSources};
+use super::host_launches::{self, DurationSourcesWithDefaults};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::price_changes::DurationChangeEffect;
-use super::run_programs::{RunPrograms, create_native_backend, run_over_network};
+use super::run_programs::{RunProgramsAndFeeds, create_native_backend, run_over_network};
 use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
@@ -18,7 +18,7 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    AlgorithmDescriber, ChunkCountChoiceCache, CustomCollective, MeasuredLinkRates,
+    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, CustomCollective, MeasurementLinks,
     find_measured_time_collective, measured_elsewhere,
 };
 use chakram_hardware::compute::HostDurationSource;
@@ -66,12 +66,12 @@ pub struct CompiledReplay<'a> {
     pub(super) host: HostDurationSource,
     network: NetworkModelKind,
     pub(super) custom: Vec<CustomCollective>,
-    pub(super) prices: ResolvedDurationSources,
+    pub(super) prices: DurationSourcesWithDefaults,
     pub(super) failures: Vec<PlannedFailure>,
     /// True if collectives and messages are matched in issue order; equal to [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
     /// backend for which the replay was compiled.
     pub(super) as_issued: bool,
-    describer: AlgorithmDescriber,
+    describer: CollectiveAlgorithmsFormatter,
     /// Chunk counts chosen for collectives; all runs and reports share them.
     pub(super) chosen: ChunkCountChoiceCache,
 }
@@ -120,7 +120,7 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
         backend: &M,
-        prices: ResolvedDurationSources,
+        prices: DurationSourcesWithDefaults,
     ) -> Result<Self, ReplayRefusal> {
         let launched = host_launches::insert_host_launches(workload, machine, prices);
         let options = &ReplayOptions {
@@ -288,7 +288,7 @@ impl<'a> CompiledReplay<'a> {
         &self,
         kind: CollectiveKind,
         group: &PlacedWorkloadGroup<'_>,
-    ) -> Option<(usize, MeasuredLinkRates)> {
+    ) -> Option<(usize, MeasurementLinks)> {
         let curves = self.machine.collective_curves();
         let lie = (group.extent, self.machine.topology());
         let measured = self.is_measured(kind, group);
@@ -455,7 +455,7 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
         let mut feed = SingleLaunchFeed::of_program(0);
-        run_over_network(RunPrograms::of_program(self, &mut feed), observer)
+        run_over_network(RunProgramsAndFeeds::of_program(self, &mut feed), observer)
     }
 
     /// Runs the replay to its end over the caller's network, with the machine's collective algorithms.
@@ -492,7 +492,7 @@ impl<'a> CompiledReplay<'a> {
             "another backend than it was prepared for"
         );
         let mut feed = SingleLaunchFeed::of_program(0);
-        let source = RunPrograms::of_program(self, &mut feed);
+        let source = RunProgramsAndFeeds::of_program(self, &mut feed);
         Engine::new(source, observer, network, backend).run()
     }
 }

@@ -96,7 +96,7 @@ impl RunningRankInstance<'_> {
 /// Indices of a program's first instance, first group and first byte table (bytes between pairs of members), in the
 /// numbering over all programs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ProgramFirstIndices {
+pub(super) struct ProgramFirstInstanceAndGroup {
     pub first_instance: InstanceId,
     pub first_group: ReplayGroupId,
     pub first_splits: u32,
@@ -104,7 +104,7 @@ pub(super) struct ProgramFirstIndices {
 
 /// Plan of a launch in flight, and the indices of its first instance, group and match.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InFlightLaunchLayout<'a> {
+pub(super) struct LaunchPlanAndFirstIndices<'a> {
     pub plan: &'a ReplayPlan,
     pub ranks: &'a [RankInstance],
     /// Index of the launch within the run.
@@ -119,7 +119,7 @@ pub(super) struct InFlightLaunchLayout<'a> {
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningRankInstance<'a>>,
     /// For each run state, the plan and the first indices of its launch.
-    places: Vec<InFlightLaunchLayout<'a>>,
+    places: Vec<LaunchPlanAndFirstIndices<'a>>,
     open: OpenDependencies,
     /// Ready nodes that wait until another node of their instance completes. Such a node became ready during another
     /// node's immediate completion. Filled only if events are handled in insertion order.
@@ -172,7 +172,7 @@ impl<'a> Dataflow<'a> {
     /// Adds the instances of a run state, one for each of `graphs`.
     pub fn add_instances(
         &mut self,
-        place: InFlightLaunchLayout<'a>,
+        place: LaunchPlanAndFirstIndices<'a>,
         first_id: InstanceId,
         graphs: impl Iterator<Item = &'a Graph>,
     ) {
@@ -215,7 +215,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    pub fn launch_of_frame(&self, frame: u32) -> &InFlightLaunchLayout<'a> {
+    pub fn launch_of_frame(&self, frame: u32) -> &LaunchPlanAndFirstIndices<'a> {
         &self.places[frame as usize]
     }
 
@@ -238,7 +238,7 @@ impl<'a> Dataflow<'a> {
     }
 
     #[inline]
-    fn place_of(&self, instance: InstanceIndex) -> &InFlightLaunchLayout<'a> {
+    fn place_of(&self, instance: InstanceIndex) -> &LaunchPlanAndFirstIndices<'a> {
         &self.places[self.instances[instance.index()].frame as usize]
     }
 

@@ -1,4 +1,4 @@
-//! EventOrderDiscipline: a trait that contains every rule about the order of events at an instant, with two implementations.
+//! Discipline of event order: a trait that contains every rule about the order of events at an instant, with two implementations.
 //!
 //! Both implementations share the loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis.
 

@@ -15,7 +15,7 @@ use super::ids::{InstanceId, InstanceIndex, InstanceNode, RunIndex};
 use crate::CollectiveRecord;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
-use chakram_hardware::collective::StageChunkQueue;
+use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use chakram_hardware::network::NetworkMessage;
 
 /// The effects that components produce while they handle events. The loop drains the fields in the order below. The
@@ -122,9 +122,9 @@ pub(super) enum LoopFollowUpWork {
     /// A node of an instance ends.
     End(InstanceIndex, NodeIndex),
     /// A chunk leaves its queue, so the queue admits other chunks.
-    Leave(Npu, StageChunkQueue),
+    Leave(Npu, ChunkQueueIndexAndCapacity),
     /// A queue of an NPU can admit chunks that wait.
-    Admit(Npu, StageChunkQueue),
+    Admit(Npu, ChunkQueueIndexAndCapacity),
     /// A message of a channel has arrived.
     Deliver(u32),
     /// All members of a collective have been notified of the collective's end.

@@ -13,7 +13,7 @@ const RANK_BITS: u32 = 27;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PackedEvent(u64);
 
-/// PackedEvent classes. At an instant, the loop handles the classes in this order.
+/// Classes of events. At an instant, the loop handles the classes in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EventClass {

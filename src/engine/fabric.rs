@@ -7,10 +7,11 @@ use super::effects::{Effects, PendingSend, SendOrderKey};
 use super::event::{EventClass, PackedEvent};
 use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{BufferShare, Time};
+use chakram_base::units::{BufferPartSize, Time};
 use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, LinkFailureEffect, LinkReservations, LinkTraffic,
-    NetworkBackend, NetworkEvent, NetworkMessage, PortRange, RehearsableLinks,
+    CollectiveLinkReservations, EventScheduler, LinkFailureEffect, LinkTraffic,
+    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    RehearsableLinks,
 };
 use chakram_hardware::topology::Topology;
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ pub(super) struct Fabric<'a, N> {
     network: N,
     /// Ops of all messages in flight.
     ops: InFlightOpSlab,
-    notices: Vec<DeliveryNotice>,
+    notices: Vec<MessageProgressNotice>,
     /// Size of a rendezvous request, or `None` if messages need no request.
     request_bytes: Option<u64>,
     /// Messages that wait for their rendezvous request.
@@ -99,7 +100,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.close_ports(ports);
     }
 
-    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
+    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         self.network.reservable_links_mut()
     }
 
@@ -203,7 +204,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects: &mut Effects,
     ) {
         let op = self.ops.insert(op);
-        let amount = BufferShare::from_bytes(self.request_bytes.unwrap_or(0));
+        let amount = BufferPartSize::from_bytes(self.request_bytes.unwrap_or(0));
         let message = NetworkMessage::without_port(op, ends, amount);
         self.pass_to_network(now, &message, effects);
     }
@@ -261,7 +262,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Removes the next notice about an op. If the op's message has arrived, the caller must free the op.
     #[inline]
-    pub fn pop_delivery_notice(&mut self) -> Option<DeliveryNotice> {
+    pub fn pop_delivery_notice(&mut self) -> Option<MessageProgressNotice> {
         self.notices.pop()
     }
 

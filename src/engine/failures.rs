@@ -5,7 +5,7 @@
 //! failed parts, the replay is stuck; the error names the failures and the affected work. The network loses failed
 //! links and continues over the other links.
 
-use super::collectives::RunningGroups;
+use super::collectives::InFlightLaunchGroups;
 use super::dataflow::Dataflow;
 use super::discipline::EngineCollectiveBackend;
 use super::effects::Effects;
@@ -231,7 +231,7 @@ impl<'a> RunFailures<'a> {
     pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
-        groups: &RunningGroups<'_>,
+        groups: &InFlightLaunchGroups<'_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(Rank, &'a MachineFailure)> {
         let running = flow.instance(instance);

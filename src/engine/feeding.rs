@@ -7,7 +7,7 @@ use super::launch::FeedRequestBuffer;
 use chakram_base::units::Time;
 
 /// A feed during a run, with its pending wake.
-pub(super) struct RunningFeed<'a> {
+pub(super) struct FeedWithPendingWake<'a> {
     feed: &'a mut dyn LaunchFeed,
     /// Instant of the feed's pending wake, or `None`.
     wake: Option<Time>,
@@ -16,7 +16,7 @@ pub(super) struct RunningFeed<'a> {
 /// The feeds of a run.
 #[derive(Default)]
 pub(super) struct RunningFeeds<'a> {
-    all: Vec<RunningFeed<'a>>,
+    all: Vec<FeedWithPendingWake<'a>>,
     /// Indices of the feeds to wake in this round.
     woken: Vec<u32>,
     /// Requests of the feed that is currently being notified. Reused for all feeds, so that its allocation is kept.
@@ -27,7 +27,9 @@ impl<'a> RunningFeeds<'a> {
     pub fn new(feeds: impl IntoIterator<Item = &'a mut dyn LaunchFeed>) -> Self {
         let feeds = feeds.into_iter();
         Self {
-            all: feeds.map(|feed| RunningFeed { feed, wake: None }).collect(),
+            all: feeds
+                .map(|feed| FeedWithPendingWake { feed, wake: None })
+                .collect(),
             ..Self::default()
         }
     }

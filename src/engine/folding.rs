@@ -157,7 +157,7 @@ impl CompiledReplay<'_> {
         {
             return None;
         }
-        let copies = RankCopies::find_copies(self)?;
+        let copies = IndependentJobCopies::find_copies(self)?;
         let classes = copies.classify_copies(self, positional);
         let firsts = copies.first_copy_of_each_class(&classes);
         if 2 * firsts.len() > copies.members.len() {
@@ -271,20 +271,20 @@ impl CompiledReplay<'_> {
 
 /// Place of a rank: the index of its copy, and its index within the copy.
 #[derive(Clone, Copy, Debug, Default)]
-struct RankCopyPlace {
+struct RankPlaceInJobCopy {
     copy: u32,
     at: u32,
 }
 
 /// The ranks of a job, divided into copies. Ranks of different copies exchange no messages.
 #[derive(Debug)]
-struct RankCopies {
+struct IndependentJobCopies {
     /// Instances of each copy, in ascending order; copies are sorted by their first instances.
     members: Vec<Vec<u32>>,
-    places: Vec<RankCopyPlace>,
+    places: Vec<RankPlaceInJobCopy>,
 }
 
-impl RankCopies {
+impl IndependentJobCopies {
     /// Finds the copies of a job in which every rank has a trace. Returns `None` if all ranks form one copy.
     fn find_copies(replay: &CompiledReplay<'_>) -> Option<Self> {
         let instances = replay.workload_as_given().instances();
@@ -309,7 +309,7 @@ impl RankCopies {
             let copy = copy_of[root];
             let of = &mut members[copy as usize];
             let at = of.len() as u32;
-            places.push(RankCopyPlace { copy, at });
+            places.push(RankPlaceInJobCopy { copy, at });
             of.push(instance);
         }
         (members.len() > 1).then_some(Self { members, places })
@@ -337,14 +337,14 @@ impl RankCopies {
                     let mut key = vec![u64::from(placement)];
                     key.extend(group.members.iter().map(|rank| {
                         let instance = replay.plan.instance_of[rank.index()];
-                        let RankCopyPlace { copy, at } = self.places[instance as usize];
+                        let RankPlaceInJobCopy { copy, at } = self.places[instance as usize];
                         u64::from(classes[copy as usize]) << 32 | u64::from(at)
                     }));
                     groups.number_of_key(key)
                 })
                 .collect();
             let next = self.number_copies_by_key(|instance, key| {
-                let RankCopyPlace { copy, .. } = self.places[instance as usize];
+                let RankPlaceInJobCopy { copy, .. } = self.places[instance as usize];
                 key.push(classes[copy as usize].into());
                 for slot in &replay.plan.instances[instance as usize].slots {
                     key.push(u64::from(numbers[slot.group.index()]));

@@ -5,13 +5,15 @@
 //! state of an ended launch. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
-use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningRankInstance, SLOWED};
+use super::dataflow::{
+    Dataflow, HELD, ProgramFirstInstanceAndGroup, REPRICED, RunningRankInstance, SLOWED,
+};
 use super::effects::Effects;
 use super::error::ReplayRefusal;
 use super::event::{EventClass, PackedEvent};
 use super::ids::{InstanceId, ReplayGroupId};
-use super::lanes::Lanes;
-use super::launch::{LaunchDurationSource, LaunchRecord, LaunchRequest, LaunchSerial};
+use super::lanes::NpuLanes;
+use super::launch::{LaunchKernelDurationSource, LaunchRecord, LaunchRequest, LaunchSerial};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -22,14 +24,14 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct LaunchRunState {
     record: LaunchRecord,
-    prices: LaunchDurationSource,
+    prices: LaunchKernelDurationSource,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
 }
 
 /// The programs of a run, and the state of their launches.
 #[derive(Debug)]
-pub(super) struct ProgramLaunches<'a> {
+pub(super) struct AllProgramLaunches<'a> {
     programs: &'a [CompiledReplay<'a>],
     /// True if there may be more than one launch.
     many: bool,
@@ -37,7 +39,7 @@ pub(super) struct ProgramLaunches<'a> {
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
-    numbers: Vec<ProgramFirstIndices>,
+    numbers: Vec<ProgramFirstInstanceAndGroup>,
     /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
     /// there may be several launches.
     lanes_of: Vec<Vec<u32>>,
@@ -51,9 +53,9 @@ pub(super) struct ProgramLaunches<'a> {
     nodes: u64,
 }
 
-impl<'a> ProgramLaunches<'a> {
+impl<'a> AllProgramLaunches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = ProgramFirstIndices {
+        let mut first = ProgramFirstInstanceAndGroup {
             first_instance: InstanceId(0),
             first_group: ReplayGroupId(0),
             first_splits: 0,
@@ -82,7 +84,7 @@ impl<'a> ProgramLaunches<'a> {
 
     /// Returns the first lane of an instance. If the run has a single launch, the instance gets its own lanes.
     /// Otherwise, all launches from this feed share the lanes of an NPU.
-    pub fn find_first_lane(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
+    pub fn find_first_lane(&mut self, lanes: &mut NpuLanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
             return lanes.add_lanes(own);
         }
@@ -115,7 +117,7 @@ impl<'a> ProgramLaunches<'a> {
     }
 
     /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
-    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstIndices {
+    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstInstanceAndGroup {
         self.numbers[program as usize]
     }
 
@@ -156,7 +158,7 @@ impl<'a> ProgramLaunches<'a> {
     pub fn take_run_state(
         &mut self,
         record: LaunchRecord,
-        prices: LaunchDurationSource,
+        prices: LaunchKernelDurationSource,
     ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchRunState {
@@ -258,9 +260,9 @@ impl<'a> ProgramLaunches<'a> {
             price
         };
         match &self.frames[running.frame as usize].prices {
-            LaunchDurationSource::AsCompiled => price,
-            LaunchDurationSource::Scaled(factor) => price.scale_by(*factor),
-            LaunchDurationSource::ByClass(prices) => {
+            LaunchKernelDurationSource::AsCompiled => price,
+            LaunchKernelDurationSource::Scaled(factor) => price.scale_by(*factor),
+            LaunchKernelDurationSource::ByClass(prices) => {
                 let own = prices.get(graph.name_index(node) as usize);
                 own.copied().flatten().unwrap_or(price)
             }

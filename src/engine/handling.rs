@@ -9,7 +9,7 @@ use super::{CommTiming, Engine};
 use crate::Observer;
 use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
-use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
+use chakram_hardware::network::{MessageProgressNotice, NetworkBackend, NetworkEvent};
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Sorts the events of a round into content order.
@@ -30,8 +30,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         self.fabric.handle_event(now, event, &mut self.effects);
         while let Some(notice) = self.fabric.pop_delivery_notice() {
             match notice {
-                DeliveryNotice::Delivered(op) => self.on_message_arrived(now, op),
-                DeliveryNotice::Injected(op) => self.on_message_left(now, op),
+                MessageProgressNotice::Delivered(op) => self.on_message_arrived(now, op),
+                MessageProgressNotice::Injected(op) => self.on_message_left(now, op),
             }
         }
         if !M::Order::AT_ONCE {

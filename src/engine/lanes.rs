@@ -17,7 +17,7 @@ pub(super) const FREE: u64 = u64::MAX;
 /// State of an NPU's lane, without its queue. Queues are stored separately, because the loop reads this state for every
 /// node, but a queue only for a few nodes.
 #[derive(Clone, Copy, Debug)]
-struct LaneState {
+struct LaneHolderAndQueueLength {
     /// The node that holds the lane, packed with its instance into one word, or [`FREE`].
     holder: u64,
     /// Number of nodes in the lane's queue.
@@ -26,7 +26,7 @@ struct LaneState {
 
 /// Turn of one launch on a lane that several launches use in turn.
 #[derive(Clone, Copy, Debug)]
-struct LaneTurn {
+struct LaunchTurnOnLane {
     instance: InstanceIndex,
     /// Number of the launch's incomplete nodes on the lane.
     left: u32,
@@ -34,17 +34,17 @@ struct LaneTurn {
 
 /// The lanes of all NPUs, with their queues and turns.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
-    states: Vec<LaneState>,
+pub(super) struct NpuLanes {
+    states: Vec<LaneHolderAndQueueLength>,
     /// Nodes that wait for each lane, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
     /// Nodes that wait for each lane, in ascending order of ids. Used only if events are handled in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
     /// Launches that still have incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
-    turns: Vec<VecDeque<LaneTurn>>,
+    turns: Vec<VecDeque<LaunchTurnOnLane>>,
 }
 
-impl Lanes {
+impl NpuLanes {
     /// Reserves memory for exactly `count` more lanes.
     pub fn reserve_lanes(&mut self, count: usize) {
         self.states.reserve_exact(count);
@@ -54,7 +54,7 @@ impl Lanes {
     /// Adds `count` lanes, and returns the index of the first.
     pub fn add_lanes(&mut self, count: u32) -> u32 {
         let first = self.states.len();
-        let free = LaneState {
+        let free = LaneHolderAndQueueLength {
             holder: FREE,
             waiting: 0,
         };
@@ -74,7 +74,7 @@ impl Lanes {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
         }
-        self.turns[lane as usize].push_back(LaneTurn { instance, left });
+        self.turns[lane as usize].push_back(LaunchTurnOnLane { instance, left });
     }
 
     /// Returns the instance that has the current turn on a lane of several launches.

@@ -26,14 +26,14 @@ pub struct LaunchRequest {
     /// Tag that the feed chose; the launch's records repeat the tag.
     pub tag: u64,
     /// Durations of the kernels in this launch.
-    pub prices: LaunchDurationSource,
+    pub prices: LaunchKernelDurationSource,
     /// Start of the launch's ranks.
-    pub release: RankReleaseMode,
+    pub release: LaunchRankStartMode,
 }
 
 /// Source of the kernel durations in a launch.
 #[derive(Clone, Debug, Default)]
-pub enum LaunchDurationSource {
+pub enum LaunchKernelDurationSource {
     /// The durations that were compiled with the program.
     #[default]
     AsCompiled,
@@ -47,7 +47,7 @@ pub enum LaunchDurationSource {
 
 /// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RankReleaseMode {
+pub enum LaunchRankStartMode {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
@@ -77,12 +77,12 @@ pub struct LaunchRecord {
 pub struct FeedRequestBuffer {
     /// Index that the run's next launch will get.
     pub(super) next: u64,
-    pub(super) orders: Vec<FeedRequest>,
+    pub(super) orders: Vec<LaunchOrReleaseRequest>,
 }
 
 /// A feed's request to begin a launch, or to release a rank of a launch.
 #[derive(Debug)]
-pub(super) enum FeedRequest {
+pub(super) enum LaunchOrReleaseRequest {
     LaunchRequest(LaunchRequest),
     Release(LaunchSerial, Rank),
 }
@@ -90,14 +90,16 @@ pub(super) enum FeedRequest {
 impl FeedRequestBuffer {
     /// Requests a launch that begins now, and returns its index.
     pub fn begin_launch(&mut self, launch: LaunchRequest) -> LaunchSerial {
-        self.orders.push(FeedRequest::LaunchRequest(launch));
+        self.orders
+            .push(LaunchOrReleaseRequest::LaunchRequest(launch));
         self.next += 1;
         LaunchSerial(self.next - 1)
     }
 
     /// Requests that a rank of a launch starts now. Has no effect unless the launch belongs to this feed and uses
-    /// [`RankReleaseMode::ByRank`].
+    /// [`LaunchRankStartMode::ByRank`].
     pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
-        self.orders.push(FeedRequest::Release(launch, rank));
+        self.orders
+            .push(LaunchOrReleaseRequest::Release(launch, rank));
     }
 }

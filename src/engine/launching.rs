@@ -1,20 +1,21 @@
 //! Handles launches in the loop: notifies feeds of ended launches, begins requested launches, and submits and ends the
 //! jobs of processor models.
 
-use super::collectives::RunningGroups;
+use super::collectives::InFlightLaunchGroups;
 use super::dataflow::{
-    Dataflow, HELD, InFlightLaunchLayout, REPRICED, SERVED, SLOWED, TURNS, pack_node, unpack_node,
+    Dataflow, HELD, LaunchPlanAndFirstIndices, REPRICED, SERVED, SLOWED, TURNS, pack_node,
+    unpack_node,
 };
 use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::failures::WATCHED;
 use super::feed::LaunchFeed;
-use super::frames::ProgramLaunches;
+use super::frames::AllProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    FeedRequest, FeedRequestBuffer, LaunchDurationSource, LaunchRecord, LaunchRequest,
-    RankReleaseMode,
+    FeedRequestBuffer, LaunchKernelDurationSource, LaunchOrReleaseRequest, LaunchRankStartMode,
+    LaunchRecord, LaunchRequest,
 };
 use super::messages::Messages;
 use super::processor::ProcessorKernelJob;
@@ -95,8 +96,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
             match order {
-                FeedRequest::LaunchRequest(launch) => self.begin_launch(now, feed, launch),
-                FeedRequest::Release(serial, rank) => {
+                LaunchOrReleaseRequest::LaunchRequest(launch) => {
+                    self.begin_launch(now, feed, launch)
+                }
+                LaunchOrReleaseRequest::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
                     self.launches.release_rank(flow, effects, now, serial, rank);
                 }
@@ -181,12 +184,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
 ///
 /// The struct does not depend on the loop's generic types, so its methods are compiled only once.
 struct LaunchStateComponents<'x, 'a> {
-    launches: &'x mut ProgramLaunches<'a>,
+    launches: &'x mut AllProgramLaunches<'a>,
     flow: &'x mut Dataflow<'a>,
     tile_groups: &'x mut TileGroups,
     processors: &'x mut Processors<'a>,
     messages: &'x mut Messages<'a>,
-    groups: &'x mut RunningGroups<'a>,
+    groups: &'x mut InFlightLaunchGroups<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
     /// True if an NPU has failed.
@@ -209,7 +212,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 return None;
             }
         };
-        let repriced = !matches!(launch.prices, LaunchDurationSource::AsCompiled);
+        let repriced = !matches!(launch.prices, LaunchKernelDurationSource::AsCompiled);
         let (frame, used) = self.launches.take_run_state(record, launch.prices);
         let (plan, many) = (&program.plan, self.launches.may_have_several_launches());
         if !used {
@@ -259,7 +262,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         if used {
             self.messages.reset_matches(place.first_pair, plan.pairs);
         }
-        let held = launch.release == RankReleaseMode::ByRank;
+        let held = launch.release == LaunchRankStartMode::ByRank;
         if held {
             self.launches.hold_all_ranks(frame);
         }
@@ -298,7 +301,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 .reserve_lanes(lanes.sum());
             self.flow.reserve_instances(plan.instances.len());
         }
-        let place = InFlightLaunchLayout {
+        let place = LaunchPlanAndFirstIndices {
             plan,
             ranks: workload.instances(),
             serial: 0,

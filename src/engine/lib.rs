@@ -109,8 +109,8 @@ pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    FeedRequestBuffer, LaunchDurationSource, LaunchRecord, LaunchRequest, LaunchSerial,
-    RankReleaseMode,
+    FeedRequestBuffer, LaunchKernelDurationSource, LaunchRankStartMode, LaunchRecord,
+    LaunchRequest, LaunchSerial,
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use options::{CollectiveTimeSource, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions};
@@ -132,10 +132,10 @@ use event_loop::LoopComponents;
 use fabric::Fabric;
 use failures::RunFailures;
 use feeding::RunningFeeds;
-use frames::ProgramLaunches;
+use frames::AllProgramLaunches;
 use messages::Messages;
 use processors::Processors;
-use run_programs::RunPrograms;
+use run_programs::RunProgramsAndFeeds;
 use run_settings::RunSettings;
 use stuck::StuckDiagnosisInputs;
 use tile_groups::TileGroups;
@@ -172,7 +172,7 @@ pub struct ReplayOutcome {
 /// The loop of one replay. Each component owns its state, and passes its effects on other components to the loop.
 pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
     settings: RunSettings<'a>,
-    launches: ProgramLaunches<'a>,
+    launches: AllProgramLaunches<'a>,
     feeds: RunningFeeds<'a>,
     flow: Dataflow<'a>,
     tile_groups: TileGroups,
@@ -215,7 +215,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> LoopCo
 }
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'a, O, N, M> {
-    fn new(source: RunPrograms<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
+    fn new(
+        source: RunProgramsAndFeeds<'a>,
+        observer: &'a mut O,
+        network: N,
+        backend: &'a mut M,
+    ) -> Self {
         let prepared = &source.programs[0];
         // A single launch has a known number of nodes, so allocate its state in advance (on huge pages if it is large).
         let nodes = if source.many {
@@ -226,7 +231,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         let settings = RunSettings::for_program::<N, M>(prepared, source.many);
         Self {
             settings,
-            launches: ProgramLaunches::new(source.programs, source.feeds.len(), source.many),
+            launches: AllProgramLaunches::new(source.programs, source.feeds.len(), source.many),
             feeds: RunningFeeds::new(source.feeds),
             flow: Dataflow::new(nodes),
             tile_groups: TileGroups::default(),

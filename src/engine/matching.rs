@@ -14,8 +14,8 @@ use chakram_base::units::Span;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
-    CallsByGroupSlot, CollectiveSignature, CommRef, MemberCalls, MessageChannel,
-    MessageDisagreement, MessageHalf, find_disagreement, match_messages,
+    CollectiveSignature, MemberCalls, MessageChannel, MessageDisagreement, MessageHalf,
+    RankAndCommIndex, TraceCallsByGroupSlot, find_disagreement, match_messages,
 };
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub(super) fn match_collectives(
     renumber_shared_groups(plan, workload);
     let calls_of = workload.graphs().iter().map(|graph| {
         let calls = graph.calls().iter().map(|call| call.group).zip(0..);
-        CallsByGroupSlot::new(graph.group_slots().len(), calls)
+        TraceCallsByGroupSlot::new(graph.group_slots().len(), calls)
     });
-    let calls_of: Vec<CallsByGroupSlot> = calls_of.collect();
+    let calls_of: Vec<TraceCallsByGroupSlot> = calls_of.collect();
     let mut callers: Vec<InstanceGroupSlot> = Vec::new();
     for (instance, of) in (0..).zip(&plan.instances) {
         let slots = (0..).zip(&of.slots);
@@ -65,7 +65,7 @@ pub(super) fn match_collectives(
 /// Returns the calls of each member that has a trace and uses the group of `callers`.
 fn members_of<'c>(
     workload: &Workload,
-    calls_of: &'c [CallsByGroupSlot],
+    calls_of: &'c [TraceCallsByGroupSlot],
     callers: &[InstanceGroupSlot],
 ) -> impl Iterator<Item = MemberCalls<'c>> {
     let instances = callers.chunk_by(|a, b| a.1 == b.1);
@@ -173,14 +173,14 @@ fn longest_recorded_transfer(
     transfers.max()
 }
 
-fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) {
+fn call_of(workload: &Workload, at: RankAndCommIndex) -> (Rank, &Graph, &CollectiveNode) {
     let instance = &workload.instances()[at.0 as usize];
     let graph = workload.graph_of(instance);
     (instance.rank, graph, &graph.calls()[at.1 as usize])
 }
 
 /// Formats the call of an instance for error messages, or states that the call is missing.
-fn describe_call(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
+fn describe_call(workload: &Workload, instance: u32, call: Option<RankAndCommIndex>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;
         return format!("rank {rank} has no further collective in this group");
@@ -231,7 +231,7 @@ pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload)
 fn build_call_plan(
     workload: &Workload,
     group: &PlacedRankGroup,
-    at: CommRef,
+    at: RankAndCommIndex,
 ) -> Result<PlannedCollective, ReplayRefusal> {
     let (rank, graph, call) = call_of(workload, at);
     let refusal = |found: String, hint: &str| {
@@ -303,7 +303,9 @@ pub(super) fn number_channels(
 /// Returns the first unmatched send and unmatched receive that have the same ends and tag but different sizes, or
 /// `None`. These two are probably the halves of one message for which the traces state different sizes. The list must
 /// keep channels with equal ends and tag next to each other.
-fn find_size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
+fn find_size_mismatch(
+    alone: &[MessageDisagreement<u64>],
+) -> Option<(RankAndCommIndex, RankAndCommIndex)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
         MessageDisagreement::Size { .. } => None,
@@ -334,8 +336,8 @@ fn find_size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, Co
 
 fn message_size_mismatch_error(
     workload: &Workload,
-    send: CommRef,
-    receive: CommRef,
+    send: RankAndCommIndex,
+    receive: RankAndCommIndex,
 ) -> ReplayRefusal {
     let said = |half| {
         let (rank, graph, node) = node_of(workload, half);
@@ -393,13 +395,13 @@ fn collect_message_halves<S>(
     halves
 }
 
-fn node_of(workload: &Workload, half: CommRef) -> (Rank, &Graph, NodeIndex) {
+fn node_of(workload: &Workload, half: RankAndCommIndex) -> (Rank, &Graph, NodeIndex) {
     let instance = &workload.instances()[half.0 as usize];
     let graph = workload.graph_of(instance);
     (instance.rank, graph, graph.messages()[half.1 as usize].node)
 }
 
-fn message_bytes(workload: &Workload, half: CommRef) -> u64 {
+fn message_bytes(workload: &Workload, half: RankAndCommIndex) -> u64 {
     let (_, graph, node) = node_of(workload, half);
     graph.bytes(node)
 }

@@ -4,7 +4,7 @@
 use super::Engine;
 use super::discipline::EngineCollectiveBackend;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
-use super::tile_groups::{GROUPED, GroupPartStep, UnpostedNodes, is_shared};
+use super::tile_groups::{GROUPED, GroupPartStep, ReadyNodesToPost, is_shared};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -149,7 +149,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
 
     /// Handles steps that only some members of a group have taken in this round, and splits the group if necessary.
     #[inline(never)]
-    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedNodes<'_>>) {
+    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<ReadyNodesToPost<'_>>) {
         loop {
             let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
             let left = ready.as_mut().map(|(ready, next)| (&mut **ready, *next));
@@ -167,7 +167,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         &mut self,
         now: Time,
         leader: InstanceNode,
-        ready: UnpostedNodes<'_>,
+        ready: ReadyNodesToPost<'_>,
     ) {
         let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
         let effects = &mut self.effects;

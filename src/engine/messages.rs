@@ -13,7 +13,7 @@ use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
-use chakram_base::units::{BufferShare, Time};
+use chakram_base::units::{BufferPartSize, Time};
 use chakram_hardware::network::{
     NetworkBackend, NetworkMessage, PortRange, ReceiverProgramPosition,
 };
@@ -50,7 +50,7 @@ impl Default for MessageState {
 
 /// Messages between two ranks with the same tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
-struct MessageChannel {
+struct MessageChannelQueues {
     /// Number of messages that have arrived but that no receive has taken.
     arrived: u32,
     /// Receives that were posted and wait for a message.
@@ -76,7 +76,7 @@ pub(super) struct Messages<'a> {
     /// One entry for each matched pair of a send and a receive. Used only if events are handled in content order.
     pairs: Vec<MessageState>,
     /// Message channels, by channel index. Used only if events are handled in insertion order.
-    channels: Vec<MessageChannel>,
+    channels: Vec<MessageChannelQueues>,
     /// For each channel, the index of the channel that counts its requests. A reference is enough, because a run in
     /// insertion order has only one launch.
     request_channels: &'a [u32],
@@ -96,7 +96,7 @@ fn create_message(
         from: ports.nth_port(0),
         to: ports.nth_port(1),
         path: None,
-        amount: BufferShare::from_bytes(bytes),
+        amount: BufferPartSize::from_bytes(bytes),
         tell_injected,
         sole_sender: true,
         order: 0,
@@ -123,7 +123,7 @@ impl<'a> Messages<'a> {
             self.request_channels = &plan.request_channels;
             let first = self.channels.len();
             self.channels
-                .resize_with(first + count, MessageChannel::default);
+                .resize_with(first + count, MessageChannelQueues::default);
             first as u32
         } else {
             let first = self.pairs.len();

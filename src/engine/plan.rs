@@ -18,7 +18,7 @@ use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
 use chakram_trace::format::{CollectiveKind, escape_name};
 use chakram_trace::graph::{Graph, NodeKind};
-use chakram_trace::matching::CommRef;
+use chakram_trace::matching::RankAndCommIndex;
 use chakram_trace::workload::{Workload, format_shortened_list};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -143,7 +143,7 @@ pub(super) struct SharedGraphPlan {
     /// True for each communicator (group slot) of the graph whose collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each NPU lane; computed on first use.
-    lane_nodes: OnceLock<Vec<LaneNodeCounts>>,
+    lane_nodes: OnceLock<Vec<LaneKernelAndOtherCounts>>,
     /// Number of nodes that take their durations from each source.
     pub basis: DurationSourceCounts,
     /// Kernels without a known duration.
@@ -155,16 +155,16 @@ pub(super) struct SharedGraphPlan {
 
 /// Numbers of kernels and of other nodes on one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaneNodeCounts {
+pub(super) struct LaneKernelAndOtherCounts {
     pub kernels: u32,
     pub others: u32,
 }
 
 impl SharedGraphPlan {
     /// Returns the number of nodes on each NPU lane; `graph` must be the graph of this plan.
-    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodeCounts] {
+    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneKernelAndOtherCounts] {
         self.lane_nodes.get_or_init(|| {
-            let mut nodes = vec![LaneNodeCounts::default(); self.lane_count as usize];
+            let mut nodes = vec![LaneKernelAndOtherCounts::default(); self.lane_count as usize];
             for node in graph.nodes() {
                 let lane = self.lanes[graph.lane(node) as usize];
                 let Some(on) = nodes.get_mut(lane as usize) else {
@@ -381,7 +381,7 @@ impl ReplayPlan {
     }
 
     /// Assigns the next match index to one half of a message.
-    pub(super) fn assign_match_index(&mut self, (instance, message): CommRef) {
+    pub(super) fn assign_match_index(&mut self, (instance, message): RankAndCommIndex) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }
 }

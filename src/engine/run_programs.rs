@@ -3,7 +3,7 @@
 use super::compiled_replay::CompiledReplay;
 use super::failures;
 use super::feed::{LaunchFeed, SingleLaunchFeed};
-use super::host_launches::ResolvedDurationSources;
+use super::host_launches::DurationSourcesWithDefaults;
 use super::processor::LanelessProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
@@ -17,7 +17,7 @@ use chakram_hardware::network::{
 };
 
 /// The programs of a run, with their feeds and their processor model.
-pub(super) struct RunPrograms<'a> {
+pub(super) struct RunProgramsAndFeeds<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn LaunchFeed>,
     pub processors: Option<&'a mut dyn LanelessProcessorModel>,
@@ -25,7 +25,7 @@ pub(super) struct RunPrograms<'a> {
     pub many: bool,
 }
 
-impl<'a> RunPrograms<'a> {
+impl<'a> RunProgramsAndFeeds<'a> {
     pub fn of_program(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunchFeed) -> Self {
         Self {
             programs: std::slice::from_ref(program),
@@ -36,11 +36,11 @@ impl<'a> RunPrograms<'a> {
     }
 
     /// Returns the same source with a shorter lifetime, because the compiler does not shorten lifetimes behind `&mut`.
-    fn shorten_borrow<'s>(self) -> RunPrograms<'s>
+    fn shorten_borrow<'s>(self) -> RunProgramsAndFeeds<'s>
     where
         'a: 's,
     {
-        RunPrograms {
+        RunProgramsAndFeeds {
             programs: self.programs,
             feeds: self.feeds.into_iter().map(|feed| feed as _).collect(),
             processors: self.processors.map(|processors| processors as _),
@@ -82,7 +82,7 @@ pub fn run_launches<'a>(
         )
         .into());
     }
-    let source = RunPrograms {
+    let source = RunProgramsAndFeeds {
         programs,
         feeds: feeds.iter_mut().map(|feed| &mut **feed as _).collect(),
         processors: processors.map(|processors| processors as _),
@@ -101,7 +101,7 @@ pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
     splits: impl Iterator<Item = &'a PairBytesByPhase>,
-    prices: &ResolvedDurationSources,
+    prices: &DurationSourcesWithDefaults,
     chosen: &ChunkCountChoiceCache,
 ) -> NativeBackend<'a> {
     NativeBackend {
@@ -128,7 +128,7 @@ pub(super) fn create_native_backend<'a>(
 
 /// Runs the programs over the network model of the first program.
 pub(super) fn run_over_network<O: Observer + ?Sized>(
-    source: RunPrograms<'_>,
+    source: RunProgramsAndFeeds<'_>,
     observer: &mut O,
 ) -> Result<ReplayOutcome, ReplayError> {
     let source = source.shorten_borrow();

@@ -1,13 +1,13 @@
 //! Deadlock diagnosis: finds out why nodes are incomplete when no event is pending.
 
 use super::CommTiming;
-use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
+use super::collectives::{CollectiveRun, CollectiveRuns, InFlightLaunchGroups};
 use super::dataflow::{Dataflow, HELD, unpack_node};
 use super::error::{NeverCompletedNode, NodeRef, Stuck};
 use super::failures::RunFailures;
-use super::frames::ProgramLaunches;
+use super::frames::AllProgramLaunches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
-use super::lanes::{FREE, Lanes};
+use super::lanes::{FREE, NpuLanes};
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use chakram_base::ids::{MemberIndex, NodeIndex};
@@ -26,9 +26,9 @@ const NAMED: usize = 24;
 /// The struct does not use the loop's generic types, so the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosisInputs<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
-    pub launches: &'x ProgramLaunches<'a>,
-    pub lanes: &'x Lanes,
-    pub groups: &'x RunningGroups<'a>,
+    pub launches: &'x AllProgramLaunches<'a>,
+    pub lanes: &'x NpuLanes,
+    pub groups: &'x InFlightLaunchGroups<'a>,
     pub failures: &'x RunFailures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,
@@ -347,7 +347,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     /// Follows the waits from `start` until they form a cycle. Omits nodes that only link dependencies within their
     /// rank.
     fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
-        let mut blockers = BlockingDependencies::default();
+        let mut blockers = BlockingDependencyPerNode::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
@@ -390,9 +390,9 @@ impl StuckDiagnosisInputs<'_, '_> {
 
 /// For each incomplete node of an instance, one dependency that is incomplete.
 #[derive(Default)]
-struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
+struct BlockingDependencyPerNode(BTreeMap<InstanceIndex, Vec<u32>>);
 
-impl BlockingDependencies {
+impl BlockingDependencyPerNode {
     fn find_blocking_node(
         &mut self,
         diagnosis: &StuckDiagnosisInputs<'_, '_>,

@@ -19,7 +19,7 @@ const NAMED: usize = 3;
 
 /// The collective or message of a communication node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum CollectiveOrMessage {
+enum CollectiveOrMessageIndex {
     /// A collective: the index of its group in the plan, and its index in the group.
     Collective(u32, u32),
     /// A matched message: its match index in the plan.
@@ -55,7 +55,7 @@ fn operation_of(
     instance: usize,
     graph: &Graph,
     node: NodeIndex,
-) -> CollectiveOrMessage {
+) -> CollectiveOrMessageIndex {
     let own = &plan.instances[instance];
     match graph.kind(node) {
         NodeKind::Collective => {
@@ -65,11 +65,11 @@ fn operation_of(
                 .sequences
                 .as_ref()
                 .map_or(call.sequence, |all| all[index]);
-            CollectiveOrMessage::Collective(own.slots[call.group as usize].group.0, sequence)
+            CollectiveOrMessageIndex::Collective(own.slots[call.group as usize].group.0, sequence)
         }
         _ => match own.pairs.get(graph.message_index(node)) {
-            Some(&pair) if pair != NONE => CollectiveOrMessage::Message(pair),
-            _ => CollectiveOrMessage::Half(instance as u32, node.0),
+            Some(&pair) if pair != NONE => CollectiveOrMessageIndex::Message(pair),
+            _ => CollectiveOrMessageIndex::Half(instance as u32, node.0),
         },
     }
 }

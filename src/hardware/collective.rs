@@ -12,7 +12,7 @@
 use crate::group::GroupPlacement;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Position;
-use chakram_base::units::BufferShare;
+use chakram_base::units::BufferPartSize;
 
 mod algorithm;
 pub mod auto;
@@ -45,16 +45,16 @@ pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };
 pub use backend::{
-    AlgorithmDescriber, BusEventScheduler, BusTransfer, BusTransferCause, CollectiveBackend,
-    CollectiveMatchingRules, CollectiveRequest, CompletionToken, EndpointMessageProcessing,
-    EndpointModel, EventContentOrder, EventInsertionOrder, GroupMembers, MemberOrderChange,
-    PostedReceive, ScriptAction, ScriptEvent, ScriptMember, StageChunkQueue,
-    UncontendedMessageCosts,
+    BusEventScheduler, BusTransfer, BusTransferTrigger, ChunkQueueIndexAndCapacity,
+    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveMatchingRules, CollectiveRequest,
+    CompletionToken, EndpointMessageProcessing, EndpointModel, EventContentOrder,
+    EventInsertionOrder, GroupMembers, PostedReceive, SameInstantMemberOrderChange, ScriptAction,
+    ScriptEvent, ScriptMember, UncontendedMessageCosts,
 };
 pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{AdmissionOrder, ChunkStageEntry, ChunkStageRoutes};
 pub use curve::{
-    CollectiveCurve, MeasuredLinkRates, find_measured_time as find_measured_time_collective,
+    CollectiveCurve, MeasurementLinks, find_measured_time as find_measured_time_collective,
     measured_elsewhere,
 };
 pub use custom::{
@@ -73,7 +73,7 @@ pub use stage_assignment::{ChunkProperties, StageWithAlgorithm, assign_stages, o
 
 /// The operation that members perform in one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectivePrimitive {
+pub enum CollectiveStagePrimitive {
     /// Each member of a line (the members along one dimension) ends with one part of the sum of all buffers.
     ReduceScatter,
     /// Each member of a line ends with the parts of all members.
@@ -92,7 +92,7 @@ pub enum CollectivePrimitive {
     Scatter,
 }
 
-impl CollectivePrimitive {
+impl CollectiveStagePrimitive {
     /// Returns true if one member of each line, the root, has a special role.
     pub fn has_root(self) -> bool {
         matches!(
@@ -108,9 +108,9 @@ pub struct CollectiveStage {
     /// Index of the phase among the phases of the group's extent.
     pub phase: usize,
     /// Operation that the members perform in this stage.
-    pub primitive: CollectivePrimitive,
+    pub primitive: CollectiveStagePrimitive,
     /// The data that the members of a line together gather, scatter or reduce.
-    pub buffer: BufferShare,
+    pub buffer: BufferPartSize,
     /// True if the chunk uses the second of the two trees. Chunks alternate between the trees. Algorithms without two
     /// trees ignore this field.
     pub mirrored: bool,
@@ -123,7 +123,7 @@ impl CollectiveStage {
     /// Returns the size of one of `n` equal parts of the buffer, or half of this size if a ring is used in both
     /// directions.
     #[inline]
-    pub fn nth_part(&self, n: u32) -> BufferShare {
+    pub fn nth_part(&self, n: u32) -> BufferPartSize {
         self.buffer
             .nth_part(n)
             .nth_part(1 + u32::from(self.bidirectional))
@@ -147,7 +147,7 @@ impl CollectiveStage {
 pub fn decompose_collective(
     kind: CollectiveKind,
     extent: &GroupPlacement,
-    whole: BufferShare,
+    whole: BufferPartSize,
     order: &[usize],
     fused: bool,
     mut take: impl FnMut(CollectiveStage),
@@ -175,8 +175,8 @@ pub fn decompose_collective(
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
-                CollectivePrimitive::AllGather => shrunk(identity, d),
-                CollectivePrimitive::Scatter => outside(d),
+                CollectiveStagePrimitive::AllGather => shrunk(identity, d),
+                CollectiveStagePrimitive::Scatter => outside(d),
                 _ => whole,
             };
             hand(d, primitive, buffer);
@@ -187,41 +187,41 @@ pub fn decompose_collective(
             // Number of phases with two stages; a fused all-reduce has only one stage in the last phase of the order.
             let both = order.len() - usize::from(fused && !order.is_empty());
             for (k, &d) in order[..both].iter().enumerate() {
-                hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
+                hand(d, CollectiveStagePrimitive::ReduceScatter, shrunk(order, k));
             }
             for &d in &order[both..] {
-                hand(d, CollectivePrimitive::AllReduce, shrunk(order, both));
+                hand(d, CollectiveStagePrimitive::AllReduce, shrunk(order, both));
             }
             for (k, &d) in order[..both].iter().enumerate().rev() {
-                hand(d, CollectivePrimitive::AllGather, shrunk(order, k));
+                hand(d, CollectiveStagePrimitive::AllGather, shrunk(order, k));
             }
         }
         CollectiveKind::ReduceScatter => {
             for (k, &d) in order.iter().enumerate() {
-                hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
+                hand(d, CollectiveStagePrimitive::ReduceScatter, shrunk(order, k));
             }
         }
         CollectiveKind::AllGather => {
             for (k, &d) in order.iter().enumerate().rev() {
-                hand(d, CollectivePrimitive::AllGather, shrunk(order, k));
+                hand(d, CollectiveStagePrimitive::AllGather, shrunk(order, k));
             }
         }
         CollectiveKind::AllToAll => {
             for &d in order {
-                hand(d, CollectivePrimitive::AllToAll, whole);
+                hand(d, CollectiveStagePrimitive::AllToAll, whole);
             }
         }
-        CollectiveKind::Barrier => inward(CollectivePrimitive::AllGather),
-        CollectiveKind::Broadcast => inward(CollectivePrimitive::Broadcast),
-        CollectiveKind::Scatter => inward(CollectivePrimitive::Scatter),
+        CollectiveKind::Barrier => inward(CollectiveStagePrimitive::AllGather),
+        CollectiveKind::Broadcast => inward(CollectiveStagePrimitive::Broadcast),
+        CollectiveKind::Scatter => inward(CollectiveStagePrimitive::Scatter),
         CollectiveKind::Reduce => {
             for &d in identity {
-                hand(d, CollectivePrimitive::Reduce, whole);
+                hand(d, CollectiveStagePrimitive::Reduce, whole);
             }
         }
         CollectiveKind::Gather => {
             for &d in identity {
-                hand(d, CollectivePrimitive::Gather, outside(d));
+                hand(d, CollectiveStagePrimitive::Gather, outside(d));
             }
         }
     }
@@ -279,11 +279,11 @@ impl MemberLinePosition {
 
 /// One step of a member: a message, and the conditions for sending the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendStep {
+pub struct SendStepWithConditions {
     /// The receiver's index in the line.
     pub to: u32,
     /// Size of the message.
-    pub amount: BufferShare,
+    pub amount: BufferPartSize,
     /// Number of credits that this step requires. A member has its initial credits, and one credit for each message of
     /// this stage that the member has received and processed.
     pub after: u32,

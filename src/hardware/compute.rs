@@ -3,7 +3,7 @@
 use super::devices::maker_of;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
+use chakram_base::units::{Bandwidth, BufferPartSize, FlopRate, Span};
 
 mod attention;
 mod curves;
@@ -19,7 +19,7 @@ mod systolic;
 mod words;
 
 pub use attention::{
-    AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve, HeadWidthFactors,
+    AttentionCurve, AttentionSizes, AttentionWaveConstants, DecodeCurve, HeadWidthFactors,
 };
 pub use curves::{
     CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve, SustainedRateFactors,
@@ -32,7 +32,7 @@ pub use loop_nest::{
     LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost, MemoryLevel,
     SpatialLoopDimensions, TensorLevelAccesses, search_mapping,
 };
-pub use measured::{MeasuredKernel, MeasuredKernelTime, MeasuredKernels};
+pub use measured::{MeasuredKernelTime, MeasuredKernelTimesByWork, MeasuredKernels};
 pub use recorded_on::RecordingNpuClass;
 pub use systolic::SystolicArrays;
 pub use words::{
@@ -425,7 +425,7 @@ impl KernelDurationSource {
         }
         match memory {
             Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
-                let span = memory.serialization_time(BufferShare::from_bytes(kernel.bytes));
+                let span = memory.serialization_time(BufferPartSize::from_bytes(kernel.bytes));
                 KernelDurationWithBasis::BytesAlone(scaled::scale_recorded(span, factor))
             }
             _ => KernelDurationWithBasis::Unknown,

@@ -14,7 +14,7 @@ use crate::network;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::config::ConfigDocument;
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::shared_memory::SharedRemoteMemory;
+use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use class_assignment::ClassAssignment;
 
@@ -42,7 +42,7 @@ pub use host::{Host, HostSyncPoints};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    MachineFileSource, find_source, is_preset, load_for_ranks, load_for_ranks_with,
+    NamedMachineFileText, find_source, is_preset, load_for_ranks, load_for_ranks_with,
     machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
@@ -50,7 +50,7 @@ pub use rank_domain::SpareNpuDomains;
 pub use relative::{
     DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
-pub use stack_prices::{SoftwareStackTimes, StackReplacedPart};
+pub use stack_prices::{SoftwareStackCurvesAndHosts, StackReplacedPart};
 
 /// NPUs with equal rates and memories.
 #[derive(Clone, Debug, PartialEq)]
@@ -410,7 +410,7 @@ impl Machine {
 
     /// Returns the remote memory that can store data beyond the NPUs' own capacity. [`Self::npu_memory`] already
     /// includes memory at ports, so this function leaves out such memory.
-    pub fn shared_memory(&self) -> Option<SharedRemoteMemory> {
+    pub fn shared_memory(&self) -> Option<SharedRemoteMemoryCapacity> {
         self.remote
             .as_ref()?
             .shared_capacity(self.topology.npu_count())

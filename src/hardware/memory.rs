@@ -16,7 +16,7 @@
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
-use chakram_base::shared_memory::SharedRemoteMemory;
+use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 use serde::Serialize;
 use std::fmt;
@@ -256,10 +256,10 @@ impl RemoteMemory {
     /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. If
     /// each NPU has its own channel, each NPU has the whole capacity for itself. Returns `None` for ports and for
     /// unknown capacity.
-    pub fn shared_capacity(&self, npus: u32) -> Option<SharedRemoteMemory> {
+    pub fn shared_capacity(&self, npus: u32) -> Option<SharedRemoteMemoryCapacity> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
-        Some(SharedRemoteMemory {
+        Some(SharedRemoteMemoryCapacity {
             capacity,
             npus: self
                 .attachment

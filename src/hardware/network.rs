@@ -2,16 +2,16 @@
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its
 //! events in the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
-//! [`DeliveryNotice`]s. An operation opens [`PortHandle`]s, and its messages leave and enter through these ports.
+//! [`MessageProgressNotice`]s. An operation opens [`PortHandle`]s, and its messages leave and enter through these ports.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
-//! memories, which NPUs access by loads and stores ([`LoadStoreTransfer`]).
+//! memories, which NPUs access by loads and stores ([`MemoryLoadStoreTransfer`]).
 
 use crate::topology::link_graph::LinkGraph;
 use crate::topology::{LineSendPattern, PathLatencyAndRates};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::setting::EnumeratedSetting;
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ pub use contention_free::ContentionFreeNetwork;
 pub use exclusive::ExclusiveNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkContentionNetwork;
-pub use occupancy::{CoreLinkOccupancy, TileNetworkOccupancy};
+pub use occupancy::{CoreLinkBusyTime, TileNetworkOccupancy};
 pub use ports::PortContentionNetwork;
-pub use rehearsed_links::{RehearsableLinks, RehearsedLinkUse};
+pub use rehearsed_links::{RehearsableLinks, RehearsedLinkBusyTimes};
 pub use send_completion::SendCompletion;
 pub use servers::{QueueingServerId, QueueingServerTable};
 pub use traffic::{LinkDimensionOrMemory, LinkLoad, LinkTraffic};
@@ -146,7 +146,7 @@ pub struct NetworkMessage {
     /// Path between the ends, if the caller knows this path. If `None`, the model finds the path in the topology.
     pub path: Option<PathLatencyAndRates>,
     /// Size of the message.
-    pub amount: BufferShare,
+    pub amount: BufferPartSize,
     /// True if the caller requests a notice when the last byte has left the sender.
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
@@ -172,7 +172,7 @@ pub struct ReceiverProgramPosition {
 
 impl NetworkMessage {
     /// Creates a message without a port, for models without ports.
-    pub fn without_port(op: OpIndex, ends: (Npu, Npu), amount: BufferShare) -> Self {
+    pub fn without_port(op: OpIndex, ends: (Npu, Npu), amount: BufferPartSize) -> Self {
         Self {
             op,
             ends,
@@ -190,7 +190,7 @@ impl NetworkMessage {
 
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LoadStoreTransfer {
+pub struct MemoryLoadStoreTransfer {
     /// Value by which the caller identifies the transfer in the notice of its end. If the model sends no notice, the
     /// value is unused.
     pub op: OpIndex,
@@ -199,12 +199,12 @@ pub struct LoadStoreTransfer {
     /// Path between the ends, including the memory's link.
     pub path: PathLatencyAndRates,
     /// Number of bytes to move.
-    pub amount: BufferShare,
+    pub amount: BufferPartSize,
 }
 
 /// Progress of a message, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryNotice {
+pub enum MessageProgressNotice {
     /// The message's last byte has left the sender.
     Injected(OpIndex),
     /// The message's last byte has arrived. The op index may be reused.
@@ -245,7 +245,7 @@ pub enum NetworkEvent {
 }
 
 /// Links or ports that a collective can reserve if a closed form computes the collective's time.
-pub trait LinkReservations {
+pub trait CollectiveLinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
     /// flight uses or will use them.
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
@@ -260,7 +260,7 @@ pub trait LinkReservations {
 
 /// Bytes of a message that move to a different route because a link on their route failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReroutedMessageBytes {
+pub struct ReroutedMessage {
     /// Source and destination of the bytes.
     pub ends: (EndpointId, EndpointId),
     /// Bytes that had not left the sender.
@@ -273,7 +273,7 @@ pub struct ReroutedMessageBytes {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
     /// Messages that were on the failed links, or that would still have used these links.
-    pub moved: Vec<ReroutedMessageBytes>,
+    pub moved: Vec<ReroutedMessage>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
     /// Number of bytes sent again, summed over all messages.
@@ -323,11 +323,11 @@ pub trait NetworkBackend {
 
     /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
     /// access, or `None` if later events may still change the end. If the result is `None`, the model sends
-    /// [`DeliveryNotice::Delivered`] later. By default, accesses contend neither with one another nor with messages.
+    /// [`MessageProgressNotice::Delivered`] later. By default, accesses contend neither with one another nor with messages.
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &LoadStoreTransfer,
+        transfer: &MemoryLoadStoreTransfer,
         _agenda: &mut impl EventScheduler,
     ) -> Option<Time> {
         Some(now + transfer.path.time_message(transfer.amount))
@@ -341,13 +341,13 @@ pub trait NetworkBackend {
 
     /// Returns the uncontended time of a message, or `None` if the model does not know this time. If [`Self::SHARED`]
     /// is false, the time also excludes delays by other messages of the same operation.
-    fn uncontended_time(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, _ends: (Npu, Npu), _amount: BufferPartSize) -> Option<Span> {
         None
     }
 
     /// If each sender sends all its messages over one link, returns the time for which a message occupies this link;
     /// otherwise returns `None`. Successive messages of one sender begin at least this time apart.
-    fn link_time(&self, _amount: BufferShare) -> Option<Span> {
+    fn link_time(&self, _amount: BufferPartSize) -> Option<Span> {
         None
     }
 
@@ -358,7 +358,7 @@ pub trait NetworkBackend {
 
     /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend and links
     /// cannot be reserved, every collective is simulated message by message.
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         None
     }
 
@@ -385,6 +385,6 @@ pub trait NetworkBackend {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     );
 }

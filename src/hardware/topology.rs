@@ -18,7 +18,7 @@
 //! Each NPU at an end of a mesh has only one neighbour, and therefore only B/2.
 
 use chakram_base::ids::{MAX_NPUS, Npu};
-use chakram_base::units::{Bandwidth, BufferShare, InverseRate, Span};
+use chakram_base::units::{Bandwidth, BufferPartSize, InverseRate, Span};
 use link_graph::LinkGraph;
 use std::fmt;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl PathLatencyAndRates {
     /// latencies α of all links, and the serializations γ of one segment on all links except the slowest. (The slowest
     /// link's segment is already part of the time in which the message arrives.)
     #[inline]
-    pub fn time_of_first_byte(&self, amount: BufferShare) -> Span {
+    pub fn time_of_first_byte(&self, amount: BufferPartSize) -> Span {
         if self.others == InverseRate::ZERO {
             return self.latency;
         }
@@ -177,7 +177,7 @@ impl PathLatencyAndRates {
 
     /// Returns the uncontended time of a message of `amount`: [`Self::time_of_first_byte`] + amount / bandwidth.
     #[inline]
-    pub fn time_message(&self, amount: BufferShare) -> Span {
+    pub fn time_message(&self, amount: BufferPartSize) -> Span {
         self.time_of_first_byte(amount) + self.bandwidth.serialization_time(amount)
     }
 }
@@ -579,8 +579,8 @@ mod tests {
             let t = stack().with_switching(switching);
             let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
             (
-                p.time_of_first_byte(BufferShare::from_bytes(bytes)),
-                p.time_message(BufferShare::from_bytes(bytes)),
+                p.time_of_first_byte(BufferPartSize::from_bytes(bytes)),
+                p.time_message(BufferPartSize::from_bytes(bytes)),
             )
         };
         // The latency is 4,600 ns; at 10 ps/B, 3,000 B take 30 ns.
@@ -600,7 +600,10 @@ mod tests {
         // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path_between_npus(Npu(0), Npu(1)).unwrap();
-        assert_eq!(p.time_of_first_byte(BufferShare::from_bytes(3000)), ns(50));
+        assert_eq!(
+            p.time_of_first_byte(BufferPartSize::from_bytes(3000)),
+            ns(50)
+        );
     }
 
     #[test]

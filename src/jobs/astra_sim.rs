@@ -8,7 +8,8 @@ use chakram_astra_sim::custom_algorithm::ScriptComputeDurationSource;
 use chakram_astra_sim::{
     self as astra_sim, AnalyticalNetwork, AstraCollectiveBackend, AstraFlags, AstraInputs,
     AstraRankGraph, AstraTraceReader, CongestionAwareModel, CongestionUnawareModel, InputNote,
-    LinkCutThroughNetwork, NodeTypes, PortCutThroughNetwork, Quirk, RankTensors, RankWorkTotals,
+    LinkCutThroughNetwork, NodeTypesById, PortCutThroughNetwork, Quirk, RankTensors,
+    RankWorkBeforeRun,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -39,11 +40,11 @@ pub struct AstraSimJob {
     /// True if a send may lack its receive, and a receive its send.
     pub lenient: bool,
     /// Work of each instance, which is known without a replay.
-    pub work: Vec<RankWorkTotals>,
+    pub work: Vec<RankWorkBeforeRun>,
     /// Tensors of each instance, if the inputs request memory tracking.
     pub tensors: Option<Vec<RankTensors>>,
     /// Node types of each instance, if the inputs request node logs.
-    pub types: Option<Vec<NodeTypes>>,
+    pub types: Option<Vec<NodeTypesById>>,
     /// Notes about the inputs for the user.
     pub notes: Vec<InputNote>,
     /// The input files with hashes, if hashes were requested.
@@ -253,20 +254,20 @@ fn replay_over_network<N: NetworkBackend>(
 }
 
 /// Returns the work of each instance. Examines a graph that several instances share only once.
-fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkTotals> {
+fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkBeforeRun> {
     let graphs = workload.graphs().iter();
-    let graphs: Vec<RankWorkTotals> = graphs
-        .map(|graph| RankWorkTotals::sum_work(graph, inputs))
+    let graphs: Vec<RankWorkBeforeRun> = graphs
+        .map(|graph| RankWorkBeforeRun::sum_work(graph, inputs))
         .collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
 /// Returns the node types of each rank. Reads each file a second time.
-fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
+fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypesById>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
-        NodeTypes::read_types(contents.as_slice()).map_err(|e| contents.with_source(e))
+        NodeTypesById::read_types(contents.as_slice()).map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(read).collect()
 }

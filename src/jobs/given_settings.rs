@@ -5,8 +5,8 @@ use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayOptions};
 use chakram_hardware::machine::{Machine, read_preset_text};
 use chakram_report::settings::{
-    ReplayedRun, SettingWithoutEffect, explain_no_effect_of_differences, machine_differences,
-    option_reason,
+    CompiledReplayWithReport, SettingWithoutEffect, explain_no_effect_of_differences,
+    machine_differences, option_reason,
 };
 use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
@@ -32,7 +32,7 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
 /// The parts of a run that change if a setting is omitted. If the run does not change, all parts
 /// are `None`.
 #[derive(Debug, Default)]
-pub struct RunWithoutSetting<'a> {
+pub struct RunInputsWithoutSetting<'a> {
     /// The workload without the setting, if it differs.
     pub workload: Option<Workload>,
     /// The machine without the setting, if it differs.
@@ -53,7 +53,7 @@ pub struct GivenSetting<'a> {
     pub option: Option<SettingKey>,
     /// Creates the run without the setting; returns `None` if no run is possible without the
     /// setting.
-    pub without: Box<dyn Fn() -> Option<RunWithoutSetting<'a>> + Sync + 'a>,
+    pub without: Box<dyn Fn() -> Option<RunInputsWithoutSetting<'a>> + Sync + 'a>,
 }
 
 /// Finds the settings in `given` that have no effect on the run `prepared`. Adds notes about them
@@ -74,7 +74,7 @@ pub fn note_settings_without_effect(
             found.unchecked.push(setting.key.clone());
             continue;
         }
-        let run = ReplayedRun { prepared, report };
+        let run = CompiledReplayWithReport { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
         // Equal inputs give equal results, so skip the replay.
@@ -170,9 +170,9 @@ impl EditedMachineValue {
             value: self.value.clone(),
             option: None,
             without: Box::new(|| {
-                Some(RunWithoutSetting {
+                Some(RunInputsWithoutSetting {
                     machine: Some(Cow::Borrowed(self.without.as_ref()?)),
-                    ..RunWithoutSetting::default()
+                    ..RunInputsWithoutSetting::default()
                 })
             }),
         }

@@ -11,7 +11,7 @@ use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Report};
 use chakram_trace::format::{TraceError, escape_name};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadError};
-use chakram_workloads::generate::{self, GenerateError, WorkloadPattern};
+use chakram_workloads::generate::{self, PatternOptionError, WorkloadPattern};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +32,8 @@ pub use astra_sim::AstraSimJob;
 pub use astra_sim::replay_on_input_network;
 pub use custom::{CustomAlgorithmFiles, load_custom_algorithms};
 pub use given_settings::{
-    EditedMachineValue, GivenSetting, MAX_REPEATED_NODES, RunWithoutSetting, edits_from_preset,
-    machine_edits_between, note_settings_without_effect,
+    EditedMachineValue, GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting,
+    edits_from_preset, machine_edits_between, note_settings_without_effect,
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobLoadOptions, LoadProgressFn};
@@ -49,7 +49,7 @@ pub use replay_settings::{
 };
 pub use sensitivities::{NamedMachineText, find_sensitivities};
 pub use stack::{STACK_PRESETS, SoftwareStack, SoftwareStackPreset, StackError};
-pub use traces::{JobTraces, merge_declarations};
+pub use traces::{JobTraceFilesOrPipe, merge_declarations};
 
 /// A job that can be replayed on any machine.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub enum JobError {
     Interrupted(#[from] Interruption),
     /// The options of a pattern are invalid.
     #[error(transparent)]
-    Pattern(#[from] GenerateError),
+    Pattern(#[from] PatternOptionError),
     /// A file of ASTRA-sim is invalid.
     #[error(transparent)]
     AstraSim(#[from] chakram_astra_sim::InputError),

@@ -13,7 +13,8 @@ use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputSet, file_identity};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    FileLengthAndHash, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
+    FileLengthAndHash, FoundTraces, JobFileVerifyLevel, RankFile, TraceContents, TraceFinder,
+    TraceStoredByHash,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
 use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerCostPolicy, RankSlotBinding};
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobLoadOptions {
     /// Strictness of the comparison of traces with the job file, `PREFIX.job.json`.
-    pub verify: VerifyLevel,
+    pub verify: JobFileVerifyLevel,
     /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
     /// Dependencies that the replay enforces.
@@ -57,7 +58,7 @@ pub type LoadProgressFn<'p> = dyn FnMut(usize, usize) + 'p;
 /// Finds the files of a job. If there are several paths, all paths must belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
-    verify: VerifyLevel,
+    verify: JobFileVerifyLevel,
 ) -> Result<FoundTraces, TraceError> {
     let mut finder = TraceFinder::new(verify);
     let mut stored = FoundTraces::default();
@@ -236,7 +237,7 @@ pub fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
 }
 
 /// A trace's content, and its hash if hashes were requested.
-struct LoadedTrace<R> {
+struct TraceContentWithHash<R> {
     read: R,
     hash: Option<HashedInput>,
     is_of_member: bool,
@@ -261,12 +262,12 @@ pub fn read_traces<R: Send>(
     progress: &mut LoadProgressFn<'_>,
 ) -> Result<(), JobError> {
     let is_hashed = inputs.is_some();
-    let read = |file: &RankFile| -> Result<LoadedTrace<R>, JobError> {
+    let read = |file: &RankFile| -> Result<TraceContentWithHash<R>, JobError> {
         interrupt::check_interruption()?;
         let contents = TraceContents::open_verified(file)?;
         let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
         let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
-        Ok(LoadedTrace {
+        Ok(TraceContentWithHash {
             read,
             hash,
             is_of_member: contents.represents_several_ranks(),
@@ -278,7 +279,7 @@ pub fn read_traces<R: Send>(
     let total = files.len();
     for files in files.chunks(FILES_OF_THREAD * threads) {
         let keys = files.iter().map(|file| {
-            let stored = file.stored.as_ref().map(StoredTrace::identity);
+            let stored = file.stored.as_ref().map(TraceStoredByHash::identity);
             let key = stored.or_else(|| file_identity(&file.path));
             key.map(|key| (key, file.seal))
         });

@@ -4,7 +4,7 @@ use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputSet, UncommittedOutputHandle, numbered_path};
 use chakram_trace::format::file::{MaybeCompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::job::{JobFile, JobFileTraceEntry};
+use chakram_trace::format::job::{JobFile, JobFileRankEntry};
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub struct JobBeingWritten {
     packed: &'static str,
     /// Output files, and the inputs that they must not replace.
     pub files: OutputSet,
-    ranks: Vec<JobFileTraceEntry>,
+    ranks: Vec<JobFileRankEntry>,
     names: Vec<PathBuf>,
 }
 
@@ -127,7 +127,7 @@ impl JobBeingWritten {
     /// Records `written` as the trace of `rank`.
     pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: UncommittedOutputHandle) {
         let file = path.file_name().unwrap_or_default();
-        self.ranks.push(JobFileTraceEntry {
+        self.ranks.push(JobFileRankEntry {
             rank,
             file: file.to_string_lossy().into_owned(),
             seal: written.seal,
@@ -208,7 +208,7 @@ pub fn update_listed_digest(
     }
     let mut job = JobFile::read_file(&beside)?;
     let named =
-        |row: &&mut JobFileTraceEntry| path.file_name().is_some_and(|name| *name == *row.file);
+        |row: &&mut JobFileRankEntry| path.file_name().is_some_and(|name| *name == *row.file);
     if let Some(row) = job.ranks.iter_mut().find(named) {
         row.seal = written.seal;
         let machine = job.machine.as_deref();

@@ -14,7 +14,7 @@ use chakram_hardware::compute::{RooflineEfficiency, parse_efficiency, parse_host
 use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
-use chakram_trace::format::file::VerifyLevel;
+use chakram_trace::format::file::JobFileVerifyLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{DependencyPolicy, ProfilerCostPolicy};
 use chakram_trace::workload::MissingRankPolicy;
@@ -318,8 +318,8 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         syntax: Switch,
         set: |to, words| {
             to.job.verify = match parse_only_word(words, parse_flag)? {
-                true => VerifyLevel::Nothing,
-                false => VerifyLevel::default(),
+                true => JobFileVerifyLevel::Nothing,
+                false => JobFileVerifyLevel::default(),
             };
             Ok(())
         },

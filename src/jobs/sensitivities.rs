@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{
-    SensitivityInputs, SensitivityReport, SensitivityRow, TENTH_LESS,
+    SensitivityReplayInputs, SensitivityReport, SensitivityRow, TENTH_LESS,
 };
 
 /// If a job has at most this number of nodes, replays confirm all rows of its report. Each row
@@ -46,7 +46,7 @@ const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 ///
 /// Fails if a replay fails.
 pub fn find_sensitivities(
-    run: &SensitivityInputs<'_>,
+    run: &SensitivityReplayInputs<'_>,
     machine: NamedMachineText<'_>,
 ) -> Result<SensitivityReport, ReplayError> {
     let nodes = run.workload.node_count();

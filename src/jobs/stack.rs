@@ -9,7 +9,7 @@ use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
     read_input,
 };
-use chakram_hardware::machine::{Machine, SoftwareStackTimes};
+use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
 use chakram_report::stack::{StackDecision, StackReport};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
@@ -86,7 +86,7 @@ struct StackPlanOption {
 pub struct SoftwareStack {
     name: String,
     description: String,
-    prices: SoftwareStackTimes,
+    prices: SoftwareStackCurvesAndHosts,
     options: Vec<StackPlanOption>,
 }
 
@@ -170,8 +170,8 @@ impl SoftwareStack {
                 .read_or_default("description", "", |field| field.read_line())?
                 .to_owned(),
             prices: match root.get("npu") {
-                Some(field) => SoftwareStackTimes::parse_stack(&field)?,
-                None => SoftwareStackTimes::default(),
+                Some(field) => SoftwareStackCurvesAndHosts::parse_stack(&field)?,
+                None => SoftwareStackCurvesAndHosts::default(),
             },
             options: match root.get("plan") {
                 Some(field) => read_options(&field.read_table(Some(OF_STACKS))?)?,

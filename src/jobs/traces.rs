@@ -4,7 +4,7 @@ use super::JobError;
 use super::load::{find_traces, restrict_to_step};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
+use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel, RankFile, TraceContents};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::JobFile;
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 /// A job's traces in files, or one trace from a pipe.
 #[derive(Debug)]
-pub struct JobTraces {
+pub struct JobTraceFilesOrPipe {
     /// The trace files by rank, and the job files listing them.
     pub found: FoundTraces,
     piped: Option<TraceContents>,
@@ -20,7 +20,7 @@ pub struct JobTraces {
 
 /// A trace that has been opened.
 #[derive(Debug)]
-pub enum OpenedTrace<'t> {
+pub enum TraceFromFileOrPipe<'t> {
     /// Contents of the opened file.
     File(TraceContents),
     /// Contents of the pipe. A pipe can be read only once, so the contents were read when the job
@@ -28,7 +28,7 @@ pub enum OpenedTrace<'t> {
     Pipe(&'t TraceContents),
 }
 
-impl OpenedTrace<'_> {
+impl TraceFromFileOrPipe<'_> {
     fn trace_contents(&self) -> &TraceContents {
         match self {
             Self::File(contents) => contents,
@@ -47,9 +47,9 @@ impl OpenedTrace<'_> {
     }
 }
 
-impl JobTraces {
+impl JobTraceFilesOrPipe {
     /// Finds the trace files at `paths`.
-    pub fn find_traces(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
+    pub fn find_traces(paths: &[PathBuf], verify: JobFileVerifyLevel) -> Result<Self, TraceError> {
         let found = find_traces(paths, verify)?;
         let stream = found.stream.as_deref();
         let piped = stream.map(TraceContents::open_current_schema).transpose()?;
@@ -91,12 +91,12 @@ impl JobTraces {
     }
 
     /// Opens one of the files. For a pipe, returns the contents that were already read.
-    pub fn open_file(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
+    pub fn open_file(&self, file: &RankFile) -> Result<TraceFromFileOrPipe<'_>, JobError> {
         Ok(match &self.piped {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
-                OpenedTrace::Pipe(contents)
+                TraceFromFileOrPipe::Pipe(contents)
             }
-            _ => OpenedTrace::File(TraceContents::open_verified(file)?),
+            _ => TraceFromFileOrPipe::File(TraceContents::open_verified(file)?),
         })
     }
 }

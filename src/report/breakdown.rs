@@ -15,7 +15,7 @@
 //! own memory is in progress as well, the instant counts as local memory.
 
 use super::keyed::by_part;
-use super::open_comms::{CommProgress, CommunicationsInProgress};
+use super::open_comms::{CommProgress, NpuCommunicationsInProgress};
 use super::stages::StageCrossingDetector;
 use super::{CollectiveRecord, NpuTimeCategory, Observer};
 use chakram_base::ids::NodeIndex;
@@ -52,7 +52,7 @@ struct NpuTimeTracker {
     /// Time with a communication in progress, with or without other nodes in progress.
     communicating: Span,
     /// Communications in progress.
-    open: CommunicationsInProgress,
+    open: NpuCommunicationsInProgress,
     /// Completion of the NPU's last node.
     finish: Time,
 }
@@ -138,7 +138,7 @@ impl<'a> BreakdownObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let npus = workload.instances().iter().map(|instance| NpuTimeTracker {
-            open: CommunicationsInProgress::new(workload.graph_of(instance)),
+            open: NpuCommunicationsInProgress::new(workload.graph_of(instance)),
             ..NpuTimeTracker::default()
         });
         Self {
@@ -173,9 +173,9 @@ impl<'a> BreakdownObserver<'a> {
     }
 
     /// Returns the time of each instance's NPU up to `makespan`, and the time charged to communications.
-    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, ChargedCommunicationTime) {
+    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, CommunicationTimeTotals) {
         let (times, charged) = self.charge_time_until_end(makespan);
-        (times, ChargedCommunicationTime::from_labels(charged))
+        (times, CommunicationTimeTotals::from_labels(charged))
     }
 
     /// Returns the results of [`Self::into_times`] for the whole job that the simulated part represents.
@@ -184,7 +184,7 @@ impl<'a> BreakdownObserver<'a> {
         makespan: Span,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
-    ) -> (Vec<NpuTime>, ChargedCommunicationTime) {
+    ) -> (Vec<NpuTime>, CommunicationTimeTotals) {
         let firsts = self.own_labels.take().unwrap_or_default();
         let (times, charged) = self.charge_time_until_end(makespan);
         let labels = COLLECTIVES + whole.group_views().count() * KINDS;
@@ -198,7 +198,7 @@ impl<'a> BreakdownObserver<'a> {
             }
         }
         let times = folded.instances.iter().map(|by| times[by.index()]);
-        (times.collect(), ChargedCommunicationTime::from_labels(sums))
+        (times.collect(), CommunicationTimeTotals::from_labels(sums))
     }
 
     /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
@@ -223,7 +223,7 @@ impl<'a> BreakdownObserver<'a> {
 
 /// Time charged to communications, summed over NPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChargedCommunicationTime {
+pub struct CommunicationTimeTotals {
     /// Time charged to messages between ranks.
     pub messages: ChargedTime,
     /// Time charged to communication with unknown partners.
@@ -232,7 +232,7 @@ pub struct ChargedCommunicationTime {
     pub collectives: Vec<ChargedTime>,
 }
 
-impl ChargedCommunicationTime {
+impl CommunicationTimeTotals {
     /// Separates the times, which are indexed by shared labels, into messages, unknown communication and collectives.
     fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);

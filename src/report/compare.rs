@@ -11,7 +11,7 @@ use super::Report;
 use super::breakdown::ChargedTime;
 use super::collectives::{CollectiveRow, LatestRank};
 use super::operators::{OperatorTime, table::combine_operator_families};
-use super::settings::{ReplayedRun, explain_nothing_moved, machine_differences};
+use super::settings::{CompiledReplayWithReport, explain_nothing_moved, machine_differences};
 use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean_span, percent_more};
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
@@ -69,7 +69,7 @@ pub struct DurationOnTwoMachines {
 
 /// A communication on one machine: collectives of one kind in similar groups.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MachineCommunication {
+pub struct CommunicationOnOneMachine {
     /// Time charged to the communication (mean over NPUs).
     pub mean: ChargedTime,
     /// Transfer time summed over calls, then averaged over groups. Zero for messages.
@@ -94,9 +94,9 @@ pub struct CommunicationOnTwoMachines {
     /// Number of groups that perform this communication.
     pub groups: u32,
     /// The communication on the reference machine; `None` if the communication did not occur there.
-    pub before: Option<MachineCommunication>,
+    pub before: Option<CommunicationOnOneMachine>,
     /// The communication on the other machine; `None` if the communication did not occur there.
-    pub after: Option<MachineCommunication>,
+    pub after: Option<CommunicationOnOneMachine>,
 }
 
 /// Explains why a job takes longer or shorter on another machine. In each list, the largest change comes first.
@@ -148,9 +148,10 @@ impl CommunicationOnTwoMachines {
     /// time is zero.
     pub fn time_change(
         &self,
-        time: impl Fn(&MachineCommunication) -> Span,
+        time: impl Fn(&CommunicationOnOneMachine) -> Span,
     ) -> DurationOnTwoMachines {
-        let time = |side: &Option<MachineCommunication>| side.as_ref().map_or(Span::ZERO, &time);
+        let time =
+            |side: &Option<CommunicationOnOneMachine>| side.as_ref().map_or(Span::ZERO, &time);
         DurationOnTwoMachines {
             before: time(&self.before),
             after: time(&self.after),
@@ -158,7 +159,7 @@ impl CommunicationOnTwoMachines {
     }
 }
 
-impl MachineCommunication {
+impl CommunicationOnOneMachine {
     /// Returns the fraction of the transfer time that compute hides.
     pub fn hidden_share(&self) -> Option<f64> {
         let all = self.mean.transferring;
@@ -190,7 +191,7 @@ impl<'a> MachineComparison<'a> {
         let differs = machine_differences(other, column.machine);
         match CompiledReplay::new(self.workload, column.machine, self.options) {
             Ok(prepared) => {
-                let run = ReplayedRun {
+                let run = CompiledReplayWithReport {
                     prepared: &prepared,
                     report,
                 };
@@ -391,9 +392,9 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
     let of_no_group = of_no_group.into_iter().filter_map(|(what, charged)| {
         let [before, after] = reports.map(|report| {
             let mean = mean_charged_time(charged(report), report.rows.len());
-            (mean != ChargedTime::default()).then(|| MachineCommunication {
+            (mean != ChargedTime::default()).then(|| CommunicationOnOneMachine {
                 mean,
-                ..MachineCommunication::default()
+                ..CommunicationOnOneMachine::default()
             })
         });
         (before.is_some() || after.is_some()).then(|| CommunicationOnTwoMachines {
@@ -423,7 +424,7 @@ fn mean_charged_time(sum: ChargedTime, npus: usize) -> ChargedTime {
 fn summarize_similar_collectives(
     rows: &[&CollectiveRow],
     report: &Report,
-) -> Option<MachineCommunication> {
+) -> Option<CommunicationOnOneMachine> {
     let first = rows.first()?;
     let mut charged = ChargedTime::default();
     let (mut transfer, mut waited, mut bytes, mut present) = (Span::ZERO, Span::ZERO, 0u64, 0);
@@ -447,7 +448,7 @@ fn summarize_similar_collectives(
     let latest = late
         .into_iter()
         .max_by_key(|(rank, time)| (*time, Reverse(*rank)));
-    Some(MachineCommunication {
+    Some(CommunicationOnOneMachine {
         mean: mean_charged_time(charged, report.rows.len()),
         transfer: mean_span(transfer, rows.len()),
         bus: together.bus_bandwidth(first.kind, first.members),

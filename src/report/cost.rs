@@ -323,10 +323,10 @@ pub(super) fn collect_cost_figures(report: &Report) -> Vec<CostFigure> {
 }
 
 /// A row of the comparison table: its name, and a function that formats the figure of a report.
-pub(super) type CostComparisonRow = (&'static str, fn(&Report) -> Option<String>);
+pub(super) type CostRowDefinition = (&'static str, fn(&Report) -> Option<String>);
 
 /// Rows about cost in the comparison table, in order of display.
-pub(super) const ROWS: [CostComparisonRow; 6] = [
+pub(super) const ROWS: [CostRowDefinition; 6] = [
     ("money per million tokens", |report| {
         report.cost?.dollars_per_million_tokens.map(format_dollars)
     }),

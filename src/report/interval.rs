@@ -12,7 +12,7 @@
 //! Kernels timed by measured curves form one class per curve. There are curves for matrix multiplications, for
 //! attention, for kernels that move bytes, and for kernels measured by name.
 //!
-//! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::MeasuredLinkRates).
+//! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::MeasurementLinks).
 //! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
 //! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, the result is the
 //! error of measured collectives (0.10). If the target's links have nothing in common with the measured ones, the

@@ -12,7 +12,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 
 /// Issue times of the nodes in progress on all instances.
 #[derive(Debug)]
-pub(super) struct IssueTimes<'a> {
+pub(super) struct InProgressNodeIssueTimes<'a> {
     instances: Vec<TimedInstance<'a>>,
     /// For each instance, one time per lane, then one time per message of its graph.
     at: Vec<Time>,
@@ -25,7 +25,7 @@ struct TimedInstance<'a> {
     first: usize,
 }
 
-impl<'a> IssueTimes<'a> {
+impl<'a> InProgressNodeIssueTimes<'a> {
     /// Creates storage for the nodes of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();

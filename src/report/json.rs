@@ -43,10 +43,10 @@ impl ReportDocument {
     /// Fails if `text` is not a report or comparison in the current schema version.
     pub fn parse_report(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
-        struct DocumentHead {
+        struct DocumentSchemaField {
             schema: String,
         }
-        let head: DocumentHead = serde_json::from_str(text)?;
+        let head: DocumentSchemaField = serde_json::from_str(text)?;
         Ok(match &*head.schema {
             "chakram.report.1" => Self::Report(serde_json::from_str(text)?),
             "chakram.comparison.1" => Self::Comparison(serde_json::from_str(text)?),

@@ -7,7 +7,7 @@
 use super::memory::MemoryPeakObserver;
 use super::replay::{FinishedReplay, ReportObservers, create_observers, finish_report};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
 };
 use super::summary::format_thousands;
 use super::table::{left_aligned_column, right_aligned_column};
@@ -117,11 +117,11 @@ pub(super) fn build_launch_sections(
             continue;
         }
         let after = match number {
-            0 => SectionCell::default(),
+            0 => SectionCellWithValue::default(),
             _ => after.into(),
         };
         section.push_row(vec![
-            SectionCell::number_cell(number, number),
+            SectionCellWithValue::number_cell(number, number),
             launch.begin.into(),
             launch.end.into(),
             (launch.end - launch.begin).into(),
@@ -144,7 +144,7 @@ pub(super) fn build_launch_sections(
 
 /// Counts for the launches of one program.
 #[derive(Clone, Copy, Debug, Default)]
-struct LaunchTally {
+struct ProgramLaunchTotals {
     /// Completion time of the last node of any launch.
     end: Time,
     nodes: u64,
@@ -158,7 +158,7 @@ struct LaunchTally {
 struct ProgramWithObservers<'a> {
     prepared: &'a CompiledReplay<'a>,
     observers: ReportObservers<'a, ()>,
-    tally: LaunchTally,
+    tally: ProgramLaunchTotals,
 }
 
 /// Forwards each event to the observers of its program.
@@ -187,7 +187,7 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
                 MemoryPeakObserver::for_first_launch(prepared),
                 (),
             ),
-            tally: LaunchTally::default(),
+            tally: ProgramLaunchTotals::default(),
         });
         Self {
             programs: watched.collect(),

@@ -10,7 +10,7 @@
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::{Bytes, Span, format_percent_of};
@@ -209,8 +209,8 @@ pub(crate) fn build_link_sections(
     };
     let makespan = links.load_denominator(report);
     let load_of = |busy: Span| match makespan {
-        Span::ZERO => SectionCell::from("-"),
-        _ => SectionCell::number_cell(
+        Span::ZERO => SectionCellWithValue::from("-"),
+        _ => SectionCellWithValue::number_cell(
             busy.as_seconds() / makespan.as_seconds(),
             format_busy_share(busy, makespan),
         ),
@@ -229,10 +229,11 @@ pub(crate) fn build_link_sections(
     for (i, row) in links.dimensions.iter().enumerate() {
         let at = |field: &str| format!("/links/dimensions/{i}/{field}");
         dimensions.push_row(vec![
-            SectionCell::name_cell(&*row.name),
-            SectionCell::number_cell(row.links, row.links).with_json_pointer(at("links")),
-            SectionCell::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
-            SectionCell::from(Bytes(row.bytes_per_npu)).with_json_pointer(at("bytes_per_npu")),
+            SectionCellWithValue::name_cell(&*row.name),
+            SectionCellWithValue::number_cell(row.links, row.links).with_json_pointer(at("links")),
+            SectionCellWithValue::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
+            SectionCellWithValue::from(Bytes(row.bytes_per_npu))
+                .with_json_pointer(at("bytes_per_npu")),
             load_of(row.mean_busy),
             load_of(row.most_busy),
         ]);
@@ -266,9 +267,12 @@ pub(crate) fn build_link_sections(
     for (i, row) in rows.iter().take(shown) {
         let at = |field: &str| format!("/links/links/{i}/{field}");
         section.push_row(vec![
-            SectionCell::name_cell(format!("{}: {} to {}", row.dimension, row.from, row.to)),
-            SectionCell::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
-            SectionCell::from(row.busy).with_json_pointer(at("busy_ps")),
+            SectionCellWithValue::name_cell(format!(
+                "{}: {} to {}",
+                row.dimension, row.from, row.to
+            )),
+            SectionCellWithValue::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
+            SectionCellWithValue::from(row.busy).with_json_pointer(at("busy_ps")),
             load_of(row.busy),
         ]);
     }

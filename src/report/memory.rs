@@ -32,7 +32,7 @@ pub(super) use tracker::{BytesAtInstantEnd, MemoryTracker};
 
 /// Totals of one NPU over the whole replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct NpuMemoryTotals {
+struct NpuPeakAndFinalMemory {
     peak: MemoryPeak,
     /// Bytes allocated at the end of the replay.
     settled: BytesByTensorClass,

@@ -1,7 +1,9 @@
 //! Loads and stores by memory: the NPU's own memory, unnamed memory outside the NPU, and named memories.
 
 use super::Report;
-use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+};
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
@@ -28,12 +30,12 @@ pub struct MemoryAccessRow {
 
 /// Sums of loads and stores by memory, filled during a replay.
 #[derive(Debug)]
-pub(super) struct MemoryAccessSums {
+pub(super) struct AccessSumsByMemory {
     /// Order: local memory, unnamed remote memory, then the machine's named memories.
     rows: Vec<MemoryAccessRow>,
 }
 
-impl MemoryAccessSums {
+impl AccessSumsByMemory {
     pub fn new(prepared: &CompiledReplay<'_>) -> Self {
         let named = prepared.machine().named_memories().iter();
         let named = named.map(|memory| format!("remote {}", memory.name));
@@ -107,15 +109,15 @@ pub(super) fn build_memory_access_sections(
         let seconds = row.total.0 as f64 / 1e12;
         let rate = row.bytes as f64 / seconds / 1e9;
         let rate = match seconds > 0.0 {
-            true => SectionCell::number_cell(rate, format!("{rate:.1}")),
+            true => SectionCellWithValue::number_cell(rate, format!("{rate:.1}")),
             false => "-".into(),
         };
         section.push_row(vec![
-            SectionCell::name_cell(&*row.memory),
-            SectionCell::count_cell(row.loads).with_json_pointer(at("loads")),
-            SectionCell::count_cell(row.stores).with_json_pointer(at("stores")),
-            SectionCell::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
-            SectionCell::from(row.total).with_json_pointer(at("total_ps")),
+            SectionCellWithValue::name_cell(&*row.memory),
+            SectionCellWithValue::count_cell(row.loads).with_json_pointer(at("loads")),
+            SectionCellWithValue::count_cell(row.stores).with_json_pointer(at("stores")),
+            SectionCellWithValue::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
+            SectionCellWithValue::from(row.total).with_json_pointer(at("total_ps")),
             Span(row.total.0 / count.max(1)).into(),
             rate,
         ]);

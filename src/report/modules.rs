@@ -5,8 +5,10 @@
 //! exactly to the times of the operators.
 
 use super::csv::CsvColumn;
-use super::issue_times::IssueTimes;
-use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
+use super::issue_times::InProgressNodeIssueTimes;
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+};
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer, Report};
 use chakram_base::ids::NodeIndex;
@@ -121,25 +123,25 @@ pub(super) fn build_module_sections(
         // Only a row of a single module gets a JSON pointer, because the report contains no sums over several modules.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.push_row(vec![
-            SectionCell::name_cell(path),
-            SectionCell::count_cell(row.modules),
-            SectionCell::count_cell(row.calls).with_optional_json_pointer(at("calls")),
-            SectionCell::from(row.device).with_optional_json_pointer(at("device_ps")),
-            SectionCell::from(row.own).with_optional_json_pointer(at("own_device_ps")),
-            SectionCell::percent_cell(row.device, device),
-            SectionCell::from(row.host).with_optional_json_pointer(at("host_ps")),
+            SectionCellWithValue::name_cell(path),
+            SectionCellWithValue::count_cell(row.modules),
+            SectionCellWithValue::count_cell(row.calls).with_optional_json_pointer(at("calls")),
+            SectionCellWithValue::from(row.device).with_optional_json_pointer(at("device_ps")),
+            SectionCellWithValue::from(row.own).with_optional_json_pointer(at("own_device_ps")),
+            SectionCellWithValue::percent_cell(row.device, device),
+            SectionCellWithValue::from(row.host).with_optional_json_pointer(at("host_ps")),
         ]);
     }
     if let Some((i, row)) = outside {
         let at = |field: &str| format!("/modules/{i}/{field}");
         section.push_row(vec![
             "(under no module)".into(),
-            SectionCell::default(),
-            SectionCell::default(),
-            SectionCell::from(row.device).with_json_pointer(at("device_ps")),
-            SectionCell::from(row.own_device).with_json_pointer(at("own_device_ps")),
-            SectionCell::percent_cell(row.device, device),
-            SectionCell::from(row.host).with_json_pointer(at("host_ps")),
+            SectionCellWithValue::default(),
+            SectionCellWithValue::default(),
+            SectionCellWithValue::from(row.device).with_json_pointer(at("device_ps")),
+            SectionCellWithValue::from(row.own_device).with_json_pointer(at("own_device_ps")),
+            SectionCellWithValue::percent_cell(row.device, device),
+            SectionCellWithValue::from(row.host).with_json_pointer(at("host_ps")),
         ]);
     }
     section.leave_out(families.len(), shown, "modules");
@@ -165,11 +167,11 @@ const OUTSIDE: u32 = 0;
 
 /// Sums the time of nodes by module; does nothing if no graph has modules.
 #[derive(Debug)]
-pub struct ModuleObserver<'a>(Option<Box<ModuleTimes<'a>>>);
+pub struct ModuleObserver<'a>(Option<Box<ModuleTimeAccumulator<'a>>>);
 
 #[derive(Debug)]
-struct ModuleTimes<'a> {
-    started: IssueTimes<'a>,
+struct ModuleTimeAccumulator<'a> {
+    started: InProgressNodeIssueTimes<'a>,
     /// Graph index of each instance.
     graphs: Vec<u32>,
     /// For each graph, the row index of each Python call.
@@ -203,8 +205,8 @@ impl<'a> ModuleObserver<'a> {
                 }
             }
         }
-        Self(Some(Box::new(ModuleTimes {
-            started: IssueTimes::new(prepared),
+        Self(Some(Box::new(ModuleTimeAccumulator {
+            started: InProgressNodeIssueTimes::new(prepared),
             graphs,
             row_of,
             rows,
@@ -237,7 +239,7 @@ fn python_calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
     used.map(|(call, _)| call)
 }
 
-impl ModuleTimes<'_> {
+impl ModuleTimeAccumulator<'_> {
     /// Returns true if the delay before a node is spent in a host thread.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {

@@ -89,7 +89,7 @@ impl<T: Copy + Default> OptionalNumberColumn<T> {
 
 /// A node table's column, of any type.
 #[derive(Clone, Copy, Debug)]
-pub enum NodeColumn<'t> {
+pub enum NodeColumnValues<'t> {
     /// 32-bit integers, all known.
     U32(&'t [u32]),
     /// 64-bit integers, all known.
@@ -243,20 +243,20 @@ impl NodeTable {
     }
 
     /// Returns the columns in the order of [`Self::COLUMNS`].
-    pub fn list_columns(&self) -> [NodeColumn<'_>; 12] {
+    pub fn list_columns(&self) -> [NodeColumnValues<'_>; 12] {
         [
-            NodeColumn::U32(&self.rank),
-            NodeColumn::U64(&self.node),
-            NodeColumn::Text(&self.name),
-            NodeColumn::Text(&self.class),
-            NodeColumn::U64(&self.start_ps),
-            NodeColumn::U64(&self.end_ps),
-            NodeColumn::Text(&self.lane),
-            NodeColumn::Text(&self.waited_for),
-            NodeColumn::PartialU32(&self.waited_rank),
-            NodeColumn::PartialU64(&self.waited_node),
-            NodeColumn::PartialU32(&self.partner_rank),
-            NodeColumn::PartialU64(&self.partner_node),
+            NodeColumnValues::U32(&self.rank),
+            NodeColumnValues::U64(&self.node),
+            NodeColumnValues::Text(&self.name),
+            NodeColumnValues::Text(&self.class),
+            NodeColumnValues::U64(&self.start_ps),
+            NodeColumnValues::U64(&self.end_ps),
+            NodeColumnValues::Text(&self.lane),
+            NodeColumnValues::Text(&self.waited_for),
+            NodeColumnValues::PartialU32(&self.waited_rank),
+            NodeColumnValues::PartialU64(&self.waited_node),
+            NodeColumnValues::PartialU32(&self.partner_rank),
+            NodeColumnValues::PartialU64(&self.partner_node),
         ]
     }
 }

@@ -5,8 +5,8 @@ use super::Report;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote, SectionRow,
-    group_adjacent_rows,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    SectionRow, group_adjacent_rows,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::text::format_share;
@@ -105,12 +105,15 @@ pub(super) fn build_npu_sections(
     let shown = medium.max_rows_shown(ROWS);
     for (at, run) in runs.iter().take(shown) {
         let first = &run[0];
-        let mut cells = vec![ranks_of(run).into(), SectionCell::name_cell(&*first.class)];
+        let mut cells = vec![
+            ranks_of(run).into(),
+            SectionCellWithValue::name_cell(&*first.class),
+        ];
         let parts = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
         let parts = parts.filter(|((part, _), _)| bubble || *part != NpuTimeCategory::Bubble);
         cells.extend(parts.map(|((part, _), key)| {
             let time = first.time.parts[*part as usize];
-            SectionCell::from(time).with_json_pointer(format!("/npus/{at}/time_ps/{key}"))
+            SectionCellWithValue::from(time).with_json_pointer(format!("/npus/{at}/time_ps/{key}"))
         }));
         section.push_row(cells);
     }
@@ -145,7 +148,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
             let at = report.rows.iter().position(same);
             let shown = format!("{} (rank {})", time(row), row.rank);
             let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
-            SectionCell::number_cell(time(row).0, shown).with_optional_json_pointer(at)
+            SectionCellWithValue::number_cell(time(row).0, shown).with_optional_json_pointer(at)
         };
         let is_memory = *part == NpuTimeCategory::Memory && mean > Span::ZERO;
         let is_all_remote = is_memory && mean == report.mean_remote_memory;
@@ -156,8 +159,8 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
         };
         let mut cells = vec![
             name.into(),
-            SectionCell::from(mean).with_json_pointer(format!("/mean_ps/{key}")),
-            SectionCell::percent_cell(mean, makespan),
+            SectionCellWithValue::from(mean).with_json_pointer(format!("/mean_ps/{key}")),
+            SectionCellWithValue::percent_cell(mean, makespan),
         ];
         match time(min) == time(max) {
             true => cells.push("equal on all NPUs".into()),
@@ -170,7 +173,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
     }
     section.push_row(vec![
         "makespan".into(),
-        SectionCell::from(makespan).with_json_pointer("/makespan_ps"),
+        SectionCellWithValue::from(makespan).with_json_pointer("/makespan_ps"),
         "100.0 %".into(),
     ]);
     let under_way = report.mean_communicating;
@@ -199,16 +202,16 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
 fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
     let remote = report.mean_remote_memory;
     let local = report.mean_parts[NpuTimeCategory::Memory as usize].0 - remote.0;
-    let row = |name: &str, mean: SectionCell, time: Span| {
+    let row = |name: &str, mean: SectionCellWithValue, time: Span| {
         SectionRow::from(vec![
             name.into(),
             mean,
-            SectionCell::percent_cell(time, report.outcome.makespan),
+            SectionCellWithValue::percent_cell(time, report.outcome.makespan),
         ])
     };
     let mut rows = Vec::new();
     if remote > Span::ZERO && local > 0 {
-        let mean = SectionCell::from(remote).with_json_pointer("/mean_remote_memory_ps");
+        let mean = SectionCellWithValue::from(remote).with_json_pointer("/mean_remote_memory_ps");
         rows.push(row("  remote memory", mean, remote));
         rows.push(row("  local memory", Span(local).into(), Span(local)));
     }
@@ -255,15 +258,15 @@ pub(super) fn build_finish_sections(
     for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
         let at = |field: &str| format!("/npus/{i}/{field}");
-        let unknown = || SectionCell::from("-");
-        let captured = |span| SectionCell::from(span).with_json_pointer(at("captured_ps"));
+        let unknown = || SectionCellWithValue::from("-");
+        let captured = |span| SectionCellWithValue::from(span).with_json_pointer(at("captured_ps"));
         let difference = |percent: f64| {
-            SectionCell::number_cell(percent, format_percent_change(percent))
+            SectionCellWithValue::number_cell(percent, format_percent_change(percent))
                 .with_json_pointer(at("difference_percent"))
         };
         section.push_row(vec![
             ranks_of(run).into(),
-            SectionCell::from(row.time.finish).with_json_pointer(at("finish_ps")),
+            SectionCellWithValue::from(row.time.finish).with_json_pointer(at("finish_ps")),
             row.captured.map_or_else(unknown, captured),
             row.difference.map_or_else(unknown, difference),
         ]);

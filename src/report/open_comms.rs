@@ -31,7 +31,7 @@ struct StartedCommunication {
 
 /// The communications in progress on an NPU.
 #[derive(Clone, Debug, Default)]
-pub struct CommunicationsInProgress {
+pub struct NpuCommunicationsInProgress {
     /// Communications in order of start, from the first one that has not ended.
     open: VecDeque<StartedCommunication>,
     /// Number of ended communications that were removed from the front of `open`.
@@ -44,7 +44,7 @@ pub struct CommunicationsInProgress {
     place: Box<[u32]>,
 }
 
-impl CommunicationsInProgress {
+impl NpuCommunicationsInProgress {
     /// Creates the state before the first communication of `graph` starts.
     pub fn new(graph: &Graph) -> Self {
         Self {

@@ -2,8 +2,8 @@
 
 pub(super) mod table;
 
-use super::issue_times::IssueTimes;
-use super::memory_accesses::{MemoryAccessRow, MemoryAccessSums};
+use super::issue_times::InProgressNodeIssueTimes;
+use super::memory_accesses::{AccessSumsByMemory, MemoryAccessRow};
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -126,7 +126,7 @@ fn prefix_as_number(name: &str) -> u128 {
 #[derive(Debug)]
 pub struct OperatorObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
-    started: IssueTimes<'a>,
+    started: InProgressNodeIssueTimes<'a>,
     /// Graph index of each instance.
     graphs: Vec<u32>,
     /// Number of ranks that each instance represents. Empty if each instance represents only its
@@ -137,7 +137,7 @@ pub struct OperatorObserver<'a> {
     sums: Vec<Vec<NameCalls>>,
     /// Sums over nodes whose kind differs from the kind in `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), NameCalls>,
-    accesses: MemoryAccessSums,
+    accesses: AccessSumsByMemory,
 }
 
 /// Calls and time of a graph's nodes that have one name and kind.
@@ -231,14 +231,14 @@ impl<'a> OperatorObserver<'a> {
         let empty = NameCalls::empty_for_kind(NodeKind::Nothing);
         Self {
             prepared,
-            started: IssueTimes::new(prepared),
+            started: InProgressNodeIssueTimes::new(prepared),
             graphs: workload.instances().iter().map(|i| i.graph.0).collect(),
             counts: Vec::new(),
             sums: graphs
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
             others: BTreeMap::new(),
-            accesses: MemoryAccessSums::new(prepared),
+            accesses: AccessSumsByMemory::new(prepared),
         }
     }
 

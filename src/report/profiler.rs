@@ -14,7 +14,7 @@ use super::Report;
 use super::summary::percent_more;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, format_percent_change};
-use chakram_trace::format::profiler_cost::{CostBasis, UnprofiledSteps};
+use chakram_trace::format::profiler_cost::{CostBasis, StepTimesWithoutProfiler};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +117,7 @@ impl ProfilerBasis {
         &self,
         with: Span,
         without: Span,
-        measured: Option<UnprofiledSteps>,
+        measured: Option<StepTimesWithoutProfiler>,
     ) -> Option<[Span; 2]> {
         let measured = measured.filter(|_| self.cost_basis == Some(CostBasis::MeasuredSteps));
         let range = measured.and_then(|steps| Some((steps.range?, steps.step)));
@@ -140,7 +140,7 @@ impl ProfilerBasis {
 }
 
 /// Returns the steps that the job measured without a profiler, if any.
-fn unprofiled_steps_of_workload(workload: &Workload) -> Option<UnprofiledSteps> {
+fn unprofiled_steps_of_workload(workload: &Workload) -> Option<StepTimesWithoutProfiler> {
     let mut graphs = workload.graphs().iter();
     graphs.find_map(|graph| graph.profiler().said.unprofiled)
 }

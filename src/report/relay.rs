@@ -180,13 +180,13 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
 }
 
 /// Results that the event loop reports once, at the end of a run.
-struct RunEndRecord {
+struct RunEndStatistics {
     links: Option<Vec<LinkLoad>>,
     network: Option<TileNetworkOccupancy>,
     counts: Option<EventLoopCounts>,
 }
 
-impl RunEndRecord {
+impl RunEndStatistics {
     fn deliver_to(&self, observer: &mut impl Observer) {
         if let Some(loads) = &self.links {
             observer.on_links_measured(loads);
@@ -213,9 +213,9 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     }
 
     /// Delivers the last batch, closes the queue to the other thread, and returns the results from the end of the run.
-    fn finish_relay(mut self) -> RunEndRecord {
+    fn finish_relay(mut self) -> RunEndStatistics {
         self.flush_batch();
-        RunEndRecord {
+        RunEndStatistics {
             links: self.links,
             network: self.network,
             counts: self.counts,

@@ -3,7 +3,7 @@
 use super::Observer;
 use super::Report;
 use super::aggregation::EventLoopCountObserver;
-use super::breakdown::{BreakdownObserver, ChargedCommunicationTime, ChargedTime, NpuTime};
+use super::breakdown::{BreakdownObserver, ChargedTime, CommunicationTimeTotals, NpuTime};
 use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
@@ -29,7 +29,7 @@ use super::summary::{
     UNKNOWN_COMMUNICATION, percent_more,
 };
 use super::throughput;
-use super::tiles::TileBusyTimeObserver;
+use super::tiles::TileNetworkOccupancyObserver;
 use super::two_threads::run_both;
 use super::unknown;
 use super::warnings::collect_warnings;
@@ -239,7 +239,7 @@ pub(super) type ReportObservers<'a, O> = (
             (
                 MemoryPeakObserver<'a>,
                 (
-                    TileBusyTimeObserver,
+                    TileNetworkOccupancyObserver,
                     (
                         EventLoopCountObserver,
                         (ProfiledStepObserver<'a>, (ModuleObserver<'a>, O)),
@@ -276,7 +276,7 @@ fn combine_report_observers<'a, O: Observer>(
         (ModuleObserver::new(prepared), extra),
     );
     let ended = (
-        TileBusyTimeObserver::default(),
+        TileNetworkOccupancyObserver::default(),
         (EventLoopCountObserver::default(), program),
     );
     let others = (operators, (memory, ended));
@@ -294,12 +294,12 @@ pub(super) struct FinishedReplay<'a> {
 /// The results of a report's observers.
 struct ObservedResults<'a> {
     npu_times: Vec<NpuTime>,
-    charged: ChargedCommunicationTime,
+    charged: CommunicationTimeTotals,
     collectives: CollectiveObserver,
     operators: Vec<OperatorTime>,
     memory_accesses: Vec<MemoryAccessRow>,
     memory: Vec<MemoryRow>,
-    tiles: TileBusyTimeObserver,
+    tiles: TileNetworkOccupancyObserver,
     counts: EventLoopCountObserver,
     steps: ProfiledStepObserver<'a>,
     modules: ModuleObserver<'a>,
@@ -565,7 +565,7 @@ fn build_collective_rows(
 /// Returns the exposed communication by group, longest time first.
 fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
-    charged: &ChargedCommunicationTime,
+    charged: &CommunicationTimeTotals,
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .group_views()

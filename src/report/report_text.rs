@@ -2,7 +2,7 @@
 
 use super::head::{self, HeadLine, HeadLineStyle};
 use super::section::ReportMedium;
-use super::text::{TextStyle, write_paragraph};
+use super::text::{TextStyleWidthAndDetail, write_paragraph};
 use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
@@ -11,7 +11,12 @@ use std::fmt::Write as _;
 const LINES: usize = 58;
 
 /// Renders `report`. `title` names the replay, and `basis` describes how durations were determined.
-pub fn render_text(report: &Report, title: &str, basis: &str, style: TextStyle) -> String {
+pub fn render_text(
+    report: &Report,
+    title: &str,
+    basis: &str,
+    style: TextStyleWidthAndDetail,
+) -> String {
     let mut out = String::new();
     write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
     out
@@ -22,7 +27,7 @@ fn write_all(
     report: &Report,
     title: &str,
     basis: &str,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> std::fmt::Result {
     let h = style.heading;
     let head = format!("{title}: {}", head::format_scope(report));
@@ -85,7 +90,11 @@ fn shorten_sections(sections: &mut [String], lines: usize) {
 }
 
 /// Writes one line of the head; the label is at least ten columns wide.
-fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::Result {
+fn write_head(
+    out: &mut String,
+    line: &HeadLine,
+    style: TextStyleWidthAndDetail,
+) -> std::fmt::Result {
     let lead = match line.lead.len() {
         0..10 => format!("{:<10}", line.lead),
         _ => format!("{}  ", line.lead),

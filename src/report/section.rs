@@ -1,7 +1,7 @@
 //! A report's tables as data. The text and the page render the same cells, so that both contain the same facts.
 
 use super::table::{TextColumn, TextTable};
-use super::text::{TextStyle, write_paragraph};
+use super::text::{TextStyleWidthAndDetail, write_paragraph};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
@@ -22,7 +22,7 @@ pub(crate) enum ReportMedium {
 
 impl ReportMedium {
     /// Returns the medium for text with `style`.
-    pub fn for_text_style(style: TextStyle) -> Self {
+    pub fn for_text_style(style: TextStyleWidthAndDetail) -> Self {
         match style.details {
             true => Self::Details,
             false => Self::Text,
@@ -47,9 +47,9 @@ impl ReportMedium {
 
     /// Shortens a name for a sentence to `width` columns, unless all details are shown.
     pub fn clip_name(self, name: &str, width: usize) -> String {
-        let style = TextStyle {
+        let style = TextStyleWidthAndDetail {
             details: self != Self::Text,
-            ..TextStyle::default()
+            ..TextStyleWidthAndDetail::default()
         };
         style.clip_to_width(name, width)
     }
@@ -57,7 +57,7 @@ impl ReportMedium {
 
 /// A cell of a table: the displayed text, and the exact value.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SectionCell {
+pub(crate) struct SectionCellWithValue {
     pub text: String,
     /// Exact value, used to sort and to compare rows.
     pub value: Option<String>,
@@ -67,7 +67,7 @@ pub(crate) struct SectionCell {
     pub is_name: bool,
 }
 
-impl SectionCell {
+impl SectionCellWithValue {
     /// Creates a cell that shows a name from an input.
     pub fn name_cell(text: impl Into<String>) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl SectionCell {
     }
 }
 
-impl From<String> for SectionCell {
+impl From<String> for SectionCellWithValue {
     fn from(text: String) -> Self {
         Self {
             text,
@@ -121,19 +121,19 @@ impl From<String> for SectionCell {
     }
 }
 
-impl From<&str> for SectionCell {
+impl From<&str> for SectionCellWithValue {
     fn from(text: &str) -> Self {
         Self::from(text.to_owned())
     }
 }
 
-impl From<Span> for SectionCell {
+impl From<Span> for SectionCellWithValue {
     fn from(span: Span) -> Self {
         Self::number_cell(span.0, span)
     }
 }
 
-impl From<Bytes> for SectionCell {
+impl From<Bytes> for SectionCellWithValue {
     fn from(bytes: Bytes) -> Self {
         Self::number_cell(bytes.0, bytes)
     }
@@ -142,15 +142,15 @@ impl From<Bytes> for SectionCell {
 /// A row of a table. A note may follow the row, and the row may be marked for a reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
-    pub cells: Vec<SectionCell>,
+    pub cells: Vec<SectionCellWithValue>,
     /// Note to show below the row.
     pub note: Option<SectionNote>,
     /// Reason to mark the row; `None` if the row is not marked.
     pub alarm: Option<String>,
 }
 
-impl From<Vec<SectionCell>> for SectionRow {
-    fn from(cells: Vec<SectionCell>) -> Self {
+impl From<Vec<SectionCellWithValue>> for SectionRow {
+    fn from(cells: Vec<SectionCellWithValue>) -> Self {
         Self {
             cells,
             ..Self::default()
@@ -290,7 +290,7 @@ impl ReportTableWithNotes {
     }
 
     /// Writes the table and its notes as text.
-    pub fn write_text(&self, out: &mut String, style: TextStyle) -> Result {
+    pub fn write_text(&self, out: &mut String, style: TextStyleWidthAndDetail) -> Result {
         let mut table = TextTable::new(self.columns.clone()).with_shortened_names(style);
         if !self.aligned {
             table.write_heading(out, style)?;
@@ -330,7 +330,12 @@ impl ReportTableWithNotes {
 }
 
 impl SectionNote {
-    fn write_text(&self, out: &mut String, indent: usize, style: TextStyle) -> Result {
+    fn write_text(
+        &self,
+        out: &mut String,
+        indent: usize,
+        style: TextStyleWidthAndDetail,
+    ) -> Result {
         let lead = " ".repeat(indent);
         let mark = match self.warns {
             true => style.warning,

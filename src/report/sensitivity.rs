@@ -10,7 +10,7 @@
 use super::critical_path::{RetimableRun, RunEndWithSlope, RunRecorder};
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{Report, summary::format_thousands};
@@ -109,7 +109,7 @@ enum DurationScalingOption {
 
 /// Inputs of a replay, for computing its sensitivities.
 #[derive(Clone, Copy)]
-pub struct SensitivityInputs<'a> {
+pub struct SensitivityReplayInputs<'a> {
     /// Workload of the replay.
     pub workload: &'a Workload,
     /// Machine of the replay.
@@ -118,7 +118,7 @@ pub struct SensitivityInputs<'a> {
     pub options: &'a ReplayOptions,
 }
 
-impl SensitivityInputs<'_> {
+impl SensitivityReplayInputs<'_> {
     /// Replays with the options changed by `change`, and returns the makespan.
     fn replay_makespan_with(
         &self,
@@ -133,7 +133,7 @@ impl SensitivityInputs<'_> {
 
     /// Replays on another machine, and returns the makespan.
     pub fn replay_makespan_on(&self, machine: &Machine) -> Result<Span, ReplayError> {
-        let other = SensitivityInputs {
+        let other = SensitivityReplayInputs {
             workload: self.workload,
             machine,
             options: self.options,
@@ -470,11 +470,11 @@ pub(crate) fn build_sensitivity_sections(
     for (i, row) in found.rows.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/sensitivities/rows/{i}/{field}");
         section.push_row(vec![
-            SectionCell::name_cell(&*row.what),
-            SectionCell::from(row.tenth_less).with_json_pointer(at("tenth_less_ps")),
+            SectionCellWithValue::name_cell(&*row.what),
+            SectionCellWithValue::from(row.tenth_less).with_json_pointer(at("tenth_less_ps")),
             format!("{:.2} %", gain(row.tenth_less)).into(),
             format!("{:.1} %", gain(row.none)).into(),
-            SectionCell::from(Span(row.slope_ps.unsigned_abs() / 100)),
+            SectionCellWithValue::from(Span(row.slope_ps.unsigned_abs() / 100)),
             format!("{:.3}x", row.holds_to).into(),
             if row.replayed { "replay" } else { "graph" }.into(),
         ]);

@@ -5,7 +5,7 @@
 
 use super::Report;
 use super::csv::CsvColumn;
-use super::text::{TextStyle, write_paragraph};
+use super::text::{TextStyleWidthAndDetail, write_paragraph};
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use serde::de::IntoDeserializer;
@@ -21,7 +21,7 @@ pub use machine_differences::{
     MachineDifference, explain_no_effect_of_differences, machine_differences,
 };
 pub use option_reasons::option_reason;
-pub use run_facts::ReplayedRun;
+pub use run_facts::CompiledReplayWithReport;
 
 /// A setting that the user gave and that has no effect on the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +108,11 @@ impl GivenSettings {
     }
 
     /// Writes the sentences as notes.
-    pub(super) fn write_notes(&self, out: &mut String, style: TextStyle) -> std::fmt::Result {
+    pub(super) fn write_notes(
+        &self,
+        out: &mut String,
+        style: TextStyleWidthAndDetail,
+    ) -> std::fmt::Result {
         self.to_sentences()
             .try_for_each(|text| write_paragraph(out, &text, "  ! ", 4, style.warning))
     }

@@ -7,7 +7,9 @@
 //! its time, even if steps overlap.
 
 use super::csv::CsvColumn;
-use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+};
 use super::summary::rounded_mean;
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, NpuTimeCategory, Observer, Report};
@@ -94,9 +96,10 @@ pub(super) fn build_step_sections(
     let shown = medium.rows_or_all(ROWS);
     for (i, row) in report.steps.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/steps/{i}/{field}");
-        let span = |field, span: Span| SectionCell::from(span).with_json_pointer(at(field));
+        let span =
+            |field, span: Span| SectionCellWithValue::from(span).with_json_pointer(at(field));
         section.push_row(vec![
-            SectionCell::number_cell(row.step, format!("step {}", row.step))
+            SectionCellWithValue::number_cell(row.step, format!("step {}", row.step))
                 .with_json_pointer(at("step")),
             span("start_ps", row.start),
             span("time_ps", row.time),
@@ -113,7 +116,7 @@ pub(super) fn build_step_sections(
 
 /// Times of one step on one rank.
 #[derive(Clone, Copy, Debug, Default)]
-struct RankStepTimeTracker {
+struct SingleStepRankTimeTracker {
     /// Issue time of the first node of the step.
     begun: Option<Time>,
     /// Time up to which categories are already attributed.
@@ -127,7 +130,7 @@ struct RankStepTimeTracker {
     communicating: Span,
 }
 
-impl RankStepTimeTracker {
+impl SingleStepRankTimeTracker {
     fn charge_until(&mut self, now: Time) {
         if self.begun.is_none() {
             return;
@@ -149,7 +152,7 @@ pub struct ProfiledStepObserver<'a> {
     /// Each instance's graph, and the index of the instance's first tracker.
     instances: Vec<(&'a Graph, usize)>,
     /// One tracker per step, instance by instance. Empty if no graph has steps.
-    trackers: Vec<RankStepTimeTracker>,
+    trackers: Vec<SingleStepRankTimeTracker>,
 }
 
 impl<'a> ProfiledStepObserver<'a> {
@@ -165,7 +168,7 @@ impl<'a> ProfiledStepObserver<'a> {
         });
         Self {
             instances: instances.collect(),
-            trackers: vec![RankStepTimeTracker::default(); trackers],
+            trackers: vec![SingleStepRankTimeTracker::default(); trackers],
         }
     }
 
@@ -174,7 +177,7 @@ impl<'a> ProfiledStepObserver<'a> {
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
-    ) -> Option<&mut RankStepTimeTracker> {
+    ) -> Option<&mut SingleStepRankTimeTracker> {
         if self.trackers.is_empty() {
             return None;
         }
@@ -185,7 +188,7 @@ impl<'a> ProfiledStepObserver<'a> {
 
     /// Returns one row per step, sorted by step number.
     pub fn into_rows(self) -> Vec<StepRow> {
-        let mut of_step: BTreeMap<u64, Vec<RankStepTimeTracker>> = BTreeMap::new();
+        let mut of_step: BTreeMap<u64, Vec<SingleStepRankTimeTracker>> = BTreeMap::new();
         for (graph, first) in self.instances {
             let numbers = graph.step_numbers().iter().zip(&self.trackers[first..]);
             for (&number, tracker) in numbers.filter(|(_, tracker)| tracker.begun.is_some()) {
@@ -197,7 +200,7 @@ impl<'a> ProfiledStepObserver<'a> {
             let begun = begun.unwrap_or(Time::ZERO);
             let end = ranks.iter().map(|rank| rank.end).max().unwrap_or(begun);
             let time = end.since(begun);
-            let mean = |of: &dyn Fn(&RankStepTimeTracker) -> Span| {
+            let mean = |of: &dyn Fn(&SingleStepRankTimeTracker) -> Span| {
                 let sum = ranks.iter().map(|rank| u128::from(of(rank).0)).sum();
                 rounded_mean(sum, ranks.len())
             };

@@ -13,7 +13,8 @@ use chakram_engine::{CommTiming, CompiledReplay, PlacedWorkloadGroup};
 use std::collections::BTreeMap;
 
 /// A family of collectives, identified by role, kind and group size.
-type CollectiveRoleKindSize<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
+type CollectiveRoleKindGroupSize<'r> =
+    (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
 /// Collectives of a family, separated by whether their group is within one domain or in several.
 #[derive(Default)]
@@ -44,7 +45,7 @@ pub(super) fn describe_straddling_groups(
             npus.iter().any(|npu| Some(npu.0 / domain) != first)
         };
         let mut families: BTreeMap<
-            CollectiveRoleKindSize<'_>,
+            CollectiveRoleKindGroupSize<'_>,
             CollectivesWithinOrAcrossDomains<'_>,
         > = BTreeMap::new();
         for row in rows

@@ -5,7 +5,7 @@
 //! minimum shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no
 //! line is wider than the style's width.
 
-use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
+use super::text::{MAX_NAME, TABLE_WIDTH, TextStyleWidthAndDetail, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::fmt::{Display, Result, Write};
 use std::iter::Peekable;
@@ -110,7 +110,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Shortens names so that lines fit the width of `style`. A style with all details does not shorten names.
-    pub fn with_shortened_names(self, style: TextStyle) -> Self {
+    pub fn with_shortened_names(self, style: TextStyleWidthAndDetail) -> Self {
         Self {
             longest: style.longest_name(),
             limit: max_line_width(style),
@@ -143,19 +143,19 @@ impl<'h> TextTable<'h> {
     }
 
     /// Renders the headings and all added rows.
-    pub fn to_text(&self, style: TextStyle) -> String {
+    pub fn to_text(&self, style: TextStyleWidthAndDetail) -> String {
         self.render_with_headings(Some(self.heading_cells()), style, max_line_width(style))
     }
 
     /// Renders all added rows, without headings.
     pub fn render_rows(&self) -> String {
-        self.render_with_headings(None, TextStyle::default(), self.limit)
+        self.render_with_headings(None, TextStyleWidthAndDetail::default(), self.limit)
     }
 
     fn render_with_headings(
         &self,
         headings: Option<Vec<String>>,
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
         limit: usize,
     ) -> String {
         let rows = self.lines.iter().filter_map(|line| match line {
@@ -177,12 +177,12 @@ impl<'h> TextTable<'h> {
     }
 
     /// Renders the line of headings.
-    pub fn render_heading_line(&self, style: TextStyle) -> String {
+    pub fn render_heading_line(&self, style: TextStyleWidthAndDetail) -> String {
         self.render_single_row(self.heading_cells(), style.heading)
     }
 
     /// Renders an empty line, then the line of headings.
-    pub fn render_headings(&self, style: TextStyle) -> String {
+    pub fn render_headings(&self, style: TextStyleWidthAndDetail) -> String {
         format!("\n{}", self.render_heading_line(style))
     }
 
@@ -192,7 +192,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Writes the line of headings.
-    pub fn write_heading(&self, out: &mut dyn Write, style: TextStyle) -> Result {
+    pub fn write_heading(&self, out: &mut dyn Write, style: TextStyleWidthAndDetail) -> Result {
         out.write_str(&self.render_headings(style))
     }
 
@@ -323,7 +323,7 @@ impl<'h> TextTable<'h> {
 /// Names are not shortened below this width.
 const MIN_NAME: usize = 16;
 
-fn max_line_width(style: TextStyle) -> usize {
+fn max_line_width(style: TextStyleWidthAndDetail) -> usize {
     match style.details {
         true => usize::MAX,
         false => style.width,
@@ -358,7 +358,9 @@ mod tests {
         ];
         let table = TextTable::new(columns);
         let mut out = String::new();
-        table.write_heading(&mut out, TextStyle::default()).unwrap();
+        table
+            .write_heading(&mut out, TextStyleWidthAndDetail::default())
+            .unwrap();
         table.write_row(&mut out, &[&"mm", &7, &"x"]).unwrap();
         table.write_row(&mut out, &[&"all", &12]).unwrap();
         table
@@ -384,7 +386,7 @@ mod tests {
         table.add_lines("    of two\n".to_owned());
         table.add_row(&[&"a_longer_name", &12, &"y"]);
         assert_eq!(
-            table.to_text(TextStyle::default()),
+            table.to_text(TextStyleWidthAndDetail::default()),
             "NAME            time most\n  mm               7 x\n    of two\n  a_longer_name   12 y\n"
         );
     }
@@ -403,7 +405,7 @@ mod tests {
             table.add_row(&[&name, &7, &"stream 7"]);
             table.to_text(style)
         };
-        let text = cells(TextStyle::default());
+        let text = cells(TextStyleWidthAndDetail::default());
         let widths: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
         assert_eq!(widths[1], 120, "{text}");
         let row = text.lines().next_back().unwrap();
@@ -412,14 +414,14 @@ mod tests {
             "{row}"
         );
         assert!(row.ends_with(" 7 stream 7"), "{row}");
-        let narrow = TextStyle {
+        let narrow = TextStyleWidthAndDetail {
             width: 60,
-            ..TextStyle::default()
+            ..TextStyleWidthAndDetail::default()
         };
         assert!(cells(narrow).lines().all(|line| line.chars().count() <= 60));
-        let details = TextStyle {
+        let details = TextStyleWidthAndDetail {
             details: true,
-            ..TextStyle::default()
+            ..TextStyleWidthAndDetail::default()
         };
         assert!(cells(details).contains(&name));
         // If rows are written one by one, names are shortened too.
@@ -447,14 +449,14 @@ mod tests {
         let text = "NAME            N   M  WHAT\n\
                     mm           1234   1  a b\n\
                     convolution     7  22  two\n                       lines\n";
-        assert_eq!(table.to_text(TextStyle::default()), text);
+        assert_eq!(table.to_text(TextStyleWidthAndDetail::default()), text);
         let mut table = TextTable::new([
             left_aligned_column("NAME", 0),
             left_aligned_column("WHAT", 0),
         ])
         .limit_width(20);
         table.add_row(&[&"mm", &"words that are wrapped"]);
-        let text = table.to_text(TextStyle::default());
+        let text = table.to_text(TextStyleWidthAndDetail::default());
         assert!(text.lines().count() > 2);
         assert!(text.lines().all(|line| line.chars().count() <= 20));
     }

@@ -14,7 +14,7 @@ pub const TABLE_WIDTH: usize = 120;
 
 /// Layout of text: styles of headings and warnings, width, and level of detail.
 #[derive(Clone, Copy, Debug)]
-pub struct TextStyle {
+pub struct TextStyleWidthAndDetail {
     /// Style of headings.
     pub heading: anstyle::Style,
     /// Style of warnings.
@@ -25,7 +25,7 @@ pub struct TextStyle {
     pub width: usize,
 }
 
-impl Default for TextStyle {
+impl Default for TextStyleWidthAndDetail {
     fn default() -> Self {
         Self {
             heading: anstyle::Style::new(),
@@ -36,7 +36,7 @@ impl Default for TextStyle {
     }
 }
 
-impl TextStyle {
+impl TextStyleWidthAndDetail {
     /// Returns the style for a terminal with colours.
     pub fn with_colours() -> Self {
         Self {

@@ -2,7 +2,9 @@
 
 use super::Observer;
 use super::Report;
-use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
+use super::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+};
 use super::table::{left_aligned_column, right_aligned_column};
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
@@ -68,9 +70,9 @@ impl TileUse {
 
 /// Stores the busy times that the network model reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub struct TileBusyTimeObserver(Option<TileNetworkOccupancy>);
+pub struct TileNetworkOccupancyObserver(Option<TileNetworkOccupancy>);
 
-impl Observer for TileBusyTimeObserver {
+impl Observer for TileNetworkOccupancyObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
@@ -79,7 +81,7 @@ impl Observer for TileBusyTimeObserver {
     }
 }
 
-impl TileBusyTimeObserver {
+impl TileNetworkOccupancyObserver {
     /// Returns the busy times on the machine of `prepared`; `None` if the machine has no tiles, or if its network model
     /// reports no busy times.
     pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
@@ -146,12 +148,12 @@ pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<Repor
     let mut row = |name: &str, field: &str, all: u64, busy: Vec<Span>, most: (Span, String)| {
         let sum: f64 = busy.iter().map(|busy| busy.as_seconds()).sum();
         let share = |busy: f64| {
-            SectionCell::number_cell(busy / makespan, format_percent_of(busy, makespan))
+            SectionCellWithValue::number_cell(busy / makespan, format_percent_of(busy, makespan))
         };
         section.push_row(vec![
             name.into(),
-            SectionCell::count_cell(all).with_json_pointer(format!("/tiles/{field}")),
-            SectionCell::count_cell(busy.len() as u64),
+            SectionCellWithValue::count_cell(all).with_json_pointer(format!("/tiles/{field}")),
+            SectionCellWithValue::count_cell(busy.len() as u64),
             share(sum / all.max(1) as f64),
             share(most.0.as_seconds()),
             most.1.into(),

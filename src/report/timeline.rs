@@ -12,7 +12,7 @@
 
 use super::NpuTimeCategory;
 use super::collectives::bus_factor;
-use super::issue_times::IssueTimes;
+use super::issue_times::InProgressNodeIssueTimes;
 use super::memory::{BytesAtInstantEnd, MemoryTracker};
 use super::replay::group_label;
 use super::summary::kind_label;
@@ -39,7 +39,7 @@ mod tracks;
 pub use selection::TimelineSelection;
 
 use chrome::ChromeEncoder;
-use counters::TimelineCounters;
+use counters::WaitingAndSendingCounters;
 use events::{ArrowEnd, RankTrackId, TimelineEncoder, TimelineSlice};
 use nesting::{NestingRange, OpenLaneRanges};
 use origins::TimelineNodeCallers;
@@ -76,7 +76,7 @@ impl<W: Write> ChromeOrPerfettoEncoder<W> {
 #[derive(Debug)]
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
-    started: IssueTimes<'a>,
+    started: InProgressNodeIssueTimes<'a>,
     /// Each group with its displayed name.
     groups: Vec<(String, PlacedWorkloadGroup<'a>)>,
     /// By instance, the tracks for receives.
@@ -89,7 +89,7 @@ pub struct TimelineWriter<'a, W> {
     /// For each instance, the memory at the start of the drawn time range; `None` if the memory did not change before
     /// that time, or is already drawn.
     held_before: Vec<Option<BytesAtInstantEnd>>,
-    counters: TimelineCounters,
+    counters: WaitingAndSendingCounters,
     /// For each instance, the transfer start times of the sends in progress.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
@@ -116,13 +116,13 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         });
         let mut this = Self {
             groups: groups.collect(),
-            started: IssueTimes::new(prepared),
+            started: InProgressNodeIssueTimes::new(prepared),
             receives: vec![Vec::new(); workload.instances().len()],
             nesting: lanes.collect(),
             steps: vec![None; workload.instances().len()],
             memory: MemoryTracker::new(prepared),
             held_before: vec![None; workload.instances().len()],
-            counters: TimelineCounters::new(workload.instances().len()),
+            counters: WaitingAndSendingCounters::new(workload.instances().len()),
             sends: vec![BTreeMap::new(); workload.instances().len()],
             selection,
             origins: TimelineNodeCallers::new(prepared),

@@ -2,7 +2,7 @@
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
-use super::scenario::{ArrivalRate, ArrivalStream, RequestWork, Scenario};
+use super::scenario::{ArrivalRateInRequestsOrBytes, ArrivalStream, RequestWork, Scenario};
 use super::tables::{TableReader, TimeColumnUnit};
 use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::{Span, Time};
@@ -115,11 +115,15 @@ impl<'s> OpenLoopArrivalSource<'s> {
     /// Returns an arrival one gap after the previous arrival. If the rate counts requests, the mean
     /// gap is the inverse of the rate. If the rate is a bandwidth, the mean gap is the transfer
     /// time of the previous request's bytes at this bandwidth.
-    fn draw_arrival_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
+    fn draw_arrival_after_gap(
+        &mut self,
+        rate: ArrivalRateInRequestsOrBytes,
+        random: bool,
+    ) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
-            ArrivalRate::Requests(rate) => 1.0 / rate,
-            ArrivalRate::Bytes(bandwidth) => {
+            ArrivalRateInRequestsOrBytes::Requests(rate) => 1.0 / rate,
+            ArrivalRateInRequestsOrBytes::Bytes(bandwidth) => {
                 let bytes = self.scenario.models[model as usize].bytes.unwrap_or(0);
                 bytes as f64 / bandwidth.bytes_per_second()
             }
@@ -185,7 +189,7 @@ struct ArrivalJsonLine {
 }
 
 /// Values of one row of an arrival file, before conversion.
-struct ArrivalFileRow {
+struct UnconvertedArrivalFileRow {
     at: Span,
     model: Option<String>,
     tokens: [f64; 2],
@@ -343,7 +347,7 @@ impl ArrivalFileReader {
         })
     }
 
-    fn next(&mut self, path: &Path) -> Result<Option<ArrivalFileRow>, ServeError> {
+    fn next(&mut self, path: &Path) -> Result<Option<UnconvertedArrivalFileRow>, ServeError> {
         match self {
             Self::Table {
                 reader,
@@ -358,7 +362,7 @@ impl ArrivalFileReader {
                     Some(column) => reader.number_in_column(*column),
                     None => Ok(0.0),
                 };
-                Ok(Some(ArrivalFileRow {
+                Ok(Some(UnconvertedArrivalFileRow {
                     at: unit.to_span(reader.number_in_column(*column)?),
                     model: model.map(|column| reader.cell_text(column).to_owned()),
                     tokens: [count(&tokens[0])?, count(&tokens[1])?],
@@ -399,7 +403,7 @@ impl ArrivalFileReader {
                         "numbers from 0",
                     ));
                 }
-                Ok(Some(ArrivalFileRow {
+                Ok(Some(UnconvertedArrivalFileRow {
                     at: Span::from_seconds(object.timestamp * 1e-3),
                     model: object.model,
                     tokens: [object.input_length, object.output_length],

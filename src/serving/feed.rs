@@ -13,7 +13,7 @@ use super::observe::RequestObserver;
 use super::prepared::{ModelWithJobTimes, ScenarioWithModelTimes};
 use super::program;
 use super::recorder::ServeRunRecorder;
-use super::server::{JobTimesWithToken, ServeRunState};
+use super::server::{JobTimeRangeWithEventToken, ServeRunState};
 use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -27,7 +27,7 @@ use std::cell::RefCell;
 
 /// Order of the models' programs in the event loop. Traces come first, because the loop takes the
 /// settings for collectives from its first program.
-struct ModelProgramOrder {
+struct ModelToProgramIndexMap {
     /// For each program, the index of its model.
     models: Vec<usize>,
     /// For each model, the index of its program.
@@ -36,7 +36,7 @@ struct ModelProgramOrder {
     traces: u32,
 }
 
-impl ModelProgramOrder {
+impl ModelToProgramIndexMap {
     fn from_prepared_models(models: &[ModelWithJobTimes<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
         order.sort_by_key(|&model| models[model].traced_model().is_none());
@@ -61,7 +61,7 @@ impl ModelProgramOrder {
 /// Implements a feed that launches the server's batches.
 struct ServerBatchFeed<'f, 's> {
     server: &'f RefCell<ServeRunState<'s>>,
-    order: &'f ModelProgramOrder,
+    order: &'f ModelToProgramIndexMap,
 }
 
 impl ServerBatchFeed<'_, '_> {
@@ -99,9 +99,9 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
 /// Implements a processor model that takes job times from the server.
 struct ServerProcessorModel<'f, 's> {
     server: &'f RefCell<ServeRunState<'s>>,
-    order: &'f ModelProgramOrder,
+    order: &'f ModelToProgramIndexMap,
     /// Jobs whose times the current call computed; reused to keep the allocation.
-    answered: Vec<JobTimesWithToken>,
+    answered: Vec<JobTimeRangeWithEventToken>,
 }
 
 impl ServerProcessorModel<'_, '_> {
@@ -170,7 +170,7 @@ pub(super) fn run<'s>(
             &stand_in
         }
     };
-    let order = ModelProgramOrder::from_prepared_models(&prepared.models);
+    let order = ModelToProgramIndexMap::from_prepared_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.traced_model() {
         Some(_) => Ok(None),

@@ -31,7 +31,7 @@ pub struct MeasurementImportDefaults {
 
 /// Mean times of all rows with the same model, batch and concurrency.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MeasurementSummary {
+pub struct MeasurementGroupMeanTimes {
     /// Name of the model.
     pub model: String,
     /// Number of inferences in a request.
@@ -52,7 +52,7 @@ pub struct MeasurementSummary {
     pub spread: f64,
 }
 
-impl MeasurementSummary {
+impl MeasurementGroupMeanTimes {
     /// Returns the total time minus the datapath, queue and compute times, in seconds; may be
     /// negative. `None` if the table has no total.
     pub fn unattributed_seconds(&self) -> Option<f64> {
@@ -70,9 +70,9 @@ struct MeasuredRowTimeParts {
 }
 
 /// Columns whose times add up to one part, such as the datapath.
-struct TimePartColumns(Vec<(usize, TimeColumnUnit)>);
+struct ColumnsOfOneTimePart(Vec<(usize, TimeColumnUnit)>);
 
-impl TimePartColumns {
+impl ColumnsOfOneTimePart {
     fn sum(&self, table: &TableReader) -> Result<Span, ServeError> {
         let mut sum = Span::ZERO;
         for (column, unit) in &self.0 {
@@ -103,7 +103,7 @@ const TRITON: [&[&str]; 3] = [
 pub fn import_measurements(
     path: &Path,
     options: &MeasurementImportDefaults,
-) -> Result<Vec<MeasurementSummary>, ServeError> {
+) -> Result<Vec<MeasurementGroupMeanTimes>, ServeError> {
     let mut table = TableReader::open_table(path)?;
     let file = table.file_name().to_owned();
     let is_triton = table.find_first_column(TRITON[2]).is_some();
@@ -118,14 +118,14 @@ pub fn import_measurements(
             })
             .filter_map(|(at, heading)| Some((at, TimeColumnUnit::from_column_name(heading)?)))
             .collect();
-        TimePartColumns(found)
+        ColumnsOfOneTimePart(found)
     };
     let (datapath, queue, compute, total) = if is_triton {
         let part = |names: &[&str]| {
             let columns = names
                 .iter()
                 .filter_map(|name| table.find_first_column(&[name]));
-            TimePartColumns(
+            ColumnsOfOneTimePart(
                 columns
                     .map(|at| (at, TimeColumnUnit::MICROSECONDS))
                     .collect(),
@@ -229,7 +229,7 @@ pub fn import_measurements(
 
 fn summarize_measured_rows(
     ((model, batch, concurrency), rows): ((String, u32, u32), Vec<MeasuredRowTimeParts>),
-) -> MeasurementSummary {
+) -> MeasurementGroupMeanTimes {
     let count = rows.len() as u128;
     let mean = |of: &dyn Fn(&MeasuredRowTimeParts) -> Span| {
         let sum: u128 = rows.iter().map(|row| u128::from(of(row).0)).sum();
@@ -238,7 +238,7 @@ fn summarize_measured_rows(
     let compute = mean(&|row| row.compute);
     let off = |row: &MeasuredRowTimeParts| row.compute.0.abs_diff(compute.0) as f64;
     let most = rows.iter().map(off).fold(0.0, f64::max);
-    MeasurementSummary {
+    MeasurementGroupMeanTimes {
         rows: rows.len() as u32,
         datapath: mean(&|row| row.datapath),
         queue: mean(&|row| row.queue),
@@ -258,7 +258,7 @@ fn summarize_measured_rows(
 pub fn format_platform_file(
     options: &MeasurementImportDefaults,
     source: &str,
-    measurements: &[MeasurementSummary],
+    measurements: &[MeasurementGroupMeanTimes],
 ) -> String {
     let mut text = String::new();
     let put = "a string grows as needed";

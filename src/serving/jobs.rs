@@ -43,7 +43,7 @@ impl EqualVectorProductTasks {
 
 /// Division of a convolution into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConvolutionTaskSplit {
+pub enum ConvolutionVectorProductSplit {
     /// One product per output. The length of each product is kernel height x kernel width x
     /// channels (Williams, 2023).
     #[default]
@@ -53,7 +53,7 @@ pub enum ConvolutionTaskSplit {
     Kernels,
 }
 
-impl ConvolutionTaskSplit {
+impl ConvolutionVectorProductSplit {
     /// All conventions, with their names in files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
@@ -84,9 +84,9 @@ impl ParallelBranchRule {
 
 /// Translation of operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OperatorToJobLowering {
+pub struct OperatorToJobLoweringRules {
     /// How convolutions are divided into vector products.
-    pub convolution: ConvolutionTaskSplit,
+    pub convolution: ConvolutionVectorProductSplit,
     /// If true, each attention head has its own jobs (queries, keys, values and their products),
     /// and the heads run in parallel. Otherwise each operator is one job, and the jobs form a
     /// chain.
@@ -179,7 +179,7 @@ impl JobGraph {
     }
 
     /// Converts the operators of `model` to jobs.
-    pub fn of_model(model: &Model, lowering: OperatorToJobLowering) -> Self {
+    pub fn of_model(model: &Model, lowering: OperatorToJobLoweringRules) -> Self {
         let mut emitter = ModelJobGraphBuilder {
             graph: Self::default(),
             lowering,
@@ -203,7 +203,7 @@ impl JobGraph {
 /// Builds the jobs of a model, operator by operator.
 struct ModelJobGraphBuilder {
     graph: JobGraph,
-    lowering: OperatorToJobLowering,
+    lowering: OperatorToJobLoweringRules,
     /// Jobs on which the next job of the chain depends.
     frontier: Vec<u32>,
     /// Jobs on which new branches of the current layer depend.
@@ -331,7 +331,7 @@ impl ModelJobGraphBuilder {
         for product in work.products.iter().filter(|one| one.multiplies) {
             let (result, over) = (count(product.result), product.over);
             match (work.windows, self.lowering.convolution) {
-                (Some(_), ConvolutionTaskSplit::Kernels) => {
+                (Some(_), ConvolutionVectorProductSplit::Kernels) => {
                     let (channels, kernel) = over.split_at(1);
                     self.push_chained_job(result.saturating_mul(count(channels)), count(kernel));
                 }

@@ -6,10 +6,10 @@
 //! measured latencies, or traces that are replayed.
 //!
 //! ```text
-//! scenario.toml ─► Scenario ─┐                    ┌─► ServerBatchFeed ──launches──► the one loop (engine)
+//! scenario.toml ─► Scenario ─┐                          ┌─► ServerBatchFeed ──launches──► the one loop (engine)
 //! platform ──────► Platform ─┴─► ScenarioWithModelTimes ┤        │ ServeRunState: arrivals, policy, what is in flight
-//!                                                 └─► ServerProcessorModel ◄──jobs────┘        │
-//!                                                     closed forms         ServeRunRecorder ─► ServeReport
+//!                                                       └─► ServerProcessorModel ◄──jobs────┘        │
+//!                                                           closed forms         ServeRunRecorder ─► ServeReport
 //! ```
 
 mod arrivals;
@@ -42,10 +42,10 @@ mod unloaded;
 pub use capacity::{find_capacity, sweep_rates};
 pub use error::ServeError;
 pub use import::{
-    MeasurementImportDefaults, MeasurementSummary, format_platform_file, import_measurements,
+    MeasurementGroupMeanTimes, MeasurementImportDefaults, format_platform_file, import_measurements,
 };
 pub use jobs::{
-    ConvolutionTaskSplit, EqualVectorProductTasks, JobGraph, OperatorToJobLowering,
+    ConvolutionVectorProductSplit, EqualVectorProductTasks, JobGraph, OperatorToJobLoweringRules,
     ParallelBranchRule,
 };
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
@@ -57,26 +57,26 @@ pub use report::{
     text,
 };
 pub use scenario::{
-    ArrivalRate, ArrivalStream, ModelValueLocation, RequestWork, RunStopRule, Scenario,
-    ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
+    ArrivalRateInRequestsOrBytes, ArrivalStream, ModelValueLocation, RequestWork, RunStopRule,
+    Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
 pub use tables::LatencyCurve;
 pub use timeline::RequestTimelineWriter;
-pub use trace_job::TraceJob;
+pub use trace_job::RequestJobFromTraces;
 
 use chakram_base::units::Span;
 use prepared::ScenarioWithModelTimes;
 
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServeOptions {
+pub struct ServeSloOption {
     /// Limit on each request's serve time (from arrival to completion), for goodput and capacity.
     /// The limit replaces the deadlines of models.
     pub slo: Option<Span>,
 }
 
-impl ServeOptions {
+impl ServeSloOption {
     /// Creates options with a limit on serve times.
     pub fn from_serve_time_limit(slo: Option<Span>) -> Self {
         Self { slo }
@@ -92,7 +92,7 @@ impl ServeOptions {
 pub fn serve_requests(
     scenario: &Scenario,
     platform: Option<&Platform>,
-    options: ServeOptions,
+    options: ServeSloOption,
     observer: &mut dyn RequestObserver,
 ) -> Result<ServeReport, ServeError> {
     let mut prepared = ScenarioWithModelTimes::new(scenario, platform)?;

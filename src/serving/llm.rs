@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmRunState ──launches of steps──► the one loop (engine)
-//! machine ─► LlmDeployment ┘                     │  StepScheduler, KvBlockPool: who takes part, by rules
+//! machine ─► LlmDeployment ┘                      │  StepScheduler, KvBlockPool: who takes part, by rules
 //!            rules, blocks, prices of steps      └─► LlmRunRecorder ─► LlmReport
 //! ```
 
@@ -44,12 +44,14 @@ pub use planner::{
     plan_capacity,
 };
 pub use report::{
-    CountsByInterval, EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport,
-    LlmRequestTimes, LlmThroughput, PrefixCacheSummary, RefusedRequestCounts, ReportedTimeLimits,
-    RequestTimeSummary, StepTimePartShare, TokenGapSummary, html, rows, text,
+    EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport, LlmThroughput,
+    PrefixCacheSummary, RefusedRequestCounts, ReportedTimeLimits, RequestTimeSummary,
+    SingleLlmRequestTimes, StepTimePartShare, TokenCountsByInterval, TokenGapSummary, html, rows,
+    text,
 };
 pub use rules::{
-    BatchJoinRule, BlockReservationRule, DEFAULT_RULES, EngineRules, RULE_SETS, WaitingRequestOrder,
+    BatchJoinRule, DEFAULT_RULES, EngineRules, KvBlockAllocationTimeRule, RULE_SETS,
+    WaitingRequestOrder,
 };
 pub use scenario::{
     ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, ScenarioRuleText, ServedLlm,
@@ -57,9 +59,9 @@ pub use scenario::{
 };
 pub use scheduler::{ComposedEngineStep, PreemptedRequest, RequestStepShare};
 pub use step_cost::{StepTimeCalculator, StepTimePart};
-pub use step_load::{LinearStepTime, StepTimeInputs};
+pub use step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 pub use step_price::StepTimeSource;
-pub use step_profile::{ProfiledStepTimeModel, StepProfileTableSettings};
+pub use step_profile::{ProfiledStepTimeModel, StepProfileReadOptions};
 pub use token_work::WeightsPerStepAndToken;
 pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 

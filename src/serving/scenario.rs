@@ -39,13 +39,13 @@
 use super::error::ServeError;
 use super::jobs::JobGraph;
 use super::tables::LatencyCurve;
-use super::trace_job::TraceJob;
+use super::trace_job::RequestJobFromTraces;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, find_nearest,
     quote_for_message,
 };
 use chakram_base::units::{Bandwidth, Span};
-use chakram_workloads::model::{ModelError, ModelSource};
+use chakram_workloads::model::{ModelError, ModelFileText};
 use std::path::{Path, PathBuf};
 
 mod build;
@@ -135,16 +135,16 @@ pub enum RequestWork {
     /// The platform's file contains measured latencies for the model.
     Platform,
     /// A job read from traces, which every request launches.
-    Trace(TraceJob),
+    Trace(RequestJobFromTraces),
 }
 
 /// Arrivals of requests over time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
     /// Requests arrive independently of one another, at a mean rate.
-    Poisson(ArrivalRate),
+    Poisson(ArrivalRateInRequestsOrBytes),
     /// Requests arrive at equal intervals.
-    Periodic(ArrivalRate),
+    Periodic(ArrivalRateInRequestsOrBytes),
     /// Several requests arrive together as a burst; bursts arrive at equal intervals.
     Bursts {
         /// Number of requests that arrive at the same time.
@@ -174,7 +174,7 @@ pub enum ArrivalStream {
 
 /// Rate of arrivals, in requests or in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ArrivalRate {
+pub enum ArrivalRateInRequestsOrBytes {
     /// Requests per second.
     Requests(f64),
     /// Bandwidth that the bytes of all requests fill in the long run.
@@ -257,7 +257,7 @@ fn model_instead_of_scenario_error(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
     }
-    let (closest, is_preset) = match ModelSource::find_source(name) {
+    let (closest, is_preset) = match ModelFileText::find_source(name) {
         Ok(preset) => (Some(preset.file), true),
         Err(ModelError::OnHub { closest, .. }) => (closest.map(str::to_owned), false),
         Err(_) => return None,
@@ -302,7 +302,7 @@ impl Scenario {
     /// Returns a copy of this scenario in which `rate` requests arrive per second; `None` if the
     /// scenario's arrivals have no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
-        let rate = ArrivalRate::Requests(rate);
+        let rate = ArrivalRateInRequestsOrBytes::Requests(rate);
         let stream = match self.stream {
             ArrivalStream::Poisson(_) => ArrivalStream::Poisson(rate),
             ArrivalStream::Periodic(_) => ArrivalStream::Periodic(rate),
@@ -320,8 +320,8 @@ impl Scenario {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {
             ArrivalStream::Poisson(rate) | ArrivalStream::Periodic(rate) => Some(match rate {
-                ArrivalRate::Requests(rate) => rate,
-                ArrivalRate::Bytes(bandwidth) => {
+                ArrivalRateInRequestsOrBytes::Requests(rate) => rate,
+                ArrivalRateInRequestsOrBytes::Bytes(bandwidth) => {
                     let models = self.models.iter();
                     let mean: f64 = models
                         .map(|model| model.weight * model.bytes.unwrap_or(0) as f64)

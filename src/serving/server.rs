@@ -35,7 +35,7 @@ mod dispatch;
 mod flight;
 mod service;
 
-use admission::RequestTimerEvent;
+use admission::DatapathOrThinkTimeEnd;
 use flight::{BatchInFlight, Slab};
 
 /// State of a processor.
@@ -52,14 +52,14 @@ struct ProcessorState {
 
 /// The times of a job, and the token that identifies the job in the event loop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct JobTimesWithToken {
+pub(super) struct JobTimeRangeWithEventToken {
     pub token: u64,
     pub times: JobTimeRange,
 }
 
 /// A batch that begins, as passed to the event loop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BatchLaunch {
+pub(super) struct BatchLaunchForEventLoop {
     /// Index of the batch in the server.
     pub flight: u32,
     /// Index of the batch's model.
@@ -79,7 +79,7 @@ pub(super) struct ServeRunState<'s> {
     think: RandomStream,
     /// Number of user requests that have been scheduled so far.
     asked: u64,
-    timers: BinaryHeap<Reverse<(Time, RequestTimerEvent)>>,
+    timers: BinaryHeap<Reverse<(Time, DatapathOrThinkTimeEnd)>>,
     requests: Slab<RequestState>,
     flights: Slab<BatchInFlight>,
     /// Batches that have ended; their allocations are reused.
@@ -91,7 +91,7 @@ pub(super) struct ServeRunState<'s> {
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
     /// Batches that have begun but that the event loop has not launched yet.
-    launches: Vec<BatchLaunch>,
+    launches: Vec<BatchLaunchForEventLoop>,
     recorder: ServeRunRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
@@ -173,7 +173,7 @@ impl<'s> ServeRunState<'s> {
 
     /// Takes the batches that have begun. Each batch is returned only once, so it is launched only
     /// once.
-    pub fn take_launches(&mut self) -> impl Iterator<Item = BatchLaunch> {
+    pub fn take_launches(&mut self) -> impl Iterator<Item = BatchLaunchForEventLoop> {
         self.launches.drain(..)
     }
 
@@ -198,7 +198,7 @@ impl<'s> ServeRunState<'s> {
         flight: u32,
         job: u32,
         token: u64,
-        answered: &mut Vec<JobTimesWithToken>,
+        answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) {
         self.now = now;
         if self.has_stopped() {
@@ -207,7 +207,7 @@ impl<'s> ServeRunState<'s> {
                 start: now,
                 end: now,
             };
-            answered.push(JobTimesWithToken { token, times });
+            answered.push(JobTimeRangeWithEventToken { token, times });
             return;
         }
         if !self.is_job_held_back(flight, job, token, answered) {
@@ -221,7 +221,7 @@ impl<'s> ServeRunState<'s> {
         now: Time,
         flight: u32,
         job: u32,
-        answered: &mut Vec<JobTimesWithToken>,
+        answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) {
         if self.has_stopped() {
             return;

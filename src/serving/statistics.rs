@@ -100,12 +100,12 @@ impl DurationHistogram {
 
 /// Statistics of a batch of consecutive samples.
 #[derive(Clone, Debug, Default)]
-struct SampleBatchStatistics {
+struct SampleSumAndHistogram {
     sum_ps: u128,
     sketch: DurationHistogram,
 }
 
-impl SampleBatchStatistics {
+impl SampleSumAndHistogram {
     fn merge_batch(&mut self, other: &Self) {
         self.sum_ps += other.sum_ps;
         self.sketch.merge_sketch(&other.sketch);
@@ -134,11 +134,11 @@ pub struct IntervalEstimate {
 pub struct DurationSamples {
     /// All samples, as long as there are at most [`EXACT`].
     exact: Vec<Span>,
-    all: SampleBatchStatistics,
-    batches: Vec<SampleBatchStatistics>,
+    all: SampleSumAndHistogram,
+    batches: Vec<SampleSumAndHistogram>,
     /// Number of samples in a batch; a power of two.
     batch_size: u64,
-    current: SampleBatchStatistics,
+    current: SampleSumAndHistogram,
 }
 
 impl DurationSamples {
@@ -179,7 +179,7 @@ impl DurationSamples {
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
         Some(IntervalEstimate {
             value: Span(value as u64),
-            plus_minus: self.interval_half_width(SampleBatchStatistics::mean_of_samples),
+            plus_minus: self.interval_half_width(SampleSumAndHistogram::mean_of_samples),
         })
     }
 
@@ -192,7 +192,7 @@ impl DurationSamples {
         } else {
             self.all.sketch.approximate_percentile(percent)?
         };
-        let of = |batch: &SampleBatchStatistics| {
+        let of = |batch: &SampleSumAndHistogram| {
             let value = batch.sketch.approximate_percentile(percent);
             value.unwrap_or_default().0 as f64
         };
@@ -207,7 +207,7 @@ impl DurationSamples {
 
     /// Returns half the width of the 95 % confidence interval for the mean of `value` over
     /// independent batches; `None` if there are too few independent batches.
-    fn interval_half_width(&self, value: impl Fn(&SampleBatchStatistics) -> f64) -> Option<Span> {
+    fn interval_half_width(&self, value: impl Fn(&SampleSumAndHistogram) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
         while batches.len() >= LEAST_BATCHES {
@@ -235,7 +235,7 @@ impl DurationSamples {
 }
 
 /// Merges neighbouring batches in pairs. Drops the last batch if the number of batches is odd.
-fn merge_batch_pairs(batches: &[SampleBatchStatistics]) -> Vec<SampleBatchStatistics> {
+fn merge_batch_pairs(batches: &[SampleSumAndHistogram]) -> Vec<SampleSumAndHistogram> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
         let mut both = pair[0].clone();

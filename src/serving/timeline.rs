@@ -46,7 +46,7 @@ struct RequestEventArgs {
 
 /// Values in the `args` of a job's event.
 #[derive(Serialize)]
-struct JobArgs {
+struct JobProcessorEventArgs {
     processor: u32,
 }
 
@@ -165,7 +165,7 @@ impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
         if self.failed.is_some() || !self.has_room() {
             return;
         }
-        let args = JobArgs {
+        let args = JobProcessorEventArgs {
             processor: job.processor,
         };
         let name = format!("job {}", job.job);

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 /// A job read from traces, which every request launches.
 #[derive(Clone, Debug)]
-pub struct TraceJob {
+pub struct RequestJobFromTraces {
     path: PathBuf,
     job: Arc<Job>,
 }
 
-impl PartialEq for TraceJob {
+impl PartialEq for RequestJobFromTraces {
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path
     }
 }
 
-impl TraceJob {
+impl RequestJobFromTraces {
     /// Opens the job at `path`, in any form that `chakram replay` accepts.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 //! its ranks. A job with a single rank runs on the NPU with the same index as the processor.
 
 use super::scenario::{Scenario, ServiceOrderAndSlots};
-use super::trace_job::TraceJob;
+use super::trace_job::RequestJobFromTraces;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
     CompiledReplay, FeedRequestBuffer, LaunchFeed, LaunchRecord, LaunchRequest, ReplayOptions,
@@ -43,7 +43,7 @@ impl<'s> TracedJobWithTimes<'s> {
     ///
     /// Fails if the machine cannot run the job, or has too few NPUs for the processors.
     pub fn new(
-        trace: &'s TraceJob,
+        trace: &'s RequestJobFromTraces,
         machine: &'s Machine,
         scenario: &Scenario,
     ) -> Result<Self, String> {

@@ -14,10 +14,10 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{CheckCandidate, select_within_budget};
+pub use budget::{CheckWorkloadFeaturesAndTime, select_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
-pub use measured::{DistanceFromMeasured, parse_step_times};
+pub use measured::{PredictionDistanceFromMeasuredSteps, parse_step_times};
 pub use verdict::{ArchiveCheckResults, FailedPrediction};
 
 use chakram_analysis::diff::reports;
@@ -176,7 +176,7 @@ pub struct CheckedPrediction {
     pub baselines: Vec<BaselinePrediction>,
     /// Difference between the prediction and the measured steps; `None` if the archive has no
     /// measured steps.
-    pub measured: Option<DistanceFromMeasured>,
+    pub measured: Option<PredictionDistanceFromMeasuredSteps>,
 }
 
 /// Time in each category, in the order of [`NpuTimeCategory`].
@@ -221,7 +221,7 @@ pub fn check_baseline(
         measured: entry
             .measured
             .as_ref()
-            .map(|measured| DistanceFromMeasured::new(measured, after)),
+            .map(|measured| PredictionDistanceFromMeasuredSteps::new(measured, after)),
     };
     checked.moved = checked.change_percent().abs() > threshold;
     if checked.moved {

@@ -19,12 +19,12 @@ mod steps;
 mod traces;
 
 pub use cycles::CycleTable;
-pub use family::{DeapLanguageModel, PartitionRule, PartitionedModel};
+pub use family::{DeapLanguageModel, ModelCutsAndMovedWords, PartitionRule};
 pub use list::{ChipAssignmentRule, schedule_tasks};
 pub use partition::CutDirection;
-pub use record::{SubLayerFileRecord, parse_schedule, write_schedule};
+pub use record::{SubLayerShapeAndKind, parse_schedule, write_schedule};
 pub use steps::{
-    ChipMachine, ChipTransferLogEntry, DataId, ScheduleRunError, StepCostsAndTransferLog,
+    ChipDataNeedOrEviction, ChipMachine, DataId, ScheduleRunError, StepCostsAndTransferLog,
     StepTimeAndEnergy, SubLayerTimeAndEnergy, TransferSource,
 };
 pub use traces::ScheduleWithCosts;
@@ -35,7 +35,7 @@ pub struct SubLayer {
     /// Name of the sub-layer's nodes in written traces.
     pub name: String,
     /// Type and sizes of the computation.
-    pub record: SubLayerFileRecord,
+    pub record: SubLayerShapeAndKind,
     /// Indices of the sub-layers that provide this sub-layer's inputs. All these indices are
     /// smaller than the sub-layer's own index.
     pub after: Vec<u32>,

@@ -14,7 +14,7 @@ use chakram_engine::{
 };
 use chakram_trace::format::TraceError;
 use chakram_trace::workload::Workload;
-use chakram_workloads::generate::{CheckedWorkloadPattern, GenerateError, WorkloadPattern};
+use chakram_workloads::generate::{CheckedWorkloadPattern, PatternOptionError, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
@@ -47,13 +47,14 @@ pub use kernel_times::{KernelTimesBySize, RecordedKernelTimes};
 pub use nccl_log::{left_out_size_error, nccl_log};
 pub use null_model::predict_with_one_rate;
 pub use pairs::{
-    MeasuredWhatIfPair, PredictedWhatIfPair, WhatIfPairErrors, WhatIfPairScores, WhatIfPairTable,
+    CapturedJobWhatIfPair, PredictedWhatIfPair, WhatIfPairErrors, WhatIfPairsAndReplaySettings,
+    WhatIfScoresByPredictor,
 };
 pub use report::{CorrectedRunPredictions, RunScoreCsvWriter, ScoreDocument, ScoredRunTable};
 pub use residuals::{CorrectedRunPrediction, correct_by_other_runs, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionOrderCounts, count_option_orders};
-pub use without_effect::{SettingAndRunsWithoutIt, settings_without_effect};
+pub use without_effect::{SettingAblationRuns, settings_without_effect};
 
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +128,7 @@ impl From<String> for RunPredictionFault {
 
 /// Predicted time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PredictedRunTime {
+pub struct PredictedStepTimeWithInterval {
     /// Predicted time of a step.
     pub makespan: Span,
     /// 90 % interval of the time; `None` if the kernel times have no error estimates.
@@ -147,13 +148,16 @@ pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
-    ended: impl FnMut(&MeasuredRun, &Result<PredictedRunTime, ScoreError>) -> io::Result<()>,
-) -> io::Result<Vec<Result<PredictedRunTime, ScoreError>>> {
+    ended: impl FnMut(
+        &MeasuredRun,
+        &Result<PredictedStepTimeWithInterval, ScoreError>,
+    ) -> io::Result<()>,
+) -> io::Result<Vec<Result<PredictedStepTimeWithInterval, ScoreError>>> {
     let firsts = first_equal_runs(table);
-    let known: Vec<OnceLock<PredictedRunTime>> =
+    let known: Vec<OnceLock<PredictedStepTimeWithInterval>> =
         (table.runs.iter()).map(|_| OnceLock::new()).collect();
     let ask = |i: usize, run: &MeasuredRun| {
-        let cell: &OnceLock<PredictedRunTime> = &known[firsts[i]];
+        let cell: &OnceLock<PredictedStepTimeWithInterval> = &known[firsts[i]];
         if let Some(predicted) = cell.get() {
             return Ok(*predicted);
         }
@@ -253,14 +257,14 @@ fn map_runs_in_given_order<T: Send>(
 fn predict_run(
     run: &MeasuredRun,
     options: &ReplayOptions,
-) -> Result<PredictedRunTime, RunPredictionFault> {
+) -> Result<PredictedStepTimeWithInterval, RunPredictionFault> {
     replay_run(run, options, |compiled| {
         let (report, check) =
             chakram_report::replay_to_report(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
-        let predicted = PredictedRunTime { makespan, interval };
+        let predicted = PredictedStepTimeWithInterval { makespan, interval };
         Ok((predicted, check.represents_all()))
     })
 }
@@ -284,7 +288,7 @@ fn replay_run<T>(
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
 ) -> Result<T, RunPredictionFault> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
-    let refused = |error: GenerateError| error.to_string();
+    let refused = |error: PatternOptionError| error.to_string();
     let job = CheckedWorkloadPattern::new(pattern).map_err(refused)?;
     job.check_memory().map_err(|error| error.to_string())?;
     let workload = job

@@ -26,10 +26,11 @@ pub use check::{StudyError, load_study};
 pub use command::{PointCommand, PointWorkload};
 pub use evaluate::PointEvaluator;
 pub use explanation::explain_row;
-pub use journal::{JournalEntry, RESULTS, SweepJournal};
+pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
-    LayerTurn, NewWorkCounts, StudyExplorer, StudyShard, SweepError, SweepOptions, SweepProgress,
+    LayerTurnRecord, NewSweepAnswerOrBound, NewWorkCounts, StudyExplorer, StudyShard, SweepError,
+    SweepOptions,
 };
 pub use setting::Settings;
 pub use study::Study;

@@ -38,7 +38,7 @@ mod sparse_columns;
 mod visit;
 
 pub use builder::{DependencyPolicy, GraphBuilder, RankSlotBinding};
-pub use captured_timeline::NodeTimeline;
+pub use captured_timeline::ComputedNodeTimeline;
 pub use csr::Csr;
 pub use intern::{Interner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;

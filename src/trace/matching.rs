@@ -13,14 +13,14 @@ mod messages;
 mod outlines;
 
 pub use collectives::{
-    CallsByGroupSlot, CollectiveSignature, MemberCalls, find_disagreement, first_difference,
+    CollectiveSignature, MemberCalls, TraceCallsByGroupSlot, find_disagreement, first_difference,
 };
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, RankCommNode, RankComms};
 
 /// Reference to a communication: the rank's index among the matched ranks, and the communication's index within the
 /// rank.
-pub type CommRef = (u32, u32);
+pub type RankAndCommIndex = (u32, u32);
 
 #[cfg(test)]
 mod tests;

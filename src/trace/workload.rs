@@ -306,7 +306,7 @@ impl WorkloadBuilder {
                 ranks,
             });
         }
-        let mut groups = GroupRegistry::new(ranks);
+        let mut groups = GroupsFoundSoFar::new(ranks);
         groups.roles = self.roles;
         // Adjacent graphs usually have the same roles, so `dedup` leaves few entries to merge.
         let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
@@ -331,7 +331,7 @@ impl WorkloadBuilder {
                     call.map_or(0, |call| of.id(call.node))
                 };
                 let Some(name) = name else {
-                    return Ok(GroupRegistry::WORLD);
+                    return Ok(GroupsFoundSoFar::WORLD);
                 };
                 let members = self
                     .declared
@@ -383,13 +383,13 @@ impl WorkloadBuilder {
 /// The groups found so far, with their members. Each group name is a separate communicator. Two names with the same
 /// members are two groups, and the unnamed group of all ranks is another group. One name with different members also
 /// means different groups; this happens if each trace declares its own groups.
-struct GroupRegistry {
+struct GroupsFoundSoFar {
     list: Vec<RankGroup>,
     roles: GroupRoles,
     by_name: BTreeMap<String, Vec<GroupId>>,
 }
 
-impl GroupRegistry {
+impl GroupsFoundSoFar {
     const WORLD: GroupId = GroupId(0);
 
     fn new(ranks: u32) -> Self {

@@ -66,7 +66,7 @@ pub enum WorkloadPattern {
 
 impl WorkloadPattern {
     /// Checks the options without generating any node.
-    pub fn validate_options(&self) -> Result<(), GenerateError> {
+    pub fn validate_options(&self) -> Result<(), PatternOptionError> {
         CheckedWorkloadPattern::new(self.clone()).map(drop)
     }
 }
@@ -77,7 +77,7 @@ pub struct CheckedWorkloadPattern(Box<dyn TraceGenerator>);
 
 impl CheckedWorkloadPattern {
     /// Checks `pattern`, and prepares its generation.
-    pub fn new(pattern: WorkloadPattern) -> Result<Self, GenerateError> {
+    pub fn new(pattern: WorkloadPattern) -> Result<Self, PatternOptionError> {
         Ok(Self(match pattern {
             WorkloadPattern::Collective(options) => Box::new(options.prepare_generator()?),
             WorkloadPattern::P2p(options) => Box::new(options.prepare_generator()?),
@@ -347,7 +347,7 @@ trait TraceGenerator: Debug + Send + Sync {
 
 /// Reasons why options are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GenerateError {
+pub enum PatternOptionError {
     /// One option is invalid, alone or in combination with others.
     #[error("`{option}` is {found}; expected {expected}")]
     Refused {
@@ -376,8 +376,8 @@ fn option_refused(
     option: &'static str,
     found: impl Display,
     expected: impl Into<String>,
-) -> GenerateError {
-    GenerateError::Refused {
+) -> PatternOptionError {
+    PatternOptionError::Refused {
         option,
         found: found.to_string(),
         expected: expected.into(),
@@ -405,14 +405,14 @@ pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitErr
 const NODE_BYTES: u64 = 61;
 const STATE_BYTES: u64 = 4;
 
-fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), GenerateError> {
+fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), PatternOptionError> {
     if value < least {
         return Err(option_refused(option, value, format!("{least} or more")));
     }
     Ok(())
 }
 
-fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
+fn check_ranks(ranks: u32, least: u32) -> Result<(), PatternOptionError> {
     check_at_least("ranks", ranks, least)?;
     if ranks > MAX_NPUS {
         let expected = format!("{MAX_NPUS} or fewer, as machines have NPUs");
@@ -427,10 +427,10 @@ fn check_limit(
     found: u128,
     limit: u64,
     hint: &'static str,
-) -> Result<u64, GenerateError> {
+) -> Result<u64, PatternOptionError> {
     match u64::try_from(found) {
         Ok(amount) if amount <= limit => Ok(amount),
-        _ => Err(GenerateError::TooLarge {
+        _ => Err(PatternOptionError::TooLarge {
             what,
             found,
             limit,
@@ -441,7 +441,7 @@ fn check_limit(
 
 /// Checks that a duration is a whole number of nanoseconds. Files store nanoseconds, so they would
 /// round other durations.
-fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
+fn check_whole_ns(option: &'static str, span: Span) -> Result<(), PatternOptionError> {
     if !span.0.is_multiple_of(1000) {
         return Err(option_refused(
             option,

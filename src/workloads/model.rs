@@ -37,15 +37,15 @@ mod vit;
 
 use serde::Serialize;
 
-pub use architecture::{DeltaAttention, LatentAttentionSizes, TransformerArchitecture};
-pub use definition::{ModelDefinition, ModelDefinitionForm, ModelSizeOverrides};
+pub use architecture::{DeltaAttention, ExtendedTransformerModel, LatentAttentionSizes};
+pub use definition::{ModelDefinitionForm, ModelFromDefinitionFile, ModelSizeOverrides};
 pub use error::{ModelError, describe_hubs_unsupported};
-pub use preset::{ModelPreset, ModelSource, PRESETS};
+pub use preset::{ModelFileText, ModelPreset, PRESETS};
 pub use spec::{
-    AxisDivision, BytesPerElement, DELTA_CHUNK, ExpertExchangeSide, ImageWindowSizes,
-    MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors, OperatorAxis,
-    OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction, TensorKeptForBackward,
-    TensorSavingAttentionKernels, WeightTensorAxes,
+    AxisDividingDegree, DELTA_CHUNK, ExpertExchangeSide, FormatDependentElementBytes,
+    ImageWindowSizes, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors,
+    OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, TensorAxis, TensorContraction,
+    TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes,
 };
 pub use transformer::{
     ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
@@ -256,7 +256,7 @@ pub enum OperatorKind {
         /// Number of experts that each token chooses.
         chosen: u64,
         /// The router's rule for choosing experts from scores.
-        form: ExpertRouterRule,
+        form: ExpertScoringAndGroupRule,
     },
     /// One matrix product per expert. `rows` copies of tokens are divided evenly among the experts.
     /// Each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds its own
@@ -415,7 +415,7 @@ impl AttentionSpan {
 
 /// A router's rule for choosing experts from scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ExpertRouterRule {
+pub struct ExpertScoringAndGroupRule {
     /// True if scores have a trained bias.
     pub bias: bool,
     /// True if the choice of experts uses scores plus a bias per expert. This bias balances the

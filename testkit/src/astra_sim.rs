@@ -25,7 +25,7 @@ pub use random::{create_overlapping_config, create_random_config};
 
 use agenda::{AgendaEvent, DelayedCall, EventAgenda};
 use algorithm::AlgorithmInput;
-use collective::plan::NextQueueIndices;
+use collective::plan::NextQueueIndexPerHalf;
 use collective::{ChunkPhase, RunningCollective};
 use config::CollectiveOperation;
 use network::SimulatedNetwork;
@@ -65,7 +65,7 @@ struct ChunkStream {
 struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
-    rotations: Vec<NextQueueIndices>,
+    rotations: Vec<NextQueueIndexPerHalf>,
     /// Number of phases that used a tree so far, by kind of collective and dimension. The number determines the next
     /// phase's tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
@@ -107,7 +107,7 @@ impl<'c> NpuState<'c> {
         Self {
             workload: NpuWorkload::new(trace),
             queues: (0..dims * config.queues_per_dim).map(queue).collect(),
-            rotations: vec![NextQueueIndices::default(); dims],
+            rotations: vec![NextQueueIndexPerHalf::default(); dims],
             ..Self::default()
         }
     }

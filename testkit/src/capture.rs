@@ -30,7 +30,7 @@
 //! and one synchronization per step.
 
 use cost::hash_parts;
-use layout::JobLayout;
+use layout::JobGroupsAndCommunications;
 use meet::{SimulationOutcome, create_clock, draw_pace, simulate_job};
 use program::StepProgram;
 use simulate::SimulatedRankState;
@@ -77,7 +77,7 @@ const PID: u64 = 19_340;
 #[derive(Debug)]
 pub struct CapturableJob {
     options: Options,
-    layout: JobLayout,
+    layout: JobGroupsAndCommunications,
     /// One program for all ranks, or one program per stage.
     programs: Vec<StepProgram>,
     outcome: SimulationOutcome,
@@ -86,7 +86,7 @@ pub struct CapturableJob {
 /// Simulates the job that `options` describe.
 pub fn generate_capture(options: &Options) -> std::result::Result<CapturableJob, OptionError> {
     options.validate_options()?;
-    let mut layout = JobLayout::new(options);
+    let mut layout = JobGroupsAndCommunications::new(options);
     let different = match options.style {
         JobParallelism::Pipeline => options.ranks,
         _ => 1,

@@ -5,7 +5,7 @@
 //! to speed: a routing lists the experts of every token, and every count walks over this list.
 
 /// Number of copies by source and destination rank.
-pub type Copies = Vec<Vec<u64>>;
+pub type TokenCopiesByRankPair = Vec<Vec<u64>>;
 
 /// The experts that each rank's tokens choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct TokenExpertChoices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotLimitedCopies {
     /// Number of slots sent, including free slots, by source and destination rank.
-    pub slots: Copies,
+    pub slots: TokenCopiesByRankPair,
     pub kept: u64,
     pub dropped: u64,
     pub free: u64,
@@ -30,9 +30,9 @@ pub struct SlotLimitedCopies {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TwoLevelCopies {
     /// Copies between ranks of the same index within their nodes.
-    pub across: Copies,
+    pub across: TokenCopiesByRankPair,
     /// Copies within a node.
-    pub within: Copies,
+    pub within: TokenCopiesByRankPair,
 }
 
 impl TokenExpertChoices {
@@ -102,7 +102,10 @@ impl TokenExpertChoices {
         expert / (self.experts / self.ranks)
     }
 
-    fn count(&self, mut copy: impl FnMut(&mut Copies, usize, &[usize])) -> Copies {
+    fn count(
+        &self,
+        mut copy: impl FnMut(&mut TokenCopiesByRankPair, usize, &[usize]),
+    ) -> TokenCopiesByRankPair {
         let mut copies = vec![vec![0; self.ranks]; self.ranks];
         for (rank, tokens) in self.tokens.iter().enumerate() {
             for token in tokens {
@@ -122,7 +125,7 @@ impl TokenExpertChoices {
     }
 
     /// Counts one copy of a token for each of its chosen experts.
-    pub fn copies_for_experts(&self) -> Copies {
+    pub fn copies_for_experts(&self) -> TokenCopiesByRankPair {
         self.count(|copies, from, token| {
             for expert in token {
                 copies[from][self.rank_of(*expert)] += 1;
@@ -131,7 +134,7 @@ impl TokenExpertChoices {
     }
 
     /// Counts one copy of a token for each rank that has at least one of its experts.
-    pub fn copies_for_ranks(&self) -> Copies {
+    pub fn copies_for_ranks(&self) -> TokenCopiesByRankPair {
         self.count(|copies, from, token| {
             for (to, copies) in copies[from].iter_mut().enumerate() {
                 *copies += u64::from(token.iter().any(|expert| self.rank_of(*expert) == to));
@@ -140,7 +143,7 @@ impl TokenExpertChoices {
     }
 
     /// Counts one copy of every token to every rank.
-    pub fn copies_for_all(&self) -> Copies {
+    pub fn copies_for_all(&self) -> TokenCopiesByRankPair {
         self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
     }
 
@@ -198,7 +201,7 @@ impl TokenExpertChoices {
 }
 
 /// Returns the largest number of copies that a rank receives.
-pub fn most_received(copies: &Copies) -> u64 {
+pub fn most_received(copies: &TokenCopiesByRankPair) -> u64 {
     let received = (0..copies.len()).map(|to| copies.iter().map(|from| from[to]).sum());
     received.max().unwrap_or(0)
 }

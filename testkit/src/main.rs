@@ -13,7 +13,7 @@ use testkit::capture::{Options, generate_capture};
 #[derive(Debug, Parser)]
 enum Cli {
     Capture(CaptureArgs),
-    AstraSim(AstraSimArgs),
+    AstraSim(AstraSimCaseWriterArgs),
 }
 
 /// Write a job as PyTorch's profiler captures it, with its ground truth
@@ -43,7 +43,7 @@ Every third is of groups that overlap.
 
 Example:
   cargo run -p testkit -- astra-sim --from 0 --to 2000 -o /tmp/cases")]
-struct AstraSimArgs {
+struct AstraSimCaseWriterArgs {
     /// Write into this folder
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn run_astra_sim(args: &AstraSimArgs) -> Result<(), Box<dyn Error>> {
+fn run_astra_sim(args: &AstraSimCaseWriterArgs) -> Result<(), Box<dyn Error>> {
     for seed in args.from..args.to {
         let config = match seed % 3 {
             2 => create_overlapping_config(seed),

@@ -6,7 +6,7 @@
 
 /// Equal tasks, which become ready when earlier jobs of the request have completed.
 #[derive(Clone, Debug)]
-pub struct TaskJob {
+pub struct JobOfEqualTasks {
     pub tasks: u64,
     pub length: u64,
     /// Indices of the earlier jobs on which this job depends.
@@ -15,16 +15,16 @@ pub struct TaskJob {
 
 /// A request that consists of jobs.
 #[derive(Clone, Debug)]
-pub struct TaskRequest {
+pub struct MultiJobRequest {
     /// Time when the request's first jobs are ready.
     pub ready: u64,
-    pub jobs: Vec<TaskJob>,
+    pub jobs: Vec<JobOfEqualTasks>,
 }
 
 /// Assigns tasks one by one to `cores` cores in turn, and returns the end times of the requests. At
 /// equal times, later jobs of old requests precede first jobs of new requests, and earlier requests
 /// precede later requests.
-pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
+pub fn deal_task_by_task(cores: usize, requests: &[MultiJobRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
@@ -78,7 +78,7 @@ pub fn compute_lindley_waits(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
 
 /// Rule that orders the service of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlainPolicy {
+pub enum PlainRequestOrderRule {
     FirstCome,
     /// Shortest remaining time first.
     Shortest,
@@ -141,7 +141,7 @@ struct PlainWaitingRequest {
 /// each end, the processor starts its next job or request. Then ready requests join the queue, and
 /// idle processors take requests from the queue.
 pub fn serve_plainly(
-    policy: PlainPolicy,
+    policy: PlainRequestOrderRule,
     processors: usize,
     preemption: Option<u64>,
     requests: &[PlainRequest],
@@ -159,13 +159,15 @@ pub fn serve_plainly(
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
-            PlainPolicy::FirstCome | PlainPolicy::Batching(..) => i128::from(r.ready),
-            PlainPolicy::Shortest => i128::from(left(request, job)),
-            PlainPolicy::Priority(None) => i128::from(r.level),
-            PlainPolicy::Priority(Some(aging)) => {
+            PlainRequestOrderRule::FirstCome | PlainRequestOrderRule::Batching(..) => {
+                i128::from(r.ready)
+            }
+            PlainRequestOrderRule::Shortest => i128::from(left(request, job)),
+            PlainRequestOrderRule::Priority(None) => i128::from(r.level),
+            PlainRequestOrderRule::Priority(Some(aging)) => {
                 i128::from(r.level) * i128::from(aging) - (i128::from(now) - i128::from(r.ready))
             }
-            PlainPolicy::Deadline => i128::from(r.due),
+            PlainRequestOrderRule::Deadline => i128::from(r.due),
         }
     };
     loop {
@@ -173,7 +175,7 @@ pub fn serve_plainly(
         let ready = requests.get(coming).map(|request| request.ready);
         let idle = running.iter().any(Option::is_none);
         let ripe = match policy {
-            PlainPolicy::Batching(_, wait) if idle => queue
+            PlainRequestOrderRule::Batching(_, wait) if idle => queue
                 .iter()
                 .map(|one| requests[one.request].ready + wait)
                 .min(),
@@ -184,7 +186,7 @@ pub fn serve_plainly(
         };
         // `take` removes the next request or batch for a processor from the queue, and returns it.
         let take = |queue: &mut Vec<PlainWaitingRequest>| -> Vec<PlainWaitingRequest> {
-            if let PlainPolicy::Batching(most, wait) = policy {
+            if let PlainRequestOrderRule::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
                 for one in queue.iter() {
                     let model = requests[one.request].model;

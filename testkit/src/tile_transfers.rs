@@ -17,7 +17,7 @@ pub struct LinkTime {
 
 /// Grid of dies, each with a grid of cores.
 #[derive(Clone, Copy, Debug)]
-pub struct DieGrid {
+pub struct GridOfDiesAndCores {
     pub dies: [u32; 2],
     pub cores: [u32; 2],
     pub torus: bool,
@@ -52,7 +52,7 @@ enum TransferResource {
     Port(u32),
 }
 
-impl DieGrid {
+impl GridOfDiesAndCores {
     /// Returns the cores on the path, including both ends: first along x, then along y.
     fn cores_on_path(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
         let mut way = vec![from];
@@ -118,7 +118,7 @@ impl DieGrid {
 }
 
 /// Returns the end times of `transfers`; the transfers must be in the order of submission.
-pub fn transfer_end_times(grid: &DieGrid, transfers: &[CoreTransfer]) -> Vec<u64> {
+pub fn transfer_end_times(grid: &GridOfDiesAndCores, transfers: &[CoreTransfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()
         .map(|transfer| grid.needed_resources(transfer))

@@ -18,7 +18,7 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, Wo
 /// A node, with its operation, its lane, its nanoseconds, its memory changes and its dependencies.
 /// The node's id is its position, from 1.
 #[derive(Clone, Debug)]
-pub struct MemoryTraceNode(
+pub struct TraceNodeWithMemoryChanges(
     pub Op<'static>,
     pub i64,
     pub u64,
@@ -49,9 +49,9 @@ pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
     }
 }
 
-pub fn contents(lines: &[MemoryTraceNode]) -> Vec<u8> {
+pub fn contents(lines: &[TraceNodeWithMemoryChanges]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    for (id, MemoryTraceNode(op, lane, ns, memory, after)) in (1..).zip(lines) {
+    for (id, TraceNodeWithMemoryChanges(op, lane, ns, memory, after)) in (1..).zip(lines) {
         let name = format!("n{id}");
         let node = NodeView {
             lane: Some(*lane),
@@ -64,7 +64,7 @@ pub fn contents(lines: &[MemoryTraceNode]) -> Vec<u8> {
     writer.into_inner()
 }
 
-fn job(ranks: &[Vec<MemoryTraceNode>]) -> Workload {
+fn job(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in (0..).zip(ranks) {
         let (graph, binding) =
@@ -80,7 +80,7 @@ fn job(ranks: &[Vec<MemoryTraceNode>]) -> Workload {
 }
 
 /// Replays the ranks with recorded communication times, on NPUs of 80 GB.
-fn report(ranks: &[Vec<MemoryTraceNode>]) -> (Report, Vec<Vec<(Time, Time)>>) {
+fn report(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = job(ranks);
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::with_changes(|o| {
@@ -99,7 +99,7 @@ fn report(ranks: &[Vec<MemoryTraceNode>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     (report, ran)
 }
 
-fn alone(lines: Vec<MemoryTraceNode>) -> MemoryRow {
+fn alone(lines: Vec<TraceNodeWithMemoryChanges>) -> MemoryRow {
     let (report, _) = report(&[lines]);
     report.memory.into_iter().next().unwrap()
 }
@@ -126,21 +126,21 @@ fn remote_memory_is_a_part_of_the_memory_time() {
     // On a machine of 100 GB/s to remote memory and 4,096 GB/s to the NPU's own, n1 loads 1 MB in 10
     // us, and n2 beside it 8.192 MB in 2 us. Then n3 loads 4.096 MB in 1 us alone.
     let workload = job(&[vec![
-        MemoryTraceNode(
+        TraceNodeWithMemoryChanges(
             access(MemoryLocation::Remote, 1_000_000),
             1,
             0,
             none(),
             vec![],
         ),
-        MemoryTraceNode(
+        TraceNodeWithMemoryChanges(
             access(MemoryLocation::Local, 8_192_000),
             2,
             0,
             none(),
             vec![],
         ),
-        MemoryTraceNode(
+        TraceNodeWithMemoryChanges(
             access(MemoryLocation::Local, 4_096_000),
             2,
             0,
@@ -166,10 +166,10 @@ fn kernels_that_overlap_hold_memory_together() {
     // their end. The memory is 9 from 0, 7 + 4 from 10, and 7 + 4 + 6 = 17 from 15. At the end,
     // n3's 4 bytes are left.
     let row = alone(vec![
-        MemoryTraceNode(KERNEL, 1, 10, activations(5, 5), vec![]),
-        MemoryTraceNode(KERNEL, 1, 20, activations(7, 7), vec![1]),
-        MemoryTraceNode(KERNEL, 2, 15, activations(4, 0), vec![]),
-        MemoryTraceNode(KERNEL, 2, 1, activations(6, 6), vec![3]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, 5), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 20, activations(7, 7), vec![1]),
+        TraceNodeWithMemoryChanges(KERNEL, 2, 15, activations(4, 0), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 2, 1, activations(6, 6), vec![3]),
     ]);
     assert_eq!(peak(&row), (17, 15, Some(4)));
     assert_eq!((row.classes, row.left), ([0, 0, 0, 17, 0], [0, 0, 0, 4, 0]));
@@ -193,11 +193,11 @@ fn the_classes_are_those_of_the_peak() {
     let mut fourth = class(3, 4);
     fourth.frees[3] = 4;
     let row = alone(vec![
-        MemoryTraceNode(Op::NoOp, 1, 0, class(0, 1), vec![]),
-        MemoryTraceNode(KERNEL, 1, 10, class(1, 2), vec![1]),
-        MemoryTraceNode(KERNEL, 1, 10, class(2, 3), vec![2]),
-        MemoryTraceNode(KERNEL, 1, 10, fourth, vec![3]),
-        MemoryTraceNode(KERNEL, 1, 10, last, vec![4]),
+        TraceNodeWithMemoryChanges(Op::NoOp, 1, 0, class(0, 1), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, class(1, 2), vec![1]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, class(2, 3), vec![2]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, fourth, vec![3]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, last, vec![4]),
     ]);
     assert_eq!(peak(&row), (10, 20, Some(4)));
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
@@ -211,17 +211,17 @@ fn the_classes_are_those_of_the_peak() {
 fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
     // A replay as recorded needs at least one recorded duration of communication, which this
     // barrier has.
-    let last = |after| MemoryTraceNode(BARRIER, 1, 1, activations(0, 0), vec![after]);
+    let last = |after| TraceNodeWithMemoryChanges(BARRIER, 1, 1, activations(0, 0), vec![after]);
     let ranks = [
         vec![
-            MemoryTraceNode(BARRIER, 1, 0, activations(8, 8), vec![]),
-            MemoryTraceNode(KERNEL, 2, 5, activations(0, 0), vec![]),
-            MemoryTraceNode(KERNEL, 2, 9, activations(6, 0), vec![2]),
+            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activations(8, 8), vec![]),
+            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activations(0, 0), vec![]),
+            TraceNodeWithMemoryChanges(KERNEL, 2, 9, activations(6, 0), vec![2]),
             last(1),
         ],
         vec![
-            MemoryTraceNode(KERNEL, 2, 5, activations(0, 0), vec![]),
-            MemoryTraceNode(BARRIER, 1, 0, activations(0, 0), vec![1]),
+            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activations(0, 0), vec![]),
+            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activations(0, 0), vec![1]),
             last(2),
         ],
     ];
@@ -242,8 +242,16 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
 fn a_chain_without_duration_holds_one_link_at_a_time() {
     // Each of 100 nodes allocates 3 bytes, takes no time, and frees 3 bytes. Another 5 bytes stay
     // allocated throughout.
-    let mut lines = vec![MemoryTraceNode(KERNEL, 1, 10, activations(5, 0), vec![])];
-    lines.extend((1..=100).map(|id| MemoryTraceNode(Op::NoOp, 1, 0, activations(3, 3), vec![id])));
+    let mut lines = vec![TraceNodeWithMemoryChanges(
+        KERNEL,
+        1,
+        10,
+        activations(5, 0),
+        vec![],
+    )];
+    lines.extend(
+        (1..=100).map(|id| TraceNodeWithMemoryChanges(Op::NoOp, 1, 0, activations(3, 3), vec![id])),
+    );
     let row = alone(lines);
     assert_eq!(peak(&row), (8, 10, Some(2)));
     assert_eq!((row.left, row.missing), ([0, 0, 0, 5, 0], None));
@@ -252,8 +260,8 @@ fn a_chain_without_duration_holds_one_link_at_a_time() {
 #[test]
 fn what_was_never_allocated_is_reported() {
     let (report, _) = report(&[vec![
-        MemoryTraceNode(KERNEL, 1, 10, activations(5, 7), vec![]),
-        MemoryTraceNode(KERNEL, 1, 10, activations(1, 4), vec![1]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, 7), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(1, 4), vec![1]),
     ]]);
     // 2 of 7 bytes are missing, and 3 of 4.
     let missing = report.memory[0].missing.as_ref().unwrap();
@@ -271,7 +279,7 @@ fn what_was_never_allocated_is_reported() {
 
 #[test]
 fn nothing_is_said_where_no_node_changes_memory() {
-    let (report, _) = report(&[vec![MemoryTraceNode(
+    let (report, _) = report(&[vec![TraceNodeWithMemoryChanges(
         KERNEL,
         1,
         10,

@@ -5,7 +5,7 @@ use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
-use chakram::report::{NodeColumn, NodeTable, replay_to_report_with_nodes};
+use chakram::report::{NodeColumnValues, NodeTable, replay_to_report_with_nodes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
@@ -81,7 +81,7 @@ fn rows_say_what_each_node_waited_for() {
         "1,2,sum,collective,5000000,…,collectives of all ranks,dependency,1,1,,",
     ];
     assert_eq!(rows, expected);
-    let NodeColumn::U64(ends) = table.list_columns()[5] else {
+    let NodeColumnValues::U64(ends) = table.list_columns()[5] else {
         panic!("ends are whole numbers");
     };
     assert_eq!(ends.iter().max(), Some(&report.outcome.makespan.0));

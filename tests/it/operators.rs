@@ -25,18 +25,18 @@ fn run(more: &[&str]) -> String {
 }
 
 /// Number of calls, and picoseconds, by name and kind.
-type OperatorCallsAndTime = BTreeMap<(String, String), (u64, u64)>;
+type CallsAndTimeByOperator = BTreeMap<(String, String), (u64, u64)>;
 
-fn add(sums: &mut OperatorCallsAndTime, name: &str, kind: &str, calls: u64, ps: u64) {
+fn add(sums: &mut CallsAndTimeByOperator, name: &str, kind: &str, calls: u64, ps: u64) {
     let sum = sums.entry((name.to_owned(), kind.to_owned())).or_default();
     sum.0 += calls;
     sum.1 += ps;
 }
 
 /// Returns the sums of a report's rows, and the number of rows.
-fn of_json(report: &Value) -> (OperatorCallsAndTime, usize) {
+fn of_json(report: &Value) -> (CallsAndTimeByOperator, usize) {
     let rows = report["operators"].as_array().unwrap();
-    let mut sums = OperatorCallsAndTime::new();
+    let mut sums = CallsAndTimeByOperator::new();
     for row in rows {
         let text = |key: &str| row[key].as_str().unwrap();
         let number = |key: &str| row[key].as_u64().unwrap();
@@ -51,8 +51,8 @@ fn of_json(report: &Value) -> (OperatorCallsAndTime, usize) {
     (sums, rows.len())
 }
 
-fn of_csv(table: &str) -> OperatorCallsAndTime {
-    let mut sums = OperatorCallsAndTime::new();
+fn of_csv(table: &str) -> CallsAndTimeByOperator {
+    let mut sums = CallsAndTimeByOperator::new();
     for line in table.lines().skip(1) {
         // No operator name contains a comma.
         let fields: Vec<&str> = line.split(',').collect();
@@ -72,8 +72,8 @@ fn of_csv(table: &str) -> OperatorCallsAndTime {
 
 /// Returns the rows of all micro-batches, added up independently of the product. A prefix `mb` with
 /// a number before the first `/` is dropped.
-fn complete_sum(all: &OperatorCallsAndTime) -> OperatorCallsAndTime {
-    let mut sums = OperatorCallsAndTime::new();
+fn complete_sum(all: &CallsAndTimeByOperator) -> CallsAndTimeByOperator {
+    let mut sums = CallsAndTimeByOperator::new();
     for ((name, kind), (calls, ps)) in all {
         let name = match name.split_once('/') {
             Some((first, rest)) if first.starts_with("mb") => format!("mb*/{rest}"),

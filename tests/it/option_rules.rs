@@ -361,7 +361,7 @@ fn an_axis_acts_or_its_rows_name_it() {
 }
 
 /// The value of an option, as a study writes it, and as command-line arguments after the flag.
-type StudyAndFlagValue = (String, Vec<String>);
+type OptionValueAsStudyAndFlag = (String, Vec<String>);
 
 /// Writes an algorithm for an all-reduce of two members, in which each member sends to the other.
 fn write_algorithm(folder: &Path) {
@@ -388,7 +388,7 @@ fn write_algorithm(folder: &Path) {
 
 /// Returns the values to try for an option. If there are only a few words, all of them are tried.
 /// The values of a new option follow from its syntax, or must be added here.
-fn values(option: &ReplayOptionDefinition) -> Vec<StudyAndFlagValue> {
+fn values(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudyAndFlag> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
     let key = option.key.display_key().to_string();

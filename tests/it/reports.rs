@@ -4,7 +4,7 @@
 use super::commands::answer;
 use chakram::report::json::{ReportDocument, write_json};
 use chakram::report::report_csv::ReportCsvTable;
-use chakram::report::text::TextStyle;
+use chakram::report::text::TextStyleWidthAndDetail;
 use chakram::report::{Report, compare, report_csv, report_text};
 use std::path::Path;
 
@@ -60,7 +60,12 @@ fn reports_read_back_say_the_same() {
             );
         }
         let direct = replayed(asked, &[]);
-        let read = report_text::render_text(&report, "title", "basis", TextStyle::default());
+        let read = report_text::render_text(
+            &report,
+            "title",
+            "basis",
+            TextStyleWidthAndDetail::default(),
+        );
         // The library's errors name settings by key, and the program's errors by flag.
         let read = ["details", "format", "table"]
             .iter()

@@ -4,11 +4,11 @@
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
-use super::super::timeline_events::UntimedEvent;
+use super::super::timeline_events::EventFieldsExceptTimes;
 use super::host_waits::{AwaitedCallOrDeviceEvent, CallResultUses, HostWait};
-use super::thread_chains::ActivityEndBounds;
+use super::thread_chains::LatestActivityEnds;
 use super::{
-    Activities, Activity, ActivityKind, ActivityLane, CallLaneAndSubmitter,
+    Activities, Activity, ActivityLane, ActivitySourceEvent, CallLaneAndSubmitter,
     InferredDependencyCounts,
 };
 
@@ -52,14 +52,14 @@ fn is_blocking_call(name: &str) -> bool {
 /// work on the copy's stream.
 pub(super) fn find_device_waits_of_host(
     rank: &RankTimeline,
-    bounds: &mut ActivityEndBounds,
+    bounds: &mut LatestActivityEnds,
     waits: &mut Vec<HostWait>,
     found: &mut InferredDependencyCounts,
 ) {
     if rank.devices.is_empty() {
         return;
     }
-    let launches = DeviceEventIndex::new(rank);
+    let launches = DeviceEventsByStreamAndLaunch::new(rank);
     let syncs = sync_events_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
         if rank.role_of_interval(item) != HostIntervalKind::Runtime
@@ -176,7 +176,7 @@ pub(super) fn create_device_activities(
         };
         match &own[..] {
             [] => {
-                let kind = ActivityKind::Device(index as u32);
+                let kind = ActivitySourceEvent::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
             // Messages of a batch run concurrently, but on one lane they would wait for one another. Each message
@@ -188,7 +188,7 @@ pub(super) fn create_device_activities(
                         _ => ActivityLane::Flight(place as u32 - 1),
                     };
                     let end = calls.list[call as usize].end;
-                    let work = add(activities, ActivityKind::Call(call), end);
+                    let work = add(activities, ActivitySourceEvent::Call(call), end);
                     activities.of_call[call as usize] = work;
                     let item = device.launch;
                     activities.call_places[call as usize] = CallLaneAndSubmitter { lane, item };
@@ -210,7 +210,7 @@ fn stream_waits(
     activities: &mut Activities,
     found: &mut InferredDependencyCounts,
 ) {
-    let launches = DeviceEventIndex::new(rank);
+    let launches = DeviceEventsByStreamAndLaunch::new(rank);
     let runtime = runtime_calls_by_correlation(rank);
     let start_of = |correlation: u64| {
         let at = runtime
@@ -354,13 +354,13 @@ fn kernels_waiting_for_call(
 }
 
 /// Index of device events, which can be searched by stream and launch.
-struct DeviceEventIndex {
+struct DeviceEventsByStreamAndLaunch {
     /// Stream, start of the launch, and index of each device event.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }
 
-impl DeviceEventIndex {
+impl DeviceEventsByStreamAndLaunch {
     fn new(rank: &RankTimeline) -> Self {
         let of = |(i, device): (usize, &DeviceInterval)| {
             (
@@ -436,7 +436,7 @@ fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
     (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 
-fn integer_argument(rank: &RankTimeline, event: &UntimedEvent, key: &str) -> Option<i64> {
+fn integer_argument(rank: &RankTimeline, event: &EventFieldsExceptTimes, key: &str) -> Option<i64> {
     let args = rank.args_of(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()

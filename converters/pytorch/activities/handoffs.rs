@@ -146,7 +146,7 @@ impl ActivitiesByEnd {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ActivityKind;
+    use super::super::ActivitySourceEvent;
     use super::*;
     use crate::pytorch::stream::damage::pseudo_random;
 
@@ -165,7 +165,7 @@ mod tests {
                     let begin = end;
                     end += below(4) as i64;
                     chain.push(list.len() as u32);
-                    let kind = ActivityKind::End(thread as u32);
+                    let kind = ActivitySourceEvent::End(thread as u32);
                     list.push(Activity { kind, begin, end });
                 }
             }

@@ -4,7 +4,7 @@ use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::group_calls_by_worker;
 use super::thread_chains::ThreadChains;
-use super::{Activities, Activity, ActivityKind, ActivityLane, CallLaneAndSubmitter};
+use super::{Activities, Activity, ActivityLane, ActivitySourceEvent, CallLaneAndSubmitter};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -47,7 +47,7 @@ pub(super) fn create_in_flight_activities(
         };
         free.push(Reverse((call.end, lane)));
         let work = activities.push(Activity {
-            kind: ActivityKind::Call(index),
+            kind: ActivitySourceEvent::Call(index),
             begin: call.start,
             end: call.end,
         });

@@ -4,16 +4,16 @@ use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
 use super::own_places::{self, OwnWorkPosition};
-use super::{Activities, Activity, ActivityKind, is_work};
+use super::{Activities, Activity, ActivitySourceEvent, is_work};
 
 /// Upper bounds on when the activities of host intervals end.
-pub(super) struct ActivityEndBounds {
+pub(super) struct LatestActivityEnds {
     /// For each host interval that launches something, the latest possible end of its activity. The part of the
     /// interval after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
-impl ActivityEndBounds {
+impl LatestActivityEnds {
     pub(super) fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
@@ -42,7 +42,7 @@ pub(super) struct ThreadChains(Vec<Vec<u32>>);
 pub(super) fn build_thread_chains(
     rank: &RankTimeline,
     calls: &CommCalls,
-    bounds: ActivityEndBounds,
+    bounds: LatestActivityEnds,
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
@@ -173,7 +173,7 @@ pub(super) fn build_thread_chains(
         for item in order {
             let (begin, end) = place[item as usize];
             let work = activities.push(Activity {
-                kind: ActivityKind::Item(item),
+                kind: ActivitySourceEvent::Item(item),
                 begin,
                 end,
             });
@@ -191,7 +191,7 @@ pub(super) fn build_thread_chains(
             && end > last
         {
             chain.push(activities.push(Activity {
-                kind: ActivityKind::End(thread as u32),
+                kind: ActivitySourceEvent::End(thread as u32),
                 begin: end,
                 end,
             }));

@@ -226,7 +226,10 @@ pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(
     let layout = find_signature(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
     let at = |place: Option<usize>| place.and_then(|i| values.get(i));
-    let (mut out, mut input) = (TensorTotals::default(), TensorTotals::default());
+    let (mut out, mut input) = (
+        TensorBytesAndStorages::default(),
+        TensorBytesAndStorages::default(),
+    );
     at(layout.output)
         .into_iter()
         .for_each(|value| out.add_tensor(value));
@@ -235,7 +238,10 @@ pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(
         .for_each(|value| input.add_tensor(value));
     // A barrier's tensor is a placeholder and is not transferred, so its bytes do not count.
     if layout.act == Collective(Barrier) {
-        (out, input) = (TensorTotals::default(), TensorTotals::default());
+        (out, input) = (
+            TensorBytesAndStorages::default(),
+            TensorBytesAndStorages::default(),
+        );
     }
     let number = |place| {
         at(place)
@@ -306,7 +312,7 @@ fn bytes_per_member(
         return split_in_proportion(&sizes?, bytes);
     }
     let each = list(tensors)?.iter().map(|tensor| {
-        let mut own = TensorTotals::default();
+        let mut own = TensorBytesAndStorages::default();
         own.add_tensor(tensor);
         own.bytes
     });
@@ -411,14 +417,14 @@ fn sizes_differ(splits: &Value) -> bool {
 
 /// Totals over all tensors in nested lists.
 #[derive(Default)]
-struct TensorTotals {
+struct TensorBytesAndStorages {
     bytes: u64,
     storages: Vec<u64>,
     first: Option<u64>,
     sizes_differ: bool,
 }
 
-impl TensorTotals {
+impl TensorBytesAndStorages {
     /// Adds a tensor, which has the form `[id, storage, offset, elements, bytes of one, "device"]`.
     fn add_tensor(&mut self, value: &Value) {
         let Some(list) = value.as_array() else {

@@ -48,9 +48,9 @@ impl DeferredRequests {
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = HostIntervalRole::classify_intervals(rank);
+        let roles = CommRecordOperatorOrLaunch::classify_intervals(rank);
         for thread in &rank.threads {
-            let mut walk = RequestTraversal::default();
+            let mut walk = ThreadRequestTraversal::default();
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
                 let event = &rank.events[item.event as usize];
@@ -58,13 +58,15 @@ impl DeferredRequests {
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so an operator of another kind ends
                     // the group.
-                    HostIntervalRole::Other if event.category == EventCategory::CpuOp => {
+                    CommRecordOperatorOrLaunch::Other if event.category == EventCategory::CpuOp => {
                         walk.last.clear()
                     }
-                    HostIntervalRole::Other => {}
-                    HostIntervalRole::Record => walk.open_request(index, NONE, item.end),
-                    HostIntervalRole::Operator => walk.open_request(NONE, index, item.end),
-                    HostIntervalRole::Launch => match communicating.get(&index) {
+                    CommRecordOperatorOrLaunch::Other => {}
+                    CommRecordOperatorOrLaunch::Record => walk.open_request(index, NONE, item.end),
+                    CommRecordOperatorOrLaunch::Operator => {
+                        walk.open_request(NONE, index, item.end)
+                    }
+                    CommRecordOperatorOrLaunch::Launch => match communicating.get(&index) {
                         Some(true) => {
                             let requests = walk.take_unlaunched_requests();
                             found.by_launch.insert(index, requests);
@@ -93,14 +95,14 @@ impl DeferredRequests {
 
 /// Role of a host interval, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum HostIntervalRole {
+enum CommRecordOperatorOrLaunch {
     Other,
     Record,
     Operator,
     Launch,
 }
 
-impl HostIntervalRole {
+impl CommRecordOperatorOrLaunch {
     fn classify_intervals(rank: &RankTimeline) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
@@ -115,7 +117,7 @@ impl HostIntervalRole {
 
 /// State of a thread's traversal.
 #[derive(Debug, Default)]
-struct RequestTraversal {
+struct ThreadRequestTraversal {
     /// The open request, its end, and whether it launched a kernel itself.
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
@@ -124,7 +126,7 @@ struct RequestTraversal {
     last: Vec<CommRequest>,
 }
 
-impl RequestTraversal {
+impl ThreadRequestTraversal {
     /// Closes the open request if it ended by `now`.
     fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {

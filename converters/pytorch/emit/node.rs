@@ -1,6 +1,6 @@
 //! Converts activities to nodes of a trace.
 
-use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane};
+use super::super::activities::{Activities, Activity, ActivityLane, ActivitySourceEvent};
 use super::super::alike_kernels::{KernelWork, SameNameWorkEstimator};
 use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
@@ -10,7 +10,7 @@ use super::super::rank_timeline::{
     HostInterval, HostIntervalKind, NONE, RankTimeline, StepWindows,
 };
 use super::lanes::FIRST_FLIGHT;
-use super::{JobEmitContext, clamp_to_nonnegative_ns};
+use super::{RankEmitContext, clamp_to_nonnegative_ns};
 use chakram_base::units::Span;
 use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
@@ -25,7 +25,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub rank: &'a RankTimeline,
     pub calls: &'a CommCalls,
     pub activities: &'a Activities,
-    pub job: &'a JobEmitContext<'a>,
+    pub job: &'a RankEmitContext<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a HostIntervalCosts,
     /// Kernels with known work, used to estimate the work of other kernels of the same name.
@@ -49,7 +49,7 @@ impl<'a> ActivityEmitter<'a> {
     pub fn iter_computing_kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
-            ActivityKind::Device(index) if !self.is_unknown_communication(index) => {
+            ActivitySourceEvent::Device(index) if !self.is_unknown_communication(index) => {
                 Some(self.recorded_work_of_kernel(index))
             }
             _ => None,
@@ -103,22 +103,22 @@ impl<'a> ActivityEmitter<'a> {
     ) -> Result<(), TraceError> {
         let mut extra = NodeExtras::default();
         let (item_index, name) = match activity.kind {
-            ActivityKind::Item(item) => {
+            ActivitySourceEvent::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
             }
-            ActivityKind::Device(device) => {
+            ActivitySourceEvent::Device(device) => {
                 let device = &self.rank.devices[device as usize];
                 if device.launch != NONE {
                     attributes.push((origin::LAUNCH, self.id_of(device.launch)));
                 }
                 (NONE, self.rank.event_name(device.event))
             }
-            ActivityKind::Call(call) => {
+            ActivitySourceEvent::Call(call) => {
                 let call = &self.calls.list[call as usize];
                 attributes.push((origin::LAUNCH, self.id_of(call.item)));
                 (NONE, self.rank.event_name(call.event))
             }
-            ActivityKind::End(_) => (NONE, "end of the thread"),
+            ActivitySourceEvent::End(_) => (NONE, "end of the thread"),
         };
         if let Some(item) = self.rank.items.get(item_index as usize) {
             if item.parent != NONE {
@@ -152,7 +152,7 @@ impl<'a> ActivityEmitter<'a> {
         let (op, flops_unknown) = self.activity_op(activity);
         // If the capture has no times, nodes have a cost but no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
-        if let ActivityKind::Call(call) = activity.kind {
+        if let ActivitySourceEvent::Call(call) = activity.kind {
             let asked = &self.calls.list[call as usize].asked;
             attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
             attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
@@ -169,7 +169,7 @@ impl<'a> ActivityEmitter<'a> {
         view.delay = timed(delay);
         view.profiler = timed(profiler);
         match activity.kind {
-            ActivityKind::Call(call) => {
+            ActivitySourceEvent::Call(call) => {
                 let time = &self.job.times[call as usize];
                 view.recorded = timed(time.transfer);
                 if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
@@ -187,7 +187,7 @@ impl<'a> ActivityEmitter<'a> {
     /// bytes that it receives from each member. Both texts are empty for other operations, and if
     /// the sizes are unknown.
     fn format_split_sizes(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
-        let ActivityKind::Call(call) = activity.kind else {
+        let ActivitySourceEvent::Call(call) = activity.kind else {
             return <_>::default();
         };
         let exchanges = matches!(
@@ -251,15 +251,15 @@ impl<'a> ActivityEmitter<'a> {
     /// Returns the operation of an activity, and whether the amount of its computation is unknown.
     fn activity_op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
-            ActivityKind::End(_) => (Op::Host, false),
-            ActivityKind::Device(device) => self.kernel_op(device),
-            ActivityKind::Item(item) => {
+            ActivitySourceEvent::End(_) => (Op::Host, false),
+            ActivitySourceEvent::Device(device) => self.kernel_op(device),
+            ActivitySourceEvent::Item(item) => {
                 match self.rank.role_of_interval(&self.rank.items[item as usize]) {
                     HostIntervalKind::Operator => self.operator_op(item),
                     _ => (Op::Host, false),
                 }
             }
-            ActivityKind::Call(index) => (self.communication_op(index), false),
+            ActivitySourceEvent::Call(index) => (self.communication_op(index), false),
         }
     }
 

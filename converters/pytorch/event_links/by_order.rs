@@ -6,7 +6,7 @@
 //! host's operators are a contiguous window of Kineto's operators. The window is found by comparing sequences of names.
 //! Shapes do not influence the matching, so they can test its result.
 
-use super::{HostNodeLinks, KeptCaptureWindow, LinkMethod, ThreadLinkResult};
+use super::{HostNodeLinks, KeptCaptureWindow, LinkMethod, ThreadLinkCounts};
 use crate::pytorch::host::{HostTrace, NONE};
 use crate::pytorch::is_in_flight_interval_name;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
@@ -40,13 +40,13 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let mut partial = false;
     for (tid, track) in pair_threads(&hosts, &tracks) {
         let (nodes, events) = (&hosts[&tid], &tracks[&track]);
-        let mut row = ThreadLinkResult {
+        let mut row = ThreadLinkCounts {
             thread: tid,
             track: kineto.tracks[track as usize].clone(),
             nodes: nodes.of.len() as u64,
             events: events.of.len() as u64,
             windows: 1,
-            ..ThreadLinkResult::default()
+            ..ThreadLinkCounts::default()
         };
         let longer = events.of.len() as f64 > nodes.of.len() as f64 * LONGER + 8.0;
         let (from, to) =
@@ -74,10 +74,10 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let nodes: u64 = hosts.values().map(|thread| thread.of.len() as u64).sum();
     for (tid, thread) in &hosts {
         if !link.threads.iter().any(|row| row.thread == *tid) {
-            link.threads.push(ThreadLinkResult {
+            link.threads.push(ThreadLinkCounts {
                 thread: *tid,
                 nodes: thread.of.len() as u64,
-                ..ThreadLinkResult::default()
+                ..ThreadLinkCounts::default()
             });
         }
     }

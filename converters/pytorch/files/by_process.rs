@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::held::InMemoryFiles;
-use super::{FilesByRank, FoundFile, RankCaptureFiles, is_pipe};
+use super::{FoundFile, HostAndKinetoFilesByRank, RankCaptureFiles, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// pairs sorted by process. The captures of these pairs must state their ranks. Removes nothing if
 /// a process has two files of one kind, or if a file contains no process id.
 pub(super) fn take_files_without_distinct_rank(
-    ranks: &mut FilesByRank,
+    ranks: &mut HostAndKinetoFilesByRank,
     held: &InMemoryFiles,
 ) -> Result<Vec<RankCaptureFiles>, TraceError> {
     // If there are one host trace and several Kineto traces, use the Kineto trace of the same

@@ -56,7 +56,7 @@ impl InMemoryFiles {
     pub fn unpack_archive(
         &mut self,
         path: &Path,
-    ) -> std::result::Result<UnpackedFileNames, TraceError> {
+    ) -> std::result::Result<UnpackedCaptureAndOtherNames, TraceError> {
         let stream = match self.get(path).cloned() {
             Some(bytes) => read_archive(DecompressedStream::from_bytes(&bytes), path),
             None => read_archive(Ok(DecompressedStream::open_path(path)?), path),
@@ -65,7 +65,7 @@ impl InMemoryFiles {
             .map_err(|source| TraceError::from_io(path_for_messages(path), "unpack", source))?;
         let names = captures.keys().cloned().collect();
         Arc::make_mut(&mut self.0).extend(captures);
-        Ok(UnpackedFileNames {
+        Ok(UnpackedCaptureAndOtherNames {
             captures: names,
             others,
         })
@@ -73,7 +73,7 @@ impl InMemoryFiles {
 }
 
 /// Names of the files in an archive.
-pub struct UnpackedFileNames {
+pub struct UnpackedCaptureAndOtherNames {
     /// Captures, now in memory.
     pub captures: Vec<PathBuf>,
     /// Other files.
@@ -89,12 +89,12 @@ pub fn path_for_messages(path: &Path) -> &Path {
 }
 
 /// Contents of captures by name, and names of the other files.
-type UnpackedArchiveContents = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
+type CaptureContentsAndOtherNames = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 
 fn read_archive(
     stream: Result<DecompressedStream<'_>>,
     path: &Path,
-) -> Result<UnpackedArchiveContents> {
+) -> Result<CaptureContentsAndOtherNames> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
     for_each_tar_file(stream?, |name, file| {
         // The name is used only for messages and to find the rank; no file with this name is

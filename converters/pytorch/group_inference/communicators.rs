@@ -14,14 +14,14 @@ use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// Identifies a communicator on a rank: its stream, and the number of members in its records.
-type CommunicatorKey = (i64, u32);
+type CommunicatorStreamAndSize = (i64, u32);
 
 /// For each rank, the group of each communicator.
-pub(super) type GroupsByCommunicator = Vec<BTreeMap<CommunicatorKey, u32>>;
+pub(super) type GroupsByCommunicator = Vec<BTreeMap<CommunicatorStreamAndSize, u32>>;
 
 /// Returns the communicator of a device call, or `None` unless the call's record states a number of members but no
 /// group name.
-pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
+pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorStreamAndSize> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;
     Some((call.stream?, members))
@@ -34,7 +34,7 @@ const CLEAR: i64 = 1_000;
 struct Communicator {
     /// Index of the rank.
     rank: usize,
-    key: CommunicatorKey,
+    key: CommunicatorStreamAndSize,
     /// For each collective, its operation, its bytes and its end time.
     calls: Vec<(CollectiveKind, u64, i64)>,
 }
@@ -97,7 +97,8 @@ pub(super) fn assign_communicator_groups(
 const UNNAMED: &str = "unnamed";
 
 fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
-    let mut found: BTreeMap<CommunicatorKey, Vec<(CollectiveKind, u64, i64)>> = BTreeMap::new();
+    let mut found: BTreeMap<CommunicatorStreamAndSize, Vec<(CollectiveKind, u64, i64)>> =
+        BTreeMap::new();
     for call in &calls.list {
         if let (Some(key), CommOp::Collective(kind)) = (communicator_key(call), call.act) {
             let own = found.entry(key).or_default();
@@ -146,7 +147,7 @@ impl Communicator {
         &self,
         of: &[Self],
         apart: bool,
-    ) -> Option<(i64, CommunicatorKey)> {
+    ) -> Option<(i64, CommunicatorStreamAndSize)> {
         let all = of.iter();
         let all = all.filter_map(|other| Some((self.distance_to(other, apart)?, other.key)));
         all.min()
@@ -157,7 +158,7 @@ impl Communicator {
         &self,
         seen: &[Vec<Self>],
         apart: bool,
-    ) -> Vec<(i64, usize, CommunicatorKey)> {
+    ) -> Vec<(i64, usize, CommunicatorStreamAndSize)> {
         let others = seen.iter().enumerate().filter(|(r, _)| *r != self.rank);
         let near = others.filter_map(|(r, of)| {
             let (distance, key) = self.nearest_communicator_on_rank(of, apart)?;
@@ -175,7 +176,7 @@ impl Communicator {
         &self,
         seen: &[Vec<Self>],
         apart: bool,
-    ) -> Option<Vec<(usize, CommunicatorKey)>> {
+    ) -> Option<Vec<(usize, CommunicatorStreamAndSize)>> {
         let near = self.nearest_communicators_by_rank(seen, apart);
         let others = (self.key.1 as usize).checked_sub(1)?;
         let last = match others {
@@ -206,7 +207,7 @@ fn find_undeclared_members(
     communicator: &Communicator,
     seen: &[Vec<Communicator>],
     ranks: &[RankTimeline],
-) -> Option<Vec<(usize, CommunicatorKey)>> {
+) -> Option<Vec<(usize, CommunicatorStreamAndSize)>> {
     clock_assumptions(ranks).find_map(|apart| {
         let members = communicator.find_members(seen, apart)?;
         let mutual = members.iter().all(|&(r, key)| {

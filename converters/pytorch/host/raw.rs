@@ -2,7 +2,7 @@
 //! (later schemas).
 
 use crate::pytorch::JsonString;
-use crate::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
+use crate::pytorch::stream::{JsonScanner, JsonValueText, SeenKeys};
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
@@ -12,38 +12,38 @@ use std::fmt;
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawHostNode<'a> {
     #[serde(borrow)]
-    pub id: JsonText<'a>,
+    pub id: JsonValueText<'a>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     #[serde(borrow, alias = "ctrl_deps")]
-    pub parent: Option<JsonText<'a>>,
+    pub parent: Option<JsonValueText<'a>>,
     #[serde(borrow)]
     pub inputs: Option<RawOperands<'a>>,
     #[serde(borrow)]
     pub outputs: Option<RawOperands<'a>>,
     #[serde(borrow)]
-    pub input_shapes: Option<JsonText<'a>>,
+    pub input_shapes: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub input_types: Option<JsonText<'a>>,
+    pub input_types: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub output_shapes: Option<JsonText<'a>>,
+    pub output_shapes: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub output_types: Option<JsonText<'a>>,
+    pub output_types: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub rf_id: Option<JsonText<'a>>,
+    pub rf_id: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub fw_parent: Option<JsonText<'a>>,
+    pub fw_parent: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub seq_id: Option<JsonText<'a>>,
+    pub seq_id: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub scope: Option<JsonText<'a>>,
+    pub scope: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub tid: Option<JsonText<'a>>,
+    pub tid: Option<JsonValueText<'a>>,
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
     /// Duration that `chakra_trace_link` adds to a node.
     #[serde(borrow)]
-    pub exclusive_dur: Option<JsonText<'a>>,
+    pub exclusive_dur: Option<JsonValueText<'a>>,
     #[serde(borrow, default)]
     pub attrs: RawAttrs<'a>,
 }
@@ -53,12 +53,12 @@ pub(super) struct RawHostNode<'a> {
 pub(super) enum RawOperands<'a> {
     /// Values, with shapes and types in the same object.
     Nested {
-        values: Option<JsonText<'a>>,
-        shapes: Option<JsonText<'a>>,
-        types: Option<JsonText<'a>>,
+        values: Option<JsonValueText<'a>>,
+        shapes: Option<JsonValueText<'a>>,
+        types: Option<JsonValueText<'a>>,
     },
     /// Only the values: the first and the last value of the list in the text.
-    Flat(Option<(JsonText<'a>, JsonText<'a>)>),
+    Flat(Option<(JsonValueText<'a>, JsonValueText<'a>)>),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawOperands<'a> {
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<RawOperands<'de>, A::Error> {
-        let mut ends: Option<(JsonText<'_>, JsonText<'_>)> = None;
+        let mut ends: Option<(JsonValueText<'_>, JsonValueText<'_>)> = None;
         while let Some(value) = entries.next_element()? {
             ends = Some((ends.map_or(value, |(first, _)| first), value));
         }
@@ -111,14 +111,14 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
 /// Attributes of a nested node. The file contains them as a list of `{name, type, value}`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
-    pub rf_id: Option<JsonText<'a>>,
-    pub fw_parent: Option<JsonText<'a>>,
-    pub seq_id: Option<JsonText<'a>>,
-    pub scope: Option<JsonText<'a>>,
-    pub tid: Option<JsonText<'a>>,
-    pub op_schema: Option<JsonText<'a>>,
+    pub rf_id: Option<JsonValueText<'a>>,
+    pub fw_parent: Option<JsonValueText<'a>>,
+    pub seq_id: Option<JsonValueText<'a>>,
+    pub scope: Option<JsonValueText<'a>>,
+    pub tid: Option<JsonValueText<'a>>,
+    pub op_schema: Option<JsonValueText<'a>>,
     /// Attributes that only some nodes have.
-    pub others: Vec<(Cow<'a, str>, JsonText<'a>)>,
+    pub others: Vec<(Cow<'a, str>, JsonValueText<'a>)>,
 }
 
 #[derive(Deserialize)]
@@ -126,12 +126,16 @@ struct RawAttr<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(borrow)]
-    value: JsonText<'a>,
+    value: JsonValueText<'a>,
 }
 
 impl<'a> RawAttrs<'a> {
     /// Stores an attribute. Returns the attribute's name if the node already has this attribute.
-    fn set_attribute(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
+    fn set_attribute(
+        &mut self,
+        name: Cow<'a, str>,
+        value: JsonValueText<'a>,
+    ) -> Option<Cow<'a, str>> {
         let slot = match &*name {
             "rf_id" => &mut self.rf_id,
             "fw_parent" => &mut self.fw_parent,
@@ -172,7 +176,7 @@ fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
 impl<'a> RawOperands<'a> {
     fn scan_operands(scan: &mut JsonScanner<'a>) -> Option<Self> {
         if scan.peek_byte()? == b'[' {
-            let mut ends: Option<(JsonText<'a>, JsonText<'a>)> = None;
+            let mut ends: Option<(JsonValueText<'a>, JsonValueText<'a>)> = None;
             scan.read_list(|scan| {
                 let value = scan.read_value()?;
                 ends = Some((ends.map_or(value, |(first, _)| first), value));

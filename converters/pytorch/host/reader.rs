@@ -2,11 +2,12 @@
 
 use super::raw::{RawHostNode, RawOperands};
 use super::{
-    CommArgs, HostNode, HostTrace, NONE, ObserverOnlyNodeFields, SharedOperatorProperties,
+    HostNode, HostTrace, NONE, ObserverOnlyNodeFields, RawCommOperatorArgs,
+    SharedOperatorProperties,
 };
 use crate::pytorch::name_repair::KeysAroundName;
-use crate::pytorch::stream::{JsonElementReceiver, JsonText, LocatedElement, parse_integer};
-use crate::pytorch::tensors::{TensorArg, TensorOrOtherType, append_tensors};
+use crate::pytorch::stream::{JsonElementReceiver, JsonValueText, LocatedElement, parse_integer};
+use crate::pytorch::tensors::{TensorArgStorageAndSize, TensorOrOtherType, append_tensors};
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, number, op_work,
     python_repr,
@@ -30,7 +31,7 @@ pub(super) struct HostTraceReader {
     types: StringArenaInterner,
     meaning: Vec<(TensorOrOtherType, u32)>,
     /// Tensors of the current node.
-    tensors: Vec<TensorArg>,
+    tensors: Vec<TensorArgStorageAndSize>,
 }
 
 const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it is";
@@ -47,11 +48,11 @@ struct OperandLists<'a> {
 impl<'a> OperandLists<'a> {
     fn new(
         side: &Option<RawOperands<'a>>,
-        flat_shapes: Option<JsonText<'a>>,
-        flat_types: Option<JsonText<'a>>,
+        flat_shapes: Option<JsonValueText<'a>>,
+        flat_types: Option<JsonValueText<'a>>,
         at: &LocatedElement<'a>,
     ) -> Result<Self, TraceError> {
-        let list = |raw: Option<JsonText<'a>>| raw.map_or("[]", JsonText::get);
+        let list = |raw: Option<JsonValueText<'a>>| raw.map_or("[]", JsonValueText::get);
         let (values, shapes, types) = match *side {
             None => (Cow::Borrowed("[]"), None, None),
             Some(RawOperands::Nested {
@@ -263,9 +264,9 @@ impl JsonElementReceiver for HostTraceReader {
         let mut args = NONE;
         if is_communication(&raw.name) {
             args = self.trace.args.len() as u32;
-            let text = |raw: &JsonText<'_>| number::value_text(raw.get()).into_owned();
+            let text = |raw: &JsonValueText<'_>| number::value_text(raw.get()).into_owned();
             let attrs = attrs.others.iter();
-            self.trace.args.push(CommArgs {
+            self.trace.args.push(RawCommOperatorArgs {
                 inputs: input.values.clone().into_owned(),
                 input_types: input.types.to_owned(),
                 input_shapes: input.shapes.to_owned(),
@@ -329,7 +330,7 @@ impl JsonElementReceiver for HostTraceReader {
     fn receive_value(
         &mut self,
         key: &str,
-        value: JsonText<'_>,
+        value: JsonValueText<'_>,
         _: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         match key {

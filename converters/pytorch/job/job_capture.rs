@@ -5,14 +5,14 @@ use super::rank_capture::RankCapture;
 use crate::pytorch::activities::Activities;
 use crate::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRank};
 use crate::pytorch::calls::CommCalls;
-use crate::pytorch::clock::{self, ClockOffset};
-use crate::pytorch::emit::{self, CallMatchResult};
+use crate::pytorch::clock::{self, ClockCorrection};
+use crate::pytorch::emit::{self, CallSizeRootAndPartners};
 use crate::pytorch::event_links::HostNodeLinks;
 use crate::pytorch::group_inference::{self, JobGroup};
 use crate::pytorch::inferred_ranks::{self, CapturedOrInferredRank};
 use crate::pytorch::profiler_cost;
 use crate::pytorch::rank_timeline::RankTimeline;
-use crate::pytorch::steps::MeasuredSteps;
+use crate::pytorch::steps::UnprofiledStepDurations;
 use crate::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use crate::pytorch::transfer_times::{self, CallWaitAndTransfer, JobCalls};
 use chakram_base::statistics::median;
@@ -20,7 +20,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::origin::CallStacks;
 use chakram_trace::format::profiler_cost::{
-    CaptureProfilerFacts, ProfilerRecordCost, UnprofiledSteps,
+    HostTimePerProfilerRecord, ProfilerOverheadFacts, StepTimesWithoutProfiler,
 };
 use chakram_trace::format::scan;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
@@ -35,21 +35,21 @@ pub(super) struct MatchedJobCapture {
     /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallWaitAndTransfer>>,
-    met: Vec<Vec<CallMatchResult>>,
+    met: Vec<Vec<CallSizeRootAndPartners>>,
     /// Captures of the captured ranks. Several ranks may use the same capture.
     captures: Vec<RankTimeline>,
     activities: Vec<Activities>,
     links: Vec<HostNodeLinks>,
-    offsets: Vec<ClockOffset>,
+    offsets: Vec<ClockCorrection>,
     groups: Vec<JobGroup>,
     world: u32,
     /// Earliest start of any rank, in ns since the epoch, by the reference clock.
     first: i64,
     host_computes: bool,
     /// Steps measured without a profiler.
-    unprofiled: Option<UnprofiledSteps>,
+    unprofiled: Option<StepTimesWithoutProfiler>,
     /// Cost of a profiler record in each capture, or `None` for a capture without times.
-    costs: Vec<Option<ProfilerRecordCost>>,
+    costs: Vec<Option<HostTimePerProfilerRecord>>,
     pub summary: ConversionSummary,
 }
 
@@ -74,13 +74,13 @@ impl MatchedJobCapture {
         let world = world_size(&parts, infer)?;
         check_together(&parts)?;
         let captured_steps = parts.iter().map(RankCapture::captured_steps).max();
-        let mut steps = MeasuredSteps::step_durations_of_job(
+        let mut steps = UnprofiledStepDurations::step_durations_of_job(
             parts.iter().filter_map(|part| part.steps.as_ref()),
         );
         let unprofiled = captured_steps.filter(|&steps| steps > 0);
         let unprofiled = unprofiled.and_then(|captured| {
             let ends = [*steps.iter().min()?, *steps.iter().max()?];
-            Some(UnprofiledSteps {
+            Some(StepTimesWithoutProfiler {
                 captured,
                 step: Span::from_ns(median(&mut steps)?),
                 range: Some(ends.map(Span::from_ns)),
@@ -159,7 +159,7 @@ impl MatchedJobCapture {
             let by_views = || profiler_cost::record_cost_by_views(rank, link.method);
             by_steps.filter(|_| !rank.untimed).or_else(by_views)
         });
-        let costs: Vec<Option<ProfilerRecordCost>> = costs.collect();
+        let costs: Vec<Option<HostTimePerProfilerRecord>> = costs.collect();
         Ok(Self {
             met: match_results_of_calls(&calls, &matches, &models),
             first,
@@ -198,7 +198,7 @@ impl MatchedJobCapture {
         let captured = offset
             .to_reference_time(activities.time_span().1)
             .saturating_sub(self.first);
-        let job = emit::JobEmitContext {
+        let job = emit::RankEmitContext {
             number: model.number,
             groups: &self.groups,
             times: &self.times[i],
@@ -236,7 +236,7 @@ impl MatchedJobCapture {
             let dropped = AttributeValue::Uint(rank.dropped.len() as u64);
             metadata.push((scan::DROPPED_KERNELS, dropped));
         }
-        let profiler = CaptureProfilerFacts {
+        let profiler = ProfilerOverheadFacts {
             cost,
             unprofiled: self.unprofiled,
         };
@@ -412,10 +412,10 @@ fn match_results_of_calls(
     calls: &[CommCalls],
     matches: &CallMatches,
     models: &[CapturedOrInferredRank],
-) -> Vec<Vec<CallMatchResult>> {
-    let mut met: Vec<Vec<CallMatchResult>> = calls
+) -> Vec<Vec<CallSizeRootAndPartners>> {
+    let mut met: Vec<Vec<CallSizeRootAndPartners>> = calls
         .iter()
-        .map(|calls| vec![CallMatchResult::default(); calls.list.len()])
+        .map(|calls| vec![CallSizeRootAndPartners::default(); calls.list.len()])
         .collect();
     for matched in &matches.collectives {
         let root = matched
@@ -425,7 +425,7 @@ fn match_results_of_calls(
             |&(rank, call): &(u32, u32)| calls[rank as usize].list[call as usize].size_unknown();
         let size_unknown = matched.bytes == 0 && matched.members.iter().any(unknown);
         for &(rank, call) in &matched.members {
-            met[rank as usize][call as usize] = CallMatchResult {
+            met[rank as usize][call as usize] = CallSizeRootAndPartners {
                 bytes: matched.bytes,
                 size_unknown,
                 root,
@@ -443,11 +443,11 @@ fn match_results_of_calls(
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());
         for (rank, call) in [message.send, message.receive] {
-            met[rank as usize][call as usize] = CallMatchResult {
+            met[rank as usize][call as usize] = CallSizeRootAndPartners {
                 bytes,
                 size_unknown,
                 found: true,
-                ..CallMatchResult::default()
+                ..CallSizeRootAndPartners::default()
             };
         }
     }

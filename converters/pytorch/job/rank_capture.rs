@@ -8,7 +8,7 @@ use crate::pytorch::files::RankCaptureFiles;
 use crate::pytorch::host::HostTrace;
 use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
-use crate::pytorch::steps::MeasuredSteps;
+use crate::pytorch::steps::UnprofiledStepDurations;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed_memory;
 use chakram_base::interrupt::{self, wrap_with_current_token};
@@ -26,7 +26,7 @@ pub(super) struct RankCapture {
     pub activities: Activities,
     pub link: HostNodeLinks,
     /// Steps measured without a profiler.
-    pub steps: Option<MeasuredSteps>,
+    pub steps: Option<UnprofiledStepDurations>,
     /// File named in errors about this rank, usually the Kineto trace.
     pub file: PathBuf,
 }
@@ -270,7 +270,13 @@ impl RankCapture {
         }
         let steps = pair.steps.as_deref();
         let steps = steps
-            .map(|path| pair.read_file(path, MeasuredSteps::read_file, MeasuredSteps::from_bytes))
+            .map(|path| {
+                pair.read_file(
+                    path,
+                    UnprofiledStepDurations::read_file,
+                    UnprofiledStepDurations::from_bytes,
+                )
+            })
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.main_file(), options)?;
         // The number in the file name may be a step and not a rank, as in `trace_8.json`. Only

@@ -1,6 +1,6 @@
 //! Events as Kineto writes them.
 
-use crate::pytorch::stream::{ElementLayouts, JsonScanner, JsonText, SeenKeys};
+use crate::pytorch::stream::{ElementLayouts, JsonScanner, JsonValueText, SeenKeys};
 use crate::pytorch::{JsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -18,13 +18,13 @@ pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
     pub name: Cow<'a, str>,
     #[serde(borrow)]
-    pub pid: Option<JsonText<'a>>,
+    pub pid: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub tid: Option<JsonText<'a>>,
+    pub tid: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub ts: Option<JsonText<'a>>,
+    pub ts: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pub dur: Option<JsonText<'a>>,
+    pub dur: Option<JsonValueText<'a>>,
     #[serde(borrow, default)]
     pub args: UsedEventArgs<'a>,
 }
@@ -32,22 +32,22 @@ pub(super) struct RawKinetoEvent<'a> {
 /// Arguments that the conversion uses.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct UsedEventArgs<'a> {
-    pub rf_id: Option<JsonText<'a>>,
-    pub external_id: Option<JsonText<'a>>,
-    pub correlation: Option<JsonText<'a>>,
-    pub stream: Option<JsonText<'a>>,
-    pub device: Option<JsonText<'a>>,
-    pub bytes: Option<JsonText<'a>>,
+    pub rf_id: Option<JsonValueText<'a>>,
+    pub external_id: Option<JsonValueText<'a>>,
+    pub correlation: Option<JsonValueText<'a>>,
+    pub stream: Option<JsonValueText<'a>>,
+    pub device: Option<JsonValueText<'a>>,
+    pub bytes: Option<JsonValueText<'a>>,
     /// Name that a metadata event gives to a track.
-    pub name: Option<JsonText<'a>>,
+    pub name: Option<JsonValueText<'a>>,
     /// Shapes of the inputs.
-    pub dims: Option<JsonText<'a>>,
+    pub dims: Option<JsonValueText<'a>>,
     /// Types of the inputs.
-    pub types: Option<JsonText<'a>>,
+    pub types: Option<JsonValueText<'a>>,
     /// Name of the collective that the arguments describe.
-    pub collective: Option<JsonText<'a>>,
+    pub collective: Option<JsonValueText<'a>>,
     /// Hardware unit that does the work, in Ascend's traces.
-    pub task: Option<JsonText<'a>>,
+    pub task: Option<JsonValueText<'a>>,
 }
 
 /// Indices of an event's values within [`ElementLayouts`].
@@ -134,7 +134,7 @@ impl<'a> RawKinetoEvent<'a> {
     /// Sets the fields from `values`, which are indexed as in the module `value`.
     #[inline]
     fn set_fields(&mut self, values: &[Option<&'a str>; value::COUNT]) {
-        let json = |number: u8| values[number as usize].map(JsonText::from_valid_json);
+        let json = |number: u8| values[number as usize].map(JsonValueText::from_valid_json);
         self.ph = values[value::PH as usize].unwrap_or_default().into();
         self.cat = values[value::CAT as usize].map(Cow::Borrowed);
         self.name = values[value::NAME as usize].unwrap_or_default().into();
@@ -208,7 +208,7 @@ fn content_without_escapes(json: &str) -> Option<&str> {
 
 impl<'a> UsedEventArgs<'a> {
     /// Returns the field that stores the argument `key`, or `None` if the argument is not kept.
-    fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
+    fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonValueText<'a>>> {
         Some(match value::index_of_argument(key) {
             value::EXTERNAL_ID => &mut self.external_id,
             value::RF_ID => &mut self.rf_id,
@@ -266,13 +266,14 @@ impl AllEventArgs {
     /// Parses the event at the start of `text` a second time, now with all its arguments.
     pub fn parse_arguments(text: &[u8]) -> Self {
         #[derive(Deserialize)]
-        struct ArgsOfEvent {
+        struct EventWithAllArgs {
             #[serde(default)]
             args: AllEventArgs,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
         // Parsing cannot fail, because the same text was parsed before.
-        ArgsOfEvent::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
+        EventWithAllArgs::deserialize(&mut event)
+            .map_or_else(|_| Self::default(), |event| event.args)
     }
 }
 

@@ -7,7 +7,7 @@ use super::{EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEv
 use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::number::{self, parse_nanoseconds};
 use crate::pytorch::stream::{
-    ElementLayouts, JsonElementReceiver, JsonText, LocatedElement, parse_integer,
+    ElementLayouts, JsonElementReceiver, JsonValueText, LocatedElement, parse_integer,
 };
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, op_work,
@@ -28,7 +28,7 @@ pub(super) struct KinetoReader {
     operands: OperatorInputCache,
     details: Interner<SharedEventProperties>,
     /// For each name, by text index, the arguments that the conversion uses from events with this name.
-    named: Vec<ArgumentSelection>,
+    named: Vec<EventNameArgumentUse>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
@@ -38,7 +38,7 @@ pub(super) struct KinetoReader {
 
 /// Arguments that the conversion uses from events with a given name.
 #[derive(Clone, Copy, Debug)]
-struct ArgumentSelection {
+struct EventNameArgumentUse {
     /// True if all arguments are used, because the event communicates.
     of_call: bool,
     /// True if all arguments of the operator are used, because a convolution's padding and stride
@@ -53,9 +53,9 @@ const DAMAGED: &str =
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
 /// A stream id. Some versions of Kineto write the id as a pointer, or write −1 as an unsigned 64-bit number.
-struct StreamId(i64);
+struct LenientStreamNumber(i64);
 
-impl TryFrom<i128> for StreamId {
+impl TryFrom<i128> for LenientStreamNumber {
     type Error = std::num::TryFromIntError;
 
     fn try_from(number: i128) -> Result<Self, Self::Error> {
@@ -80,16 +80,16 @@ impl TryFrom<i128> for EventLinkId {
 struct DistributedInfo<'a> {
     backend: Option<String>,
     #[serde(borrow)]
-    rank: Option<JsonText<'a>>,
+    rank: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    world_size: Option<JsonText<'a>>,
+    world_size: Option<JsonValueText<'a>>,
     #[serde(borrow)]
-    pg_config: Option<JsonText<'a>>,
+    pg_config: Option<JsonValueText<'a>>,
     nccl_version: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct DeviceProperties {
+struct DeviceNameEntry {
     name: Option<String>,
 }
 
@@ -151,12 +151,12 @@ impl KinetoReader {
     }
 
     /// Returns the arguments that the conversion uses from events with the name `name`.
-    fn used_args(&mut self, name: u32) -> ArgumentSelection {
+    fn used_args(&mut self, name: u32) -> EventNameArgumentUse {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
         self.named.extend(new.map(|number| {
             let name = self.trace.texts.get(number as u32);
-            ArgumentSelection {
+            EventNameArgumentUse {
                 of_call: is_communication(name),
                 of_convolution: name.ends_with("n_convolution"),
                 values: op_work::needs_values(name),
@@ -220,7 +220,8 @@ impl KinetoReader {
             }
         }
         let track = self.track_of(raw, at)?;
-        let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
+        let stream =
+            parse_integer(raw_args.stream, "stream", at)?.map(|LenientStreamNumber(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
         // Some device plug-ins record neither stream nor device. In such traces, each device appears as a process, and
         // each stream as a track.
@@ -316,7 +317,7 @@ impl KinetoReader {
 
     fn read_distributed_info(
         &mut self,
-        value: JsonText<'_>,
+        value: JsonValueText<'_>,
         at: &LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.get());
@@ -467,7 +468,7 @@ fn is_number(json: &str) -> bool {
 
 /// Parses a required time as nanoseconds.
 fn parse_time(
-    value: Option<JsonText<'_>>,
+    value: Option<JsonValueText<'_>>,
     what: &str,
     at: &LocatedElement<'_>,
 ) -> Result<i64, TraceError> {
@@ -556,7 +557,7 @@ impl JsonElementReceiver for KinetoReader {
     fn receive_value(
         &mut self,
         key: &str,
-        value: JsonText<'_>,
+        value: JsonValueText<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         match key {
@@ -568,7 +569,7 @@ impl JsonElementReceiver for KinetoReader {
                 self.trace.host_name = Some(number::value_text(value.get()).into_owned())
             }
             "deviceProperties" => {
-                let devices = serde_json::from_str::<Vec<DeviceProperties>>(value.get());
+                let devices = serde_json::from_str::<Vec<DeviceNameEntry>>(value.get());
                 let devices = devices.map_err(|error| {
                     let found = format!("`{key}` cannot be read: {error}");
                     at.error_about(value.get(), found, DAMAGED)

@@ -1,7 +1,7 @@
 //! Tracks of events.
 
 use crate::pytorch::number;
-use crate::pytorch::stream::JsonText;
+use crate::pytorch::stream::JsonValueText;
 use chakram_trace::graph::StringArenaInterner;
 
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ pub(super) struct TrackTable {
 }
 
 /// Returns the text of a process or thread id, which is a number or a string.
-fn track_id_text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
+fn track_id_text(part: Option<JsonValueText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::value_text(part.get()))
 }
 
@@ -45,8 +45,8 @@ impl TrackTable {
     /// Returns the index of a track, and adds the track if it is new. Returns `None` if the table is full.
     pub fn track_index(
         &mut self,
-        pid: Option<JsonText<'_>>,
-        tid: Option<JsonText<'_>>,
+        pid: Option<JsonValueText<'_>>,
+        tid: Option<JsonValueText<'_>>,
     ) -> Option<u32> {
         let (pid, tid) = (track_id_text(pid), track_id_text(tid));
         // Consecutive events usually have the same track, so try the last track first.
@@ -88,9 +88,9 @@ impl TrackTable {
     /// Names a track unless it already has a name. Returns `None` if the table is full.
     pub fn name_track(
         &mut self,
-        pid: Option<JsonText<'_>>,
-        tid: Option<JsonText<'_>>,
-        name: Option<JsonText<'_>>,
+        pid: Option<JsonValueText<'_>>,
+        tid: Option<JsonValueText<'_>>,
+        name: Option<JsonValueText<'_>>,
     ) -> Option<()> {
         self.set_key(&track_id_text(pid), &track_id_text(tid));
         if self.named.intern_name(&self.key)? as usize == self.names.len() {

@@ -4,10 +4,10 @@ use super::super::event_links::{HostNodeLinks, KeptCaptureWindow, LinkMethod};
 use super::super::host::HostTrace;
 use super::super::is_in_flight_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use super::super::timeline_events::UntimedEvent;
+use super::super::timeline_events::EventFieldsExceptTimes;
 use super::{
-    CutOffDeviceEventCounts, HostInterval, HostThread, InFlightCommInterval, IntervalPythonStacks,
-    NONE, RankTimeline, end_of, is_device_category,
+    HostInterval, HostThread, InFlightCommInterval, IntervalPythonStacks, NONE,
+    OverlappingDeviceEventCounts, RankTimeline, end_of, is_device_category,
 };
 use std::cmp::Reverse;
 
@@ -37,7 +37,7 @@ impl RankTimeline {
             beyond: 0,
             by_operator: 0,
             dropped: Vec::new(),
-            overlaps: CutOffDeviceEventCounts::default(),
+            overlaps: OverlappingDeviceEventCounts::default(),
             stacks: IntervalPythonStacks::default(),
         };
         let texts = &this.kineto.texts;
@@ -49,7 +49,7 @@ impl RankTimeline {
         this.find_interval_parents();
         this.find_python_stacks();
         this.add_device_intervals(window);
-        this.events = UntimedEvent::convert_all(std::mem::take(&mut this.kineto.events));
+        this.events = EventFieldsExceptTimes::convert_all(std::mem::take(&mut this.kineto.events));
         this
     }
 

@@ -73,9 +73,10 @@ impl RankTimeline {
         let mut ran: Option<Vec<u64>> = None;
         let ran = &mut ran;
         let roles = self.kineto.texts.len() as u32;
-        let roles = (0..roles)
-            .map(|name| RuntimeCallRole::classify_runtime_call(self.kineto.texts.get(name)));
-        let roles: Vec<RuntimeCallRole> = roles.collect();
+        let roles = (0..roles).map(|name| {
+            LaunchOrGraphCaptureRole::classify_runtime_call(self.kineto.texts.get(name))
+        });
+        let roles: Vec<LaunchOrGraphCaptureRole> = roles.collect();
         for thread in &self.threads {
             let mut captures = false;
             for index in thread.items.clone() {
@@ -85,9 +86,9 @@ impl RankTimeline {
                     continue;
                 }
                 match roles[event.name as usize] {
-                    RuntimeCallRole::BeginsCapture => captures = true,
-                    RuntimeCallRole::EndsCapture => captures = false,
-                    RuntimeCallRole::Launches if !captures && event.correlation != 0 => {
+                    LaunchOrGraphCaptureRole::BeginsCapture => captures = true,
+                    LaunchOrGraphCaptureRole::EndsCapture => captures = false,
+                    LaunchOrGraphCaptureRole::Launches if !captures && event.correlation != 0 => {
                         let ran = ran.get_or_insert_with(|| sorted_device_correlation_ids(events));
                         let known = ran.binary_search(&event.correlation).is_ok();
                         if !known {
@@ -158,14 +159,14 @@ fn is_programmatic_launch(name: &str) -> bool {
 
 /// Role of a runtime call, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RuntimeCallRole {
+enum LaunchOrGraphCaptureRole {
     Other,
     Launches,
     BeginsCapture,
     EndsCapture,
 }
 
-impl RuntimeCallRole {
+impl LaunchOrGraphCaptureRole {
     fn classify_runtime_call(name: &str) -> Self {
         match name {
             name if is_launch(name) => Self::Launches,

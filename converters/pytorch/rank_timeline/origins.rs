@@ -1,7 +1,7 @@
 //! Finds the profiler step and the Python calls around host intervals.
 
 use super::{HostInterval, HostIntervalKind, KeptCaptureWindow, NONE, RankTimeline};
-use chakram_trace::format::origin::{CallStacks, PythonCall, parse_profiled_step};
+use chakram_trace::format::origin::{CallStacks, NestedPythonCall, parse_profiled_step};
 use std::cmp::Reverse;
 
 /// Python calls around the host intervals of a rank.
@@ -96,7 +96,7 @@ impl RankTimeline {
                 });
             }
         }
-        let mut found = RunningPythonCalls::default();
+        let mut found = PythonCallsAroundIntervals::default();
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
@@ -117,12 +117,12 @@ impl RankTimeline {
 
 /// All Python calls, on any thread, that were running when some interval started.
 #[derive(Default)]
-struct RunningPythonCalls {
+struct PythonCallsAroundIntervals {
     /// Name and caller of each call, both as indices.
     calls: Vec<(u32, u32)>,
 }
 
-impl RunningPythonCalls {
+impl PythonCallsAroundIntervals {
     /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
     /// belong to one thread and are sorted by start. A call that only opens a range ends before the
     /// range does. So a call contains a range only if the call ends later than the range.
@@ -186,7 +186,7 @@ impl RunningPythonCalls {
                 kept.names.push(name(text));
             }
             let caller = number.get(caller as usize).copied();
-            kept.calls.push(PythonCall { name: own, caller });
+            kept.calls.push(NestedPythonCall { name: own, caller });
         }
         for call in innermost.iter_mut().filter(|call| **call != NONE) {
             *call = number[*call as usize];

@@ -1,6 +1,6 @@
 //! Elements with their positions in a text, and errors that state these positions.
 
-use super::JsonText;
+use super::JsonValueText;
 use crate::pytorch::number;
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
 
@@ -23,7 +23,7 @@ pub(in crate::pytorch) struct LocatedElement<'a> {
 impl<'a> LocatedElement<'a> {
     /// Returns the text from the start of the element's value `first` to the end of its value
     /// `last`.
-    pub fn text_between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
+    pub fn text_between(&self, first: JsonValueText<'_>, last: JsonValueText<'_>) -> &'a str {
         let start = self.offset_of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.offset_of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
@@ -47,7 +47,7 @@ impl<'a> LocatedElement<'a> {
 
 /// Parses the integer in `value`, if it is present. Fails if the integer does not fit the type.
 pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
-    value: Option<JsonText<'_>>,
+    value: Option<JsonValueText<'_>>,
     what: &str,
     at: &LocatedElement<'_>,
 ) -> Result<Option<T>, TraceError> {

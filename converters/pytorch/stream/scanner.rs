@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 /// Text of a valid JSON value, without surrounding whitespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::pytorch) struct JsonText<'a>(&'a str);
+pub(in crate::pytorch) struct JsonValueText<'a>(&'a str);
 
-impl<'a> JsonText<'a> {
+impl<'a> JsonValueText<'a> {
     /// Wraps the text of a parsed value.
     pub fn from_raw_value(value: &'a RawValue) -> Self {
         Self(value.get())
@@ -28,7 +28,7 @@ impl<'a> JsonText<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonValueText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <&RawValue>::deserialize(deserializer).map(Self::from_raw_value)
     }
@@ -127,16 +127,16 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads any value.
     #[inline]
-    pub fn read_value(&mut self) -> Option<JsonText<'a>> {
+    pub fn read_value(&mut self) -> Option<JsonValueText<'a>> {
         self.peek_byte()?;
         let start = self.at;
         self.skip_value()?;
-        self.text.get(start..self.at).map(JsonText)
+        self.text.get(start..self.at).map(JsonValueText)
     }
 
     /// Reads any value; `null` becomes `None`.
     #[inline]
-    pub fn read_optional(&mut self) -> Option<Option<JsonText<'a>>> {
+    pub fn read_optional(&mut self) -> Option<Option<JsonValueText<'a>>> {
         let value = self.read_value()?;
         Some((value.0 != "null").then_some(value))
     }

@@ -27,7 +27,7 @@ use crate::pytorch::group_inference::JobGroup;
 use crate::pytorch::inferred_ranks::CapturedOrInferredRank;
 use crate::pytorch::nccl_times::{ExpectedNcclKernelTimes, NvlinkRate};
 use chakram_trace::format::CollectiveKind;
-use chakram_trace::matching::CommRef;
+use chakram_trace::matching::RankAndCommIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns NCCL's expected times for a collective among the ranks `members`, or `None` if unknown.
@@ -105,7 +105,7 @@ pub(super) fn bound_collective_transfers(
         (matched.kind as usize, size(matched), power)
     };
     let on_device =
-        |&(rank, call): &CommRef| job.calls[rank as usize].list[call as usize].on_device();
+        |&(rank, call): &RankAndCommIndex| job.calls[rank as usize].list[call as usize].on_device();
     let mut classes: BTreeMap<SizeClass, SizeClassTimes> = BTreeMap::new();
     for matched in &matches.collectives {
         // A transfer of zero can only result from inaccurate clocks, so ignore it.
@@ -180,7 +180,7 @@ pub(super) fn delay_first_inferred_member(
 ) -> u64 {
     let mut changed = 0;
     for matched in &matches.collectives {
-        let inferred = |at: &&CommRef| models[at.0 as usize].inferred;
+        let inferred = |at: &&RankAndCommIndex| models[at.0 as usize].inferred;
         // In a rooted collective, the other members wait only for the root.
         let root = matched.root.map(|root| &matched.members[root as usize]);
         let first = root.filter(inferred);

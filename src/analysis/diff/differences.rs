@@ -4,7 +4,7 @@ use super::fields::{self, FieldChange};
 use super::matching::{self, NodeMatching};
 use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
-use chakram_trace::graph::raw_trace::RawDependency;
+use chakram_trace::graph::raw_trace::RawPredecessorDependency;
 
 /// A node of both traces with different values in some fields.
 #[derive(Clone, Debug)]
@@ -133,21 +133,22 @@ fn compare_dependencies(
     edges: &mut Vec<EdgeChange>,
 ) {
     let [a, b] = [0, 1].map(|which| sides[which].raw.dependencies_of(node[which]));
-    let known = |which: usize, dep: &RawDependency| -> Option<DependencyInFirstTrace> {
+    let known = |which: usize, dep: &RawPredecessorDependency| -> Option<DependencyInFirstTrace> {
         match dep.target() {
-            None => Some((RawDependency::MISSING, dep.control)),
+            None => Some((RawPredecessorDependency::MISSING, dep.control)),
             Some(target) => {
                 let partner = pairs.partner_of_node(which, target)?;
                 Some((if which == 0 { target } else { partner }, dep.control))
             }
         }
     };
-    let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
+    let same =
+        |(x, y): (&RawPredecessorDependency, &RawPredecessorDependency)| known(0, x) == known(1, y);
     // Both lists usually have the same order, so sorting is rarely necessary.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
-    let sorted = |which: usize, deps: &[RawDependency]| {
+    let sorted = |which: usize, deps: &[RawPredecessorDependency]| {
         let mut list: Vec<_> = deps.iter().filter_map(|dep| known(which, dep)).collect();
         list.sort_unstable();
         list
@@ -164,7 +165,7 @@ fn compare_dependencies(
             (x, _) => x.is_none(),
         };
         let (target, control) = if added { b[j] } else { a[i] };
-        let on = (target != RawDependency::MISSING).then(|| {
+        let on = (target != RawPredecessorDependency::MISSING).then(|| {
             [
                 target,
                 pairs

@@ -6,7 +6,7 @@ pub mod text;
 pub(super) mod words;
 
 use super::tally::DiffTally;
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 
 /// Names of two jobs, and options to render their differences.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct DiffRenderOptions<'t> {
     /// Maximum number of lines per list; `None` shows all lines.
     pub show: Option<usize>,
     /// Style of headings and warnings.
-    pub style: TextStyle,
+    pub style: TextStyleWidthAndDetail,
 }
 
 impl DiffRenderOptions<'_> {

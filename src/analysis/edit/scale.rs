@@ -75,7 +75,7 @@ type PeerGridOffset = (i64, (u32, u32));
 
 /// A message along the dimension: true for a receive; the number of steps from the sender; the peer's other
 /// coordinates; the tag; the bytes.
-type MessageAlongDimension = (bool, i64, (u32, u32), i32, u64);
+type GridMessageOffsetTagBytes = (bool, i64, (u32, u32), i32, u64);
 
 /// Scales a job along one dimension. Stores the dimension, the rule for sharded buffers, and the job's groups.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub struct JobScaler {
     /// For each rank, the groups declared in its trace.
     own: BTreeMap<u32, DeclaredGroups>,
     names: TakenGroupNames,
-    crossings: BTreeMap<u32, Vec<MessageAlongDimension>>,
+    crossings: BTreeMap<u32, Vec<GridMessageOffsetTagBytes>>,
     /// For each rank, true if all of its copies have equal traces.
     alike: BTreeMap<u32, bool>,
     /// True if ranks with different coordinates along the dimension communicate.

@@ -54,11 +54,11 @@ mod matching;
 mod select;
 
 pub use close::MOST_BEHIND;
-pub use matching::{CommunicationWithCutPartner, JobCommunication};
+pub use matching::{CommunicationsWithCutPartners, JobCommunication};
 pub use select::SliceNodeSelector;
 
 use checked_trace::ReplayableTrace;
-use close::DependenciesAfterCut;
+use close::DependencyListsAfterCut;
 
 /// The nodes of one rank that a slice keeps.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub struct KeptNodesOfRank {
 
 /// Summary of one rank's slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SliceSummary {
+pub struct RankSliceSummary {
     /// Number of nodes in the whole trace.
     pub of: u64,
     /// Number of kept nodes.
@@ -127,7 +127,7 @@ impl KeptNodesOfRank {
     }
 
     /// Also cuts communication nodes if their partners were cut on other ranks.
-    pub fn cut_unmatched_communication(&mut self, unmatched: &CommunicationWithCutPartner) {
+    pub fn cut_unmatched_communication(&mut self, unmatched: &CommunicationsWithCutPartners) {
         for &node in unmatched.unmatched_nodes_kept_by(self.rank) {
             self.kept[node as usize] = false;
             self.asked[node as usize] = false;
@@ -142,7 +142,7 @@ impl KeptNodesOfRank {
         &self,
         contents: &[u8],
         start: Span,
-    ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
+    ) -> Result<(Vec<u8>, RankSliceSummary), TraceError> {
         let trace = ReplayableTrace::read_trace(contents)?;
         if trace.raw.nodes.len() != self.kept.len() {
             return Err(TraceError::malformed_at(
@@ -150,7 +150,7 @@ impl KeptNodesOfRank {
                 "the file changed while it was being read",
             ));
         }
-        let closed = DependenciesAfterCut::new(&trace, &self.kept);
+        let closed = DependencyListsAfterCut::new(&trace, &self.kept);
         let written = SliceWriter {
             trace: &trace,
             part: self,
@@ -168,12 +168,12 @@ fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
 struct SliceWriter<'w> {
     trace: &'w ReplayableTrace<'w>,
     part: &'w KeptNodesOfRank,
-    closed: &'w DependenciesAfterCut,
+    closed: &'w DependencyListsAfterCut,
     start: Span,
 }
 
 impl SliceWriter<'_> {
-    fn write_slice(&self, contents: &[u8]) -> Result<(Vec<u8>, SliceSummary), TraceError> {
+    fn write_slice(&self, contents: &[u8]) -> Result<(Vec<u8>, RankSliceSummary), TraceError> {
         let raw = &self.trace.raw;
         let (delays, mut sliced) = self.compute_delays();
         let mut out = Vec::new();
@@ -245,15 +245,15 @@ impl SliceWriter<'_> {
 
     /// Returns the delay of each kept node, and a summary with the rank's start and end. Joints have no delay; a joint
     /// ends when its last dependency ends.
-    fn compute_delays(&self) -> (Vec<Span>, SliceSummary) {
+    fn compute_delays(&self) -> (Vec<Span>, RankSliceSummary) {
         let raw: &RawTrace<'_> = &self.trace.raw;
         let mut delays = vec![Span::ZERO; raw.nodes.len()];
         let mut ends = vec![Span::ZERO; raw.nodes.len()];
-        let mut sliced = SliceSummary {
+        let mut sliced = RankSliceSummary {
             of: raw.nodes.len() as u64,
             cyclic: self.trace.cyclic,
             starts: Span::MAX,
-            ..SliceSummary::default()
+            ..RankSliceSummary::default()
         };
         for &i in &self.trace.order {
             let (kept, joint) = (self.part.kept[i as usize], self.closed.is_kept_as_joint(i));

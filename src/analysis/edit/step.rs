@@ -5,7 +5,9 @@ use super::slice::{JobCommunication, KeptNodesOfRank, SliceNodeSelector};
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceErrorLocation;
-use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
+use chakram_trace::format::file::{
+    FoundTraces, HashAddressedTraceStore, RankFile, TraceContents, TraceStoredByHash,
+};
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ impl WholeTraceSource {
     }
 }
 
-impl TraceStore for StepSliceStore {
+impl HashAddressedTraceStore for StepSliceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         let (source, part) = self.parts.get(hash).expect("names are those of parts");
         let written =
@@ -103,12 +105,12 @@ pub fn select_step(
         ));
     }
     let start = parts.values().map(|(_, part)| part.earliest_start()).min();
-    let store: Arc<dyn TraceStore> = Arc::new(StepSliceStore {
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(StepSliceStore {
         parts,
         start: start.unwrap_or_default(),
     });
     let files = found.files.iter().zip(hashes).map(|(file, hash)| RankFile {
-        stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
+        stored: Some(TraceStoredByHash::new(Arc::clone(&store), hash)),
         seal: None,
         ..file.clone()
     });

@@ -8,7 +8,9 @@
 use chakram_base::bounds;
 use chakram_report::edits::EditRow;
 use chakram_report::summary::format_thousands;
-use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
+use chakram_trace::format::file::{
+    FoundTraces, HashAddressedTraceStore, RankFile, TraceContents, TraceStoredByHash,
+};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,9 +36,9 @@ pub use roles::AbsentRankModelRule;
 use gradients::CollectiveTimesPerKib;
 use kept_records::ReplacedRecords;
 use kernels::{BatchSequenceHiddenFactors, KernelScaler};
-use layers::{BucketLimitAndLayerBytes, JobLayers};
+use layers::{BucketLimitAndLayerBytes, JobRepeatedLayerLabels};
 use program::{NewAttributeValue, RankProgram};
-use repeat::{NextStageRanks, PipelinePlace};
+use repeat::{NextStageRanksAndPassOrder, RemainingPipelineStages};
 
 /// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,9 +117,9 @@ pub struct EditedJob {
 }
 
 /// The edited traces; the keys are their hashes.
-struct EditedTraceStore(BTreeMap<[u8; 32], Vec<u8>>);
+struct EditedTracesByHash(BTreeMap<[u8; 32], Vec<u8>>);
 
-impl TraceStore for EditedTraceStore {
+impl HashAddressedTraceStore for EditedTracesByHash {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
@@ -169,7 +171,7 @@ pub fn edit_job(
     choice: AbsentRankModelRule,
 ) -> Result<EditedJob, TraceError> {
     let mut rates = CollectiveTimesPerKib::default();
-    let mut stages = NextStageRanks::default();
+    let mut stages = NextStageRanksAndPassOrder::default();
     let read = |file: &RankFile| TraceContents::open_verified(file);
     let mut sizes = 0_u64;
     let mut traces: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
@@ -209,7 +211,7 @@ pub fn edit_job(
             (traces, groups) =
                 roles::derive_missing_ranks(traces, &groups, Some(ranks), choice, &mut counts)?;
         } else {
-            let mut layers = JobLayers::default();
+            let mut layers = JobRepeatedLayerLabels::default();
             if let JobEdit::Layers(change) = edit {
                 let count = traces
                     .iter()
@@ -275,7 +277,7 @@ pub fn edit_job(
             JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_)
         );
         if adds_ranks && left.peek().is_some() {
-            stages = NextStageRanks::default();
+            stages = NextStageRanksAndPassOrder::default();
             for (rank, trace) in &traces {
                 stages.learn_rank(*rank, &RankProgram::read_program(trace)?);
             }
@@ -300,9 +302,9 @@ pub fn edit_job(
         files.push((RankFile::new(rank, path.unwrap_or_default()), hash));
         store.entry(hash).or_insert_with(|| Vec::clone(&trace));
     }
-    let store: Arc<dyn TraceStore> = Arc::new(EditedTraceStore(store));
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(EditedTracesByHash(store));
     let files = files.into_iter().map(|(file, hash)| RankFile {
-        stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
+        stored: Some(TraceStoredByHash::new(Arc::clone(&store), hash)),
         ..file
     });
     Ok(EditedJob {
@@ -324,9 +326,12 @@ pub fn edit_job(
 fn store_replaced_records(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
-    stages: &NextStageRanks,
+    stages: &NextStageRanksAndPassOrder,
 ) -> Result<(), TraceError> {
-    let (mut rates, mut layers) = (CollectiveTimesPerKib::default(), JobLayers::default());
+    let (mut rates, mut layers) = (
+        CollectiveTimesPerKib::default(),
+        JobRepeatedLayerLabels::default(),
+    );
     let mut inverse = None;
     let count = traces
         .iter()
@@ -434,8 +439,8 @@ fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
     rates: &CollectiveTimesPerKib,
-    place: PipelinePlace,
-    layers: &JobLayers,
+    place: RemainingPipelineStages,
+    layers: &JobRepeatedLayerLabels,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = RankProgram::read_program(contents)?;
     let counts = match *edit {

@@ -124,7 +124,7 @@ pub fn critical_path(tracks: &[RankPathInput], joined: bool) -> Option<CriticalP
 
 /// Time of several parts of a path, split by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathTimeTotals {
+pub struct PathDelayWaitWorkTotals {
     /// Number of these parts.
     pub pieces: u64,
     /// Time before the nodes of these parts started.
@@ -135,7 +135,7 @@ pub struct PathTimeTotals {
     pub work: Span,
 }
 
-impl PathTimeTotals {
+impl PathDelayWaitWorkTotals {
     fn add_segment(&mut self, piece: &PathSegment) {
         self.pieces += 1;
         self.delay += piece.delay;
@@ -153,8 +153,8 @@ impl PathTimeTotals {
 pub fn sum_path_time_by_key<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,
-) -> Vec<(K, PathTimeTotals)> {
-    let mut by: BTreeMap<K, PathTimeTotals> = BTreeMap::new();
+) -> Vec<(K, PathDelayWaitWorkTotals)> {
+    let mut by: BTreeMap<K, PathDelayWaitWorkTotals> = BTreeMap::new();
     for piece in &path.pieces {
         by.entry(key(piece)).or_default().add_segment(piece);
     }

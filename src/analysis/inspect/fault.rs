@@ -2,8 +2,8 @@
 
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::graph::raw_trace::RawDependency;
-use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
+use chakram_trace::graph::raw_trace::RawPredecessorDependency;
+use chakram_trace::graph::{ComputedNodeTimeline, Csr, RawTrace};
 use serde::Serialize;
 
 /// A kind of fault: how often it occurs, and a description of its first occurrence.
@@ -71,17 +71,20 @@ impl FaultSummary {
     /// Adds faults in the ids and dependencies of nodes.
     pub(super) fn add_structure_faults(&mut self, raw: &RawTrace<'_>) {
         let id = |i: u32| raw.nodes[i as usize].view.id;
-        let mut twice = FaultCounter::default();
+        let mut twice = OneFaultKindCounter::default();
         for pair in raw.nodes.windows(2) {
             if pair[0].view.id == pair[1].view.id {
                 twice.count_one(|| (pair[1].view.id, 0));
             }
         }
-        let (mut nowhere, mut own) = ([FaultCounter::default(); 2], [FaultCounter::default(); 2]);
+        let (mut nowhere, mut own) = (
+            [OneFaultKindCounter::default(); 2],
+            [OneFaultKindCounter::default(); 2],
+        );
         for node in raw.node_indices() {
             for dep in raw.dependencies_of(node) {
                 let control = usize::from(dep.control);
-                if dep.node == RawDependency::MISSING {
+                if dep.node == RawPredecessorDependency::MISSING {
                     nowhere[control].count_one(|| (id(node), dep.id));
                 } else if dep.node == node {
                     own[control].count_one(|| (id(node), dep.id));
@@ -118,7 +121,7 @@ impl FaultSummary {
         &mut self,
         raw: &RawTrace<'_>,
         next: &Csr,
-        recorded: &NodeTimeline,
+        recorded: &ComputedNodeTimeline,
     ) {
         const SHOWN: usize = 6;
         let stuck = next.row_count() - recorded.ran;
@@ -145,12 +148,12 @@ impl FaultSummary {
 
 /// Counts faults of one kind. Stores the ids of the first faults.
 #[derive(Clone, Copy, Default)]
-struct FaultCounter {
+struct OneFaultKindCounter {
     count: u64,
     first: (u64, u64),
 }
 
-impl FaultCounter {
+impl OneFaultKindCounter {
     fn count_one(&mut self, ids: impl FnOnce() -> (u64, u64)) {
         if self.count == 0 {
             self.first = ids();

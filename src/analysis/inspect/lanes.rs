@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A group as recorded in a node: the name, and the mask of participating dimensions (`None` if all dimensions
 /// participate).
-pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
+pub type GroupNameAndDimensionMask<'a> = (GroupName<'a>, Option<u32>);
 
 /// Returns the name of a group, as shown to users.
 pub fn group_label(group: GroupName<'_>) -> String {
@@ -64,7 +64,7 @@ pub struct LaneTable<'a> {
     /// peer.
     keys: Vec<Lane>,
     /// Groups, in order of first use.
-    groups: Vec<GroupKey<'a>>,
+    groups: Vec<GroupNameAndDimensionMask<'a>>,
     names: BTreeMap<(bool, i64), String>,
 }
 

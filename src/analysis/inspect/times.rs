@@ -3,9 +3,9 @@
 use super::class::NodeClass;
 use super::lanes::LaneTable;
 use chakram_base::units::{Span, Time};
-use chakram_trace::graph::captured_timeline::{NONE, NodeTimingInputs};
-use chakram_trace::graph::raw_trace::RawDependency;
-use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
+use chakram_trace::graph::captured_timeline::{NONE, NodeDelayDurationAndLane};
+use chakram_trace::graph::raw_trace::RawPredecessorDependency;
+use chakram_trace::graph::{ComputedNodeTimeline, Csr, RawTrace};
 
 /// Source of a rank's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ pub struct RankNodeTimes {
     /// field.
     pub whole_micros: bool,
     /// Start and end of each node, and the node that caused the start.
-    pub run: NodeTimeline,
+    pub run: ComputedNodeTimeline,
 }
 
 impl RankNodeTimes {
@@ -53,13 +53,13 @@ impl RankNodeTimes {
         lanes: &LaneTable<'_>,
         next: &Csr,
     ) -> Self {
-        let step = |node: u32| NodeTimingInputs {
+        let step = |node: u32| NodeDelayDurationAndLane {
             delay: raw.nodes[node as usize].view.delay,
             length: raw.nodes[node as usize].view.total_duration(),
             lane: lanes.find_exclusive_lane(node),
             settles: LaneTable::starts_after_other_events(classes[node as usize]),
         };
-        let mut run = NodeTimeline::new(next, lanes.lane_count(), step);
+        let mut run = ComputedNodeTimeline::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
         for node in raw.node_indices() {
@@ -105,7 +105,7 @@ fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &LaneTable<'_>,
-    run: &mut NodeTimeline,
+    run: &mut ComputedNodeTimeline,
 ) {
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();
@@ -146,7 +146,7 @@ fn replace_times_by_file_times(
         let deps = raw.dependencies_of(node).iter().map(|dep| dep.node);
         let earlier = deps
             .chain([before[node as usize]])
-            .filter(|&d| d != RawDependency::MISSING && d != NONE)
+            .filter(|&d| d != RawPredecessorDependency::MISSING && d != NONE)
             // If two nodes start at the same time, only the node with the lower id may cause the other's start.
             // Otherwise, causes could form a cycle.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));

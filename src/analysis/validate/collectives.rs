@@ -6,7 +6,9 @@ use super::defects::{Defect, DefectLocation, DefectLog};
 use super::groups::ResolvedGroup;
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
-use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, find_disagreement};
+use chakram_trace::matching::{
+    CollectiveSignature, MemberCalls, RankAndCommIndex, find_disagreement,
+};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -19,13 +21,13 @@ struct GroupCallLookup<'a> {
 impl<'a> GroupCallLookup<'a> {
     fn find_call(
         &self,
-        (rank, call): CommRef,
+        (rank, call): RankAndCommIndex,
     ) -> (u32, &'a CommunicationDigest, &'a CollectiveCallDigest) {
         let (rank, trace) = self.members[rank as usize];
         (rank, &trace.facts, &trace.facts.calls[call as usize])
     }
 
-    fn signature_of_call(&self, at: CommRef) -> CollectiveSignature {
+    fn signature_of_call(&self, at: RankAndCommIndex) -> CollectiveSignature {
         let (_, _, call) = self.find_call(at);
         let root = match call.root {
             NONE => self.party.members.first().copied(),
@@ -42,7 +44,7 @@ impl<'a> GroupCallLookup<'a> {
         self.members[member.rank as usize].0
     }
 
-    fn location_of_call(&self, at: Option<CommRef>) -> DefectLocation {
+    fn location_of_call(&self, at: Option<RankAndCommIndex>) -> DefectLocation {
         let site = |(_, facts, call): (u32, &CommunicationDigest, &CollectiveCallDigest)| {
             facts.location_of_node(&call.node)
         };
@@ -70,7 +72,7 @@ impl<'a> GroupCallLookup<'a> {
     }
 
     /// Checks one call of a member, without comparing it with other members' calls.
-    fn check_call(&self, at: CommRef, findings: &mut DefectLog) {
+    fn check_call(&self, at: RankAndCommIndex, findings: &mut DefectLog) {
         let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);
         let size = party.members.len() as u32;

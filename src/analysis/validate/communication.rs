@@ -8,7 +8,7 @@ use super::wait::TraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
 use chakram_trace::graph::{Interner, StringArenaInterner};
-use chakram_trace::matching::CallsByGroupSlot;
+use chakram_trace::matching::TraceCallsByGroupSlot;
 
 /// Facts about a node that remain after its record is dropped from memory.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub(super) struct CommunicationDigest {
     pub accesses: Vec<InSwitchAccess>,
     pub slots: Vec<GroupReference>,
     /// Calls by slot, which is the index of a group in `slots`.
-    pub calls_of: CallsByGroupSlot,
+    pub calls_of: TraceCallsByGroupSlot,
     pub declared: DeclaredGroups,
     /// Waits between calls and messages. The graph is empty if the digest is incomplete.
     pub waits: TraceWaitGraph,
@@ -207,7 +207,7 @@ impl DigestCollector {
         }
         facts.slots = self.slots.into_keys();
         let calls = facts.calls.iter().map(|call| call.slot).zip(0..);
-        facts.calls_of = CallsByGroupSlot::new(facts.slots.len(), calls);
+        facts.calls_of = TraceCallsByGroupSlot::new(facts.slots.len(), calls);
         facts.names.free_hash_table();
         self.facts
     }

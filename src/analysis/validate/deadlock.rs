@@ -14,7 +14,7 @@ use super::trace::ValidatedTrace;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::matching::{CommRef, MemberCalls};
+use chakram_trace::matching::{MemberCalls, RankAndCommIndex};
 
 /// The graph of waits, over all ranks. The vertices of each trace come first, then one vertex for each collective of
 /// each party (group). A collective's vertex represents the moment when all required members have arrived.
@@ -26,7 +26,7 @@ struct WaitGraph<'a> {
     sequences: &'a [Vec<MemberCalls<'a>>],
     /// For each party, the index of its first vertex.
     rendezvous: Vec<u32>,
-    pairs: &'a [(CommRef, CommRef)],
+    pairs: &'a [(RankAndCommIndex, RankAndCommIndex)],
 }
 
 /// Searches for a cycle of waits. `sequences` contains the calls of each party's members, and `pairs` the
@@ -35,7 +35,7 @@ pub(super) fn check_deadlock(
     members: &[(u32, &ValidatedTrace)],
     parties: &[ResolvedGroup],
     sequences: &[Vec<MemberCalls<'_>>],
-    pairs: &[(CommRef, CommRef)],
+    pairs: &[(RankAndCommIndex, RankAndCommIndex)],
     findings: &mut DefectLog,
 ) {
     let mut count = 0_usize;

@@ -99,7 +99,7 @@ impl Defect {
 
 /// Defect counts by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DefectCounts {
+pub struct DefectCountsBySeverity {
     /// Number of errors.
     pub errors: u64,
     /// Number of warnings.
@@ -108,7 +108,7 @@ pub struct DefectCounts {
     pub notes: u64,
 }
 
-impl DefectCounts {
+impl DefectCountsBySeverity {
     fn add_count(&mut self, severity: Severity, count: u64) {
         match severity {
             Severity::Error => self.errors += count,
@@ -124,7 +124,7 @@ pub struct DefectLog {
     show: usize,
     counts: [u64; DefectKind::COUNT],
     kept: Vec<Vec<Defect>>,
-    of_ranks: BTreeMap<u32, DefectCounts>,
+    of_ranks: BTreeMap<u32, DefectCountsBySeverity>,
 }
 
 impl DefectLog {
@@ -204,8 +204,8 @@ impl DefectLog {
     }
 
     /// Returns the number of defects of each severity.
-    pub fn count_by_severity(&self) -> DefectCounts {
-        let mut tally = DefectCounts::default();
+    pub fn count_by_severity(&self) -> DefectCountsBySeverity {
+        let mut tally = DefectCountsBySeverity::default();
         for kind in DefectKind::iter_all() {
             tally.add_count(kind.severity(), self.counts[kind as usize]);
         }
@@ -213,7 +213,7 @@ impl DefectLog {
     }
 
     /// Returns the number of defects of each severity for one rank.
-    pub fn defect_counts_of_rank(&self, rank: u32) -> DefectCounts {
+    pub fn defect_counts_of_rank(&self, rank: u32) -> DefectCountsBySeverity {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }
 }

@@ -7,7 +7,7 @@ use super::kind::DefectKind;
 use super::node::TraceReducedForValidation;
 use chakram_trace::format::{escape_name, scan};
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::graph::raw_trace::RawDependency;
+use chakram_trace::graph::raw_trace::RawPredecessorDependency;
 use chakram_trace::graph::{Csr, DependencyPolicy};
 
 /// Flag: another node depends on this node.
@@ -87,7 +87,7 @@ impl DependencyChecker {
         &mut self,
         raw: &TraceReducedForValidation<'_>,
         i: u32,
-        dep: &RawDependency,
+        dep: &RawPredecessorDependency,
         findings: &mut DefectLog,
     ) {
         let item = &raw.nodes[i as usize];
@@ -139,8 +139,9 @@ impl DependencyChecker {
         };
         if deps.len() <= FEW {
             for (k, dep) in deps.iter().enumerate() {
-                let same =
-                    |other: &RawDependency| other.id == dep.id && other.control == dep.control;
+                let same = |other: &RawPredecessorDependency| {
+                    other.id == dep.id && other.control == dep.control
+                };
                 if deps[..k].iter().any(same) {
                     again(dep.id);
                 }

@@ -4,7 +4,7 @@
 //! change. Counts are complete; lists contain only the first defects of each kind.
 
 use super::ValidationReport;
-use super::defects::{Defect, DefectCounts, DefectLocation};
+use super::defects::{Defect, DefectCountsBySeverity, DefectLocation};
 use super::kind::DefectKind;
 use chakram_report::document::VersionedDocument;
 use serde::Serialize;
@@ -16,7 +16,7 @@ struct ValidationDocument<'r> {
     inputs: Value,
     sound: bool,
     #[serde(flatten)]
-    tally: DefectCounts,
+    tally: DefectCountsBySeverity,
     nodes: u64,
     defects: Vec<DefectsOfKind<'r>>,
     ranks: Vec<RankDefectCounts<'r>>,
@@ -55,7 +55,7 @@ struct LocationRow<'r> {
 #[derive(Serialize)]
 struct RankDefectCounts<'r> {
     #[serde(flatten)]
-    tally: DefectCounts,
+    tally: DefectCountsBySeverity,
     rank: u32,
     file: &'r str,
     nodes: u64,

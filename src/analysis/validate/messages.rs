@@ -5,12 +5,12 @@ use super::communication::{CommunicationDigest, MessageDigest};
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
-use chakram_trace::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};
+use chakram_trace::matching::{MessageDisagreement, MessageHalf, RankAndCommIndex, match_messages};
 
 /// Finds messages by trace index, and by message index within the trace.
-struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
+struct MessageLookupByIndex<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
-impl<'a> MessageLookup<'a> {
+impl<'a> MessageLookupByIndex<'a> {
     fn find_message(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
         let facts = &self.0[half.at.0 as usize].1.facts;
         (facts, &facts.messages[half.at.1 as usize])
@@ -21,7 +21,7 @@ impl<'a> MessageLookup<'a> {
         facts.location_of_node(&message.node)
     }
 
-    fn bytes_of_message(&self, (trace, message): CommRef) -> u64 {
+    fn bytes_of_message(&self, (trace, message): RankAndCommIndex) -> u64 {
         let facts = &self.0[trace as usize].1.facts;
         facts.messages[message as usize].node.bytes
     }
@@ -96,7 +96,7 @@ impl<'a> MessageLookup<'a> {
 pub(super) fn check_messages(
     members: &[(u32, &ValidatedTrace)],
     findings: &mut DefectLog,
-) -> Vec<(CommRef, CommRef)> {
+) -> Vec<(RankAndCommIndex, RankAndCommIndex)> {
     let mut halves = Vec::new();
     for (index, &(rank, trace)) in (0..).zip(members) {
         for (number, message) in (0..).zip(&trace.facts.messages) {
@@ -123,7 +123,7 @@ pub(super) fn check_messages(
             }
         }
     }
-    let all = MessageLookup(members);
+    let all = MessageLookupByIndex(members);
     let mut pairs = Vec::with_capacity(halves.len() / 2);
     for found in match_messages(&mut halves) {
         match found.find_disagreement(|half| all.bytes_of_message(half)) {

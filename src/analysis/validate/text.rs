@@ -1,6 +1,6 @@
 //! Renders a validation report as text: the ranks, the defects by kind (errors first), and the verdict.
 
-use super::defects::{Defect, DefectCounts};
+use super::defects::{Defect, DefectCountsBySeverity};
 use super::kind::{DefectKind, Severity};
 use super::{ValidatedTraceFile, ValidationReport};
 use chakram_base::units::{format_count, format_thousands};
@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 
 /// Text styles of a validation report.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ValidationStyle {
+pub struct ValidationTextStyles {
     /// Style of the words for errors.
     pub error: anstyle::Style,
     /// Style of the word for warnings.
@@ -17,7 +17,7 @@ pub struct ValidationStyle {
     pub heading: anstyle::Style,
 }
 
-impl ValidationStyle {
+impl ValidationTextStyles {
     /// Returns the styles for a terminal with colours.
     pub fn with_colours() -> Self {
         Self {
@@ -41,7 +41,7 @@ impl ValidationStyle {
 const LINES: usize = 16;
 
 /// Renders `report` as text.
-pub fn render_text(report: &ValidationReport<'_>, style: ValidationStyle) -> String {
+pub fn render_text(report: &ValidationReport<'_>, style: ValidationTextStyles) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
@@ -50,7 +50,7 @@ pub fn render_text(report: &ValidationReport<'_>, style: ValidationStyle) -> Str
 fn write_all(
     out: &mut String,
     report: &ValidationReport<'_>,
-    style: ValidationStyle,
+    style: ValidationTextStyles,
 ) -> fmt::Result {
     write_ranks(out, report)?;
     for kind in DefectKind::iter_all() {
@@ -141,7 +141,7 @@ fn write_defect(out: &mut String, defect: &Defect) -> fmt::Result {
 }
 
 /// Formats numbers of defects as `2 errors, 1 warning`, or says that there are none.
-pub(super) fn format_defect_counts(tally: DefectCounts) -> String {
+pub(super) fn format_defect_counts(tally: DefectCountsBySeverity) -> String {
     let parts = [
         (tally.errors, "error"),
         (tally.warnings, "warning"),

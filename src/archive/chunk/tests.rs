@@ -10,7 +10,7 @@ fn round_trip(
     level: CompressionLevel,
     is_trace: bool,
 ) -> Vec<Vec<EncodedChunk>> {
-    let mut encoder = DeltaObjectEncoder::new(level);
+    let mut encoder = WorkloadDeltaEncoder::new(level);
     let encoded: Vec<Vec<EncodedChunk>> = (0..)
         .zip(objects)
         .map(|(number, bytes)| {

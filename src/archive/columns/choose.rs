@@ -1,7 +1,7 @@
 //! Encodes a column: chooses the predictor with the smallest residuals, and writes these residuals in byte planes.
 
 use super::predict::{
-    ColumnPredictionInputs, ColumnPredictionRule, RecordIndexedColumn, scan_by_key,
+    ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn, scan_by_key,
 };
 use crate::wire::{ByteStringReader, WireError, put_varint};
 
@@ -73,7 +73,7 @@ fn estimate_cost(values: &[u64]) -> u64 {
 
 /// Encoded columns, and the positions at which their byte planes end.
 #[derive(Debug)]
-pub struct EncodedColumns {
+pub struct EncodedColumnPlanes {
     /// The encoded bytes.
     pub bytes: Vec<u8>,
     /// End of each byte plane, in ascending order. The bytes of different planes have different
@@ -83,7 +83,7 @@ pub struct EncodedColumns {
     pub left: Vec<u64>,
 }
 
-impl EncodedColumns {
+impl EncodedColumnPlanes {
     /// Starts an empty writer, which reuses the memory of `bytes` and `left`.
     pub fn new(mut bytes: Vec<u8>, left: Vec<u64>) -> Self {
         bytes.clear();
@@ -98,7 +98,7 @@ pub fn encode_with_best_predictor(
     values: &[u64],
     view: &ColumnPredictionInputs<'_>,
     candidates: &[ColumnPredictionRule],
-    writer: &mut EncodedColumns,
+    writer: &mut EncodedColumnPlanes,
 ) -> ColumnPredictionRule {
     let sample = &values[..values.len().min(SAMPLE)];
     let sampled = ColumnPredictionInputs {
@@ -134,7 +134,7 @@ pub fn encode_with_best_predictor(
 pub fn decode_column<'v>(
     input: &mut ByteStringReader<'_>,
     values: &mut [u64],
-    others: impl Fn(usize) -> Option<RecordIndexedColumn<'v>>,
+    others: impl Fn(usize) -> Option<SparseRecordColumn<'v>>,
     view: &ColumnPredictionInputs<'v>,
 ) -> Result<bool, WireError> {
     let number = usize::from(input.take_bytes(1)?[0]);

@@ -1,7 +1,7 @@
 //! Predicts the values of a column. The encoder and the decoder make the same predictions.
 
 /// A column: the record index of each value, and the values.
-pub type RecordIndexedColumn<'v> = (&'v [u32], &'v [u64]);
+pub type SparseRecordColumn<'v> = (&'v [u32], &'v [u64]);
 
 /// Inputs from which a column is predicted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,9 +15,9 @@ pub struct ColumnPredictionInputs<'v> {
     /// Number of templates.
     pub templates: usize,
     /// The same column of the base.
-    pub base: Option<RecordIndexedColumn<'v>>,
+    pub base: Option<SparseRecordColumn<'v>>,
     /// Index and contents of each other column that may predict this column.
-    pub others: [Option<(u32, RecordIndexedColumn<'v>)>; 2],
+    pub others: [Option<(u32, SparseRecordColumn<'v>)>; 2],
 }
 
 impl<'v> ColumnPredictionInputs<'v> {
@@ -102,13 +102,13 @@ impl ColumnPredictionRule {
 
 /// Iterates over the values of a column in record order.
 pub struct ColumnValueCursor<'v> {
-    column: RecordIndexedColumn<'v>,
+    column: SparseRecordColumn<'v>,
     at: usize,
 }
 
 impl<'v> ColumnValueCursor<'v> {
     /// Creates a cursor at the first value.
-    pub fn new(column: Option<RecordIndexedColumn<'v>>) -> Self {
+    pub fn new(column: Option<SparseRecordColumn<'v>>) -> Self {
         Self {
             column: column.unwrap_or_default(),
             at: 0,

@@ -1,7 +1,7 @@
 //! Finds relations between the columns of a chunk, so that the encoder can predict one column from
 //! others. The relations are found in a sample of a chunk's records.
 
-use super::predict::{ColumnValueCursor, RecordIndexedColumn};
+use super::predict::{ColumnValueCursor, SparseRecordColumn};
 
 /// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
 /// differ from later records.
@@ -16,7 +16,7 @@ const LARGE: u64 = 1 << 8;
 /// are about 1000 times as large, or two columns whose sums are the values. A column that predicts
 /// another column is not predicted itself; the first column (ids) is not predicted either.
 pub fn find_related_columns<'c>(
-    columns: impl Iterator<Item = RecordIndexedColumn<'c>>,
+    columns: impl Iterator<Item = SparseRecordColumn<'c>>,
     records: usize,
 ) -> Vec<Vec<usize>> {
     let sample: Vec<Vec<u64>> = columns
@@ -58,7 +58,7 @@ pub fn find_related_columns<'c>(
 }
 
 /// Returns the first value of a column in each sampled record, or 0 if a record has no value.
-fn sample_column(column: RecordIndexedColumn<'_>, records: usize) -> Vec<u64> {
+fn sample_column(column: SparseRecordColumn<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
     let mut cursor = ColumnValueCursor::new(Some(column));
     let wanted = (0..records as u32).step_by(step);

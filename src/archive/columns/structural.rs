@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Structural columns, and for each of these columns the values that templates contain. A record with any other value
 /// stores the value in the column.
 #[derive(Clone, Debug, Default)]
-pub struct StructuralColumnValues {
+pub struct StructuralValuesInTemplates {
     /// Values of each column; empty for a column that is not structural.
     values: Vec<Vec<u64>>,
 }
@@ -18,7 +18,7 @@ const FEW: usize = 7;
 /// Minimum mean number of occurrences of each distinct value of a structural column.
 const OFTEN: usize = 32;
 
-impl StructuralColumnValues {
+impl StructuralValuesInTemplates {
     /// Finds the structural columns of records. The inputs are each record's outline number, and
     /// all values of the records.
     pub fn find_structural_columns(
@@ -123,7 +123,7 @@ mod tests {
         let record = |at: u64| [4 + at % 2, at % 3, 1000 + at];
         let values: Vec<u64> = (0..300).flat_map(record).collect();
         let found =
-            StructuralColumnValues::find_structural_columns(&outlines, 3, &sequence, &values);
+            StructuralValuesInTemplates::find_structural_columns(&outlines, 3, &sequence, &values);
         assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
         let mut fixed = Vec::new();
         let one = found.collect_fixed_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
@@ -138,10 +138,11 @@ mod tests {
             ..RecordKeyTemplate::default()
         };
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
-        let found = StructuralColumnValues::find_structural_columns(&texts, 3, &sequence, &values);
+        let found =
+            StructuralValuesInTemplates::find_structural_columns(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
         // A column of a few records is never structural.
-        let found = StructuralColumnValues::find_structural_columns(
+        let found = StructuralValuesInTemplates::find_structural_columns(
             &outlines,
             3,
             &sequence[..60],

@@ -23,12 +23,12 @@ pub struct ChunkAddedTemplates {
     literals: Vec<u8>,
     /// Column of each template slot, for all templates in record order.
     slots: Vec<u32>,
-    ends: Vec<TemplateEndOffsets>,
+    ends: Vec<TemplateArrayEnds>,
 }
 
 /// For each array of a layer, the index at which a template's range ends.
 #[derive(Clone, Copy, Debug, Default)]
-struct TemplateEndOffsets {
+struct TemplateArrayEnds {
     steps: usize,
     literals: usize,
     slots: usize,
@@ -119,7 +119,7 @@ impl TemplateTable {
     /// returns where the previous template and template `number` end in this layer; the first
     /// template of a layer has the previous end 0.
     #[inline]
-    fn template_ends(&self, number: usize) -> (&ChunkAddedTemplates, [TemplateEndOffsets; 2]) {
+    fn template_ends(&self, number: usize) -> (&ChunkAddedTemplates, [TemplateArrayEnds; 2]) {
         let mut layers = self.layers.iter().rev();
         let layer = layers.find(|layer| layer.first <= number);
         let layer = layer.expect("the first layer begins with 0");
@@ -207,7 +207,7 @@ impl ChunkAddedTemplates {
             self.add_step(&mut literal, 0, PartAfterLiteral::Nothing, 0);
         }
         self.bytes += encoded.len();
-        self.ends.push(TemplateEndOffsets {
+        self.ends.push(TemplateArrayEnds {
             steps: self.steps.len(),
             literals: self.literals.len(),
             slots: self.slots.len(),

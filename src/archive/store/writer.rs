@@ -2,7 +2,7 @@
 //! segments by one segment.
 
 use super::Archive;
-use crate::document::{CatalogueChange, SCHEMA, SegmentStartPlan};
+use crate::document::{CatalogueChange, SCHEMA, SegmentWriteIntent};
 use crate::segment_file::{SegmentBodyCallback, write_file, write_segment};
 use crate::tail::ArchiveTail;
 use crate::{ArchiveError, folder};
@@ -13,16 +13,16 @@ use std::sync::Arc;
 
 /// A commit's command, and the workloads that the commit changes.
 #[derive(Clone, Debug)]
-pub struct CommitDescription {
+pub struct CommitIntent {
     /// Command that makes the commit: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
     /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,
 }
 
-impl CommitDescription {
-    fn to_segment_plan(&self) -> SegmentStartPlan {
-        SegmentStartPlan {
+impl CommitIntent {
+    fn to_segment_plan(&self) -> SegmentWriteIntent {
+        SegmentWriteIntent {
             schema: SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             operation: self.operation.to_owned(),
@@ -87,7 +87,7 @@ impl ArchiveWriter {
     /// moves the tail to another file and returns this file.
     pub fn commit_segment(
         mut self,
-        plan: &CommitDescription,
+        plan: &CommitIntent,
         body: &mut SegmentBodyCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
@@ -143,7 +143,7 @@ impl ArchiveWriter {
     fn append_segment(
         &mut self,
         end: u64,
-        plan: &CommitDescription,
+        plan: &CommitIntent,
         body: &mut SegmentBodyCallback<'_>,
     ) -> Result<(), ArchiveError> {
         let path = self.archive.path.clone();
@@ -165,7 +165,7 @@ impl ArchiveWriter {
     /// another file and returns this file, like [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
-        plan: &CommitDescription,
+        plan: &CommitIntent,
         body: &mut SegmentBodyCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
@@ -197,7 +197,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
             "another name, or chakram archive add",
         ));
     }
-    let plan = CommitDescription {
+    let plan = CommitIntent {
         operation: "create",
         workloads: Vec::new(),
     };

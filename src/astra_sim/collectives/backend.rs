@@ -1,19 +1,22 @@
 //! Implements the engine's traits for collective backends with ASTRA-sim's collectives.
 
 use crate::endless_waits::EndlessWait;
-use crate::program::{CollectiveChunkPhase, MemberPhaseAssignment, PhaseOperation, QueueRotation};
+use crate::program::{
+    CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation, PhaseQueueSubset,
+};
 use crate::{
     AllReduceDecomposition, AstraAlgorithm, CollectiveAlgorithmEntry, Quirk, end_order, symmetry,
 };
 use chakram_base::ids::{MemberIndex, Npu, Position};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use chakram_hardware::collective::{
-    AlgorithmDescriber, BusEventScheduler, BusTransfer, BusTransferCause, ChunkStageRoutes,
-    CollectiveBackend, CollectiveMatchingRules, CollectiveRequest, CompletionToken,
-    EndpointMessageProcessing, EndpointModel, EventInsertionOrder, FlowShopInput, FlowShopResult,
-    GroupMembers, MemberLinePosition, MemberOrderChange, PostedReceive, ScriptAction, ScriptEvent,
-    ScriptMember, SendStep, StageChunkQueue, StagePassage, UncontendedMessageCosts,
-    WaitingChunkPriority, simulate_flow_shop_observed,
+    BusEventScheduler, BusTransfer, BusTransferTrigger, ChunkQueueIndexAndCapacity,
+    ChunkStageRoutes, CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveMatchingRules,
+    CollectiveRequest, CompletionToken, EndpointMessageProcessing, EndpointModel,
+    EventInsertionOrder, FlowShopInput, FlowShopResult, GroupMembers, MemberLinePosition,
+    PostedReceive, SameInstantMemberOrderChange, ScriptAction, ScriptEvent, ScriptMember,
+    SendStepWithConditions, StagePassage, UncontendedMessageCosts, WaitingChunkPriority,
+    simulate_flow_shop_observed,
 };
 use chakram_hardware::group::{self, GroupPlacement, LineMemberPaths};
 use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates, Topology};
@@ -91,10 +94,10 @@ impl CollectiveBackend for AstraCollectiveBackend {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
                 part: PhaseOperation::AllReduce,
-                amount: BufferShare::from_bytes(request.bytes),
+                amount: BufferPartSize::from_bytes(request.bytes),
                 size: extent.member_count(),
                 level: 0,
-                rotation: QueueRotation::None,
+                rotation: PhaseQueueSubset::None,
                 named: self.is_named(extent),
                 order: 0,
                 collective: request.number,
@@ -132,18 +135,22 @@ impl CollectiveBackend for AstraCollectiveBackend {
                         push(
                             dimension,
                             PhaseOperation::ReduceScatter,
-                            QueueRotation::First,
+                            PhaseQueueSubset::First,
                         );
                     }
-                    push(last, PhaseOperation::AllReduce, QueueRotation::First);
+                    push(last, PhaseOperation::AllReduce, PhaseQueueSubset::First);
                     for dimension in inner.iter().rev() {
-                        push(dimension, PhaseOperation::AllGather, QueueRotation::Second);
+                        push(
+                            dimension,
+                            PhaseOperation::AllGather,
+                            PhaseQueueSubset::Second,
+                        );
                     }
                 }
             }
             (CollectiveKind::AllGather, _) => {
                 for dimension in route.iter().rev() {
-                    push(dimension, PhaseOperation::AllGather, QueueRotation::All);
+                    push(dimension, PhaseOperation::AllGather, PhaseQueueSubset::All);
                 }
             }
             (kind, _) => {
@@ -153,7 +160,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
                     _ => PhaseOperation::AllToAll,
                 };
                 for dimension in &route {
-                    push(dimension, part, QueueRotation::All);
+                    push(dimension, part, PhaseQueueSubset::All);
                 }
             }
         }
@@ -184,7 +191,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         slot: u16,
         position: MemberLinePosition,
     ) -> u32 {
-        stage.receive_count(MemberPhaseAssignment::from_packed(slot), position)
+        stage.receive_count(MemberQueueAndDirection::from_packed(slot), position)
     }
 
     #[inline]
@@ -194,8 +201,8 @@ impl CollectiveBackend for AstraCollectiveBackend {
         slot: u16,
         position: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
-        stage.nth_send(MemberPhaseAssignment::from_packed(slot), position, i)
+    ) -> Option<SendStepWithConditions> {
+        stage.nth_send(MemberQueueAndDirection::from_packed(slot), position, i)
     }
 
     #[inline]
@@ -203,9 +210,9 @@ impl CollectiveBackend for AstraCollectiveBackend {
         false
     }
 
-    fn describer(&self) -> AlgorithmDescriber {
+    fn describer(&self) -> CollectiveAlgorithmsFormatter {
         let own = self.clone();
-        AlgorithmDescriber::new(move |kind, extent, topology, _| {
+        CollectiveAlgorithmsFormatter::new(move |kind, extent, topology, _| {
             let phases = own.phases_of_collective(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
@@ -218,7 +225,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
                     _ => format!("{name} {}", phase.size),
                 }
             });
-            AlgorithmDescriber::join_phase_descriptions(phases)
+            CollectiveAlgorithmsFormatter::join_phase_descriptions(phases)
         })
     }
 
@@ -240,17 +247,17 @@ impl EndpointModel for AstraCollectiveBackend {
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
-    ) -> Option<StageChunkQueue> {
+    ) -> Option<ChunkQueueIndexAndCapacity> {
         let number = self.queue_index_for_phase(stage) * self.queues
-            + u32::from(MemberPhaseAssignment::from_packed(slot).queue);
+            + u32::from(MemberQueueAndDirection::from_packed(slot).queue);
         let number = if self.quirks.has_quirk(Quirk::OneAtATime) {
             number
         } else {
             // A collective visits each dimension at most twice, which bounds the number of its queues.
             let queues = 2 * self.dimension_count() as u32 * self.queues;
-            StageChunkQueue::private_queue_index(stage.collective, queues, number)
+            ChunkQueueIndexAndCapacity::private_queue_index(stage.collective, queues, number)
         };
-        Some(StageChunkQueue {
+        Some(ChunkQueueIndexAndCapacity {
             number,
             capacity: self.capacity,
         })
@@ -263,7 +270,7 @@ impl EndpointModel for AstraCollectiveBackend {
         slot: u16,
         position: MemberLinePosition,
     ) -> u32 {
-        stage.initial_credits(MemberPhaseAssignment::from_packed(slot), position)
+        stage.initial_credits(MemberQueueAndDirection::from_packed(slot), position)
     }
 
     #[inline]
@@ -305,11 +312,11 @@ impl EndpointModel for AstraCollectiveBackend {
         stage: &CollectiveChunkPhase,
         slot: u16,
         position: MemberLinePosition,
-        of: BusTransferCause,
+        of: BusTransferTrigger,
         ticket: CompletionToken,
     ) -> BusTransfer {
         stage.bus_transfer(
-            MemberPhaseAssignment::from_packed(slot),
+            MemberQueueAndDirection::from_packed(slot),
             position,
             of,
             ticket,
@@ -348,7 +355,8 @@ impl EndpointModel for AstraCollectiveBackend {
         position: MemberLinePosition,
         r: u32,
     ) -> Option<Span> {
-        let amount = stage.reduced_amount(MemberPhaseAssignment::from_packed(slot), position, r)?;
+        let amount =
+            stage.reduced_amount(MemberQueueAndDirection::from_packed(slot), position, r)?;
         Some(self.reduction_time_of(amount))
     }
 
@@ -374,7 +382,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
         extent: &GroupPlacement,
         quiet: &UncontendedMessageCosts<'_>,
-    ) -> Option<Vec<MemberOrderChange>> {
+    ) -> Option<Vec<SameInstantMemberOrderChange>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_of(stage) > Span::ZERO
@@ -452,7 +460,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
 
     #[inline]
     fn slot_class(&self, slot: u16) -> u16 {
-        MemberPhaseAssignment::slot_class(slot)
+        MemberQueueAndDirection::slot_class(slot)
     }
 
     fn steps_before_receive(
@@ -464,7 +472,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         heard: u32,
     ) -> Option<u32> {
         stage.steps_before_receive(
-            MemberPhaseAssignment::from_packed(slot),
+            MemberQueueAndDirection::from_packed(slot),
             position,
             from,
             heard,
@@ -479,7 +487,12 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.requested_step(MemberPhaseAssignment::from_packed(slot), position, to, step)
+        stage.requested_step(
+            MemberQueueAndDirection::from_packed(slot),
+            position,
+            to,
+            step,
+        )
     }
 
     #[inline]
@@ -495,7 +508,12 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         taken: u32,
         k: u32,
     ) -> Option<PostedReceive> {
-        stage.receive_source(MemberPhaseAssignment::from_packed(slot), position, taken, k)
+        stage.receive_source(
+            MemberQueueAndDirection::from_packed(slot),
+            position,
+            taken,
+            k,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! Assigns chunks to queues in rotation. Each NPU counts, level by level, the queues that it has assigned.
 
 use crate::AstraAlgorithm;
-use crate::program::{CollectiveChunkPhase, MemberPhaseAssignment, QueueRotation};
+use crate::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseQueueSubset};
 use chakram_base::ids::Npu;
 
 /// Chunk counters of one NPU in one level (dimension).
@@ -56,11 +56,11 @@ impl AllNpuChunkCounters {
         &mut self,
         npu: Npu,
         stage: &CollectiveChunkPhase,
-    ) -> MemberPhaseAssignment {
-        let backward = stage.rotation == QueueRotation::Second;
-        let mut slot = MemberPhaseAssignment {
+    ) -> MemberQueueAndDirection {
+        let backward = stage.rotation == PhaseQueueSubset::Second;
+        let mut slot = MemberQueueAndDirection {
             backward,
-            ..MemberPhaseAssignment::default()
+            ..MemberQueueAndDirection::default()
         };
         if !self.has_counters() {
             return slot;
@@ -85,15 +85,15 @@ impl AllNpuChunkCounters {
         };
         let queue = match stage.rotation {
             _ if queues == 1 => 0,
-            QueueRotation::None => 0,
-            QueueRotation::All => next(&mut level.all, queues),
-            QueueRotation::First => next(&mut level.first, half),
-            QueueRotation::Second => half + next(&mut level.second, queues - half),
+            PhaseQueueSubset::None => 0,
+            PhaseQueueSubset::All => next(&mut level.all, queues),
+            PhaseQueueSubset::First => next(&mut level.first, half),
+            PhaseQueueSubset::Second => half + next(&mut level.second, queues - half),
         };
         slot.queue = queue as u16;
         // If there are several queues, chunks in the second half of the queues run around the ring
         // in the opposite direction.
-        slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
+        slot.backward |= stage.rotation == PhaseQueueSubset::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             slot.mirrored = level.trees % 2 == 1;
             level.trees += 1;

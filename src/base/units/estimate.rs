@@ -1,6 +1,6 @@
 //! Estimated durations, used only to choose between alternatives; no result contains an estimate.
 
-use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
+use super::{Bandwidth, BufferPartSize, InverseRate, PS_PER_S, Span};
 use std::ops::Add;
 
 /// An estimated duration that is not rounded: picoseconds in `f64`.
@@ -8,9 +8,9 @@ use std::ops::Add;
 /// If latencies are doubled and rates are halved, each estimate doubles exactly (every operation is homogeneous). A
 /// choice among estimates therefore does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TimeEstimate(f64);
+pub struct UnroundedTimeEstimate(f64);
 
-impl TimeEstimate {
+impl UnroundedTimeEstimate {
     /// Zero seconds.
     pub const ZERO: Self = Self(0.0);
 
@@ -50,13 +50,13 @@ impl TimeEstimate {
     }
 }
 
-impl From<Span> for TimeEstimate {
+impl From<Span> for UnroundedTimeEstimate {
     fn from(span: Span) -> Self {
         Self(span.0 as f64)
     }
 }
 
-impl Add for TimeEstimate {
+impl Add for UnroundedTimeEstimate {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
@@ -65,15 +65,15 @@ impl Add for TimeEstimate {
 
 impl Bandwidth {
     /// Returns the same time as [`Self::serialization_time`], without rounding.
-    pub fn estimate_serialization(self, amount: BufferShare) -> TimeEstimate {
-        TimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
+    pub fn estimate_serialization(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
+        UnroundedTimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
 impl InverseRate {
     /// Returns the same time as [`Self::serialization_time`], without rounding.
-    pub fn estimate_serialization(self, amount: BufferShare) -> TimeEstimate {
-        TimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
+    pub fn estimate_serialization(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
+        UnroundedTimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }
 }
 
@@ -86,23 +86,24 @@ mod tests {
         // A third of a byte at 1 TB/s takes 1/3 ps, which an `f64` cannot represent exactly. Three such estimates must
         // add up to 1 ps.
         let rate = Bandwidth::new(1e12).unwrap();
-        let third = rate.estimate_serialization(BufferShare::from_bytes(1).nth_part(3));
-        let one = TimeEstimate::from(Span(1));
+        let third = rate.estimate_serialization(BufferPartSize::from_bytes(1).nth_part(3));
+        let one = UnroundedTimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
         // A millisecond plus a picosecond differs from a millisecond by 10^-9, which is above the margin. A second plus
         // a picosecond differs from a second by less than the margin.
-        let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
+        let [less, more] =
+            [1_000_000_000, 1_000_000_001].map(|ps| UnroundedTimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));
         let [less, more] =
-            [1_000_000_000_000, 1_000_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
+            [1_000_000_000_000, 1_000_000_000_001].map(|ps| UnroundedTimeEstimate::from(Span(ps)));
         assert!(!less.is_less(more));
     }
 
     #[test]
     fn the_first_of_those_that_are_least_is_taken() {
         let of = |list: &[u64]| {
-            let all = list.iter().map(|&ps| TimeEstimate::from(Span(ps)));
-            TimeEstimate::first_near_minimum(all.enumerate()).map(|(i, _)| i)
+            let all = list.iter().map(|&ps| UnroundedTimeEstimate::from(Span(ps)));
+            UnroundedTimeEstimate::first_near_minimum(all.enumerate()).map(|(i, _)| i)
         };
         assert_eq!(of(&[3, 2, 5, 2]), Some(1));
         assert_eq!(of(&[0, 0]), Some(0));

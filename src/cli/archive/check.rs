@@ -5,15 +5,15 @@ use crate::compare::parallel_map;
 use crate::load::JobTraceArgs;
 use crate::output::ReplayTimingArgs;
 use chakram_archive::{
-    self as archive, Archive, BaselinePrediction, DraftBaselinePrediction, MetadataQuery,
+    self as archive, Archive, BaselinePrediction, BaselinePredictionDraft, MetadataQuery,
     WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::OptionRefusal;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
-    self, ArchiveCheckResults, CheckCandidate, FailedPrediction, PredictionWithIneffectiveOption,
-    page, verdict,
+    self, ArchiveCheckResults, CheckWorkloadFeaturesAndTime, FailedPrediction,
+    PredictionWithIneffectiveOption, page, verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape_name;
@@ -125,7 +125,7 @@ pub fn store_baselines(
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
     let drafts: Vec<_> = drafts.into_iter().collect::<Result<_, _>>()?;
-    let (drafts, ineffective): (Vec<DraftBaselinePrediction>, Vec<_>) = drafts.into_iter().unzip();
+    let (drafts, ineffective): (Vec<BaselinePredictionDraft>, Vec<_>) = drafts.into_iter().unzip();
     if let [Some(first), ..] = &ineffective[..]
         && ineffective.iter().all(Option::is_some)
     {
@@ -161,7 +161,7 @@ fn draft_baseline(
     machine: &str,
     options: &ReplaySettings,
     args: &BaselineArgs,
-) -> Result<(DraftBaselinePrediction, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
+) -> Result<(BaselinePredictionDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
     let predicted = regression::predict_run(archive, entry, machine, &text, options);
@@ -184,7 +184,7 @@ fn draft_baseline(
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
         features: regression::covered_features(entry, machine, &report),
     };
-    let draft = DraftBaselinePrediction {
+    let draft = BaselinePredictionDraft {
         workload: entry.name.clone(),
         record,
         report: bytes,
@@ -362,9 +362,9 @@ fn choose_baselines_in_budget<'a>(
 ) -> Vec<WorkloadAndBaseline<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
-    let workloads: Vec<CheckCandidate> = pairs
+    let workloads: Vec<CheckWorkloadFeaturesAndTime> = pairs
         .iter()
-        .map(|(entry, record)| CheckCandidate {
+        .map(|(entry, record)| CheckWorkloadFeaturesAndTime {
             name: format!("{} on {}", entry.name, record.machine),
             features: record.features.iter().cloned().collect(),
             millis: record.replay_ms,

@@ -4,8 +4,8 @@ use super::ArchivedWorkloadPath;
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use chakram_archive::{
-    Archive, ArchiveListing, ExtractSelection, MetadataQuery, QueryableWorkload, RankOrNodeRange,
-    WorkloadEntry, WorkloadListingRow,
+    Archive, ArchiveListingReader, ExtractSelection, MetadataQuery, QueryableWorkload,
+    RankOrNodeRange, WorkloadEntry, WorkloadListingRow,
 };
 use chakram_base::units::{Bytes, format_count, format_thousands};
 use chakram_report::csv::CsvRows;
@@ -111,7 +111,7 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         VersionedDocument::new("chakram.archive.1", listed).print_to(out)?;
         return Ok(super::exit_code(archive.uncommitted_tail()));
     }
-    let listing = ArchiveListing::open_listing(&args.archive)?;
+    let listing = ArchiveListingReader::open_listing(&args.archive)?;
     super::warn_of_archive_tail(listing.uncommitted_tail())?;
     let all = listing.list_workloads()?;
     let found: Vec<_> = all

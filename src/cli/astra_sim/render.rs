@@ -1,6 +1,6 @@
 //! Renders the output as ASTRA-sim's lines, as a table, or as a JSON report.
 
-use chakram_astra_sim::{AstraInputs, RankWorkTotals};
+use chakram_astra_sim::{AstraInputs, RankWorkBeforeRun};
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::summary::{HashedInput, Provenance};
@@ -20,7 +20,7 @@ pub struct RankStatistics {
     /// possible in a pure replay.
     exposed: i64,
     time: RankBusyTime,
-    work: RankWorkTotals,
+    work: RankWorkBeforeRun,
     /// Peak memory that tensors occupy, in bytes; `None` unless the inputs request memory tracking.
     pub peak_memory: Option<u64>,
 }
@@ -28,7 +28,7 @@ pub struct RankStatistics {
 impl RankStatistics {
     /// Creates the statistics of a rank from its busy times `time` and its work `work`. Returns
     /// `None` if the rank did not finish.
-    pub fn new(rank: u32, time: RankBusyTime, work: RankWorkTotals) -> Option<Self> {
+    pub fn new(rank: u32, time: RankBusyTime, work: RankWorkBeforeRun) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
             rank,

@@ -2,7 +2,7 @@
 
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
-use super::transcript::{self, LineOrderObserver, TranscriptRecorder};
+use super::transcript::{self, LineOrderLossDetector, TranscriptRecorder};
 use crate::output::{ReportDestination, ReportFormatArg, TimelineFileCreator};
 use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorLifetimesAndAccesses};
@@ -32,7 +32,7 @@ pub fn run(
     }
     let start = Instant::now();
     let mut options = engine_options(args);
-    if replay_and_print(args, job, &options, start, to)? == ReplayAttemptResult::LostOrder {
+    if replay_and_print(args, job, &options, start, to)? == LineOrderOutcome::LostOrder {
         options.stepwise = true;
         replay_and_print(args, job, &options, start, to)?;
     }
@@ -41,7 +41,7 @@ pub fn run(
 
 /// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplayAttemptResult {
+enum LineOrderOutcome {
     /// All output was written.
     Done,
     /// Nothing was printed, because formulas gave the times of collectives and this may have changed the order of
@@ -56,7 +56,7 @@ fn replay_and_print(
     options: &ReplayOptions,
     start: Instant,
     to: &mut ReportDestination<'_>,
-) -> Result<ReplayAttemptResult, Box<dyn Error>> {
+) -> Result<LineOrderOutcome, Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.build_machine());
     let prepared = job.compile_replay(&machine, options)?;
     let mut collectives = job.collectives.clone();
@@ -77,7 +77,7 @@ fn replay_and_print(
     let mut transcript = args
         .prints_transcript()
         .then(|| TranscriptRecorder::new(workload, traces));
-    let mut order = LineOrderObserver::default();
+    let mut order = LineOrderLossDetector::default();
     let lines = transcript.as_mut().map(|lines| (lines, &mut order));
     let mut watched = (&mut busy, (spans.as_mut(), (lines, timeline)));
     let full = args.format == ReportFormatArg::Json;
@@ -89,7 +89,7 @@ fn replay_and_print(
         result => result,
     };
     if !order.is_kept() {
-        return Ok(ReplayAttemptResult::LostOrder);
+        return Ok(LineOrderOutcome::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
         let nodes = format_count(workload.node_count(), "node");
@@ -148,7 +148,7 @@ fn replay_and_print(
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFileCreator::finish_timeline(timeline, path)?;
-        return Ok(ReplayAttemptResult::Done);
+        return Ok(LineOrderOutcome::Done);
     }
     // Print the rows even if the replay failed, and check `result` afterwards.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
@@ -172,7 +172,7 @@ fn replay_and_print(
             )
         })?;
     }
-    Ok(ReplayAttemptResult::Done)
+    Ok(LineOrderOutcome::Done)
 }
 
 /// Returns the engine's options that correspond to `args`.

@@ -9,7 +9,7 @@
 //! If a rank has host nodes, memory nodes, or nodes without work, only the first line of its statistics is printed.
 
 use super::render::{self, RankStatistics};
-use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
+use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypesById};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::InstanceId;
@@ -120,7 +120,7 @@ impl Observer for TranscriptRecorder<'_> {
 /// collective could coincide with another event. NPUs with events at the same instant take turns in the order in which
 /// each NPU's first event of that instant was scheduled.
 #[derive(Debug, Default)]
-pub struct LineOrderObserver {
+pub struct LineOrderLossDetector {
     /// Time at which the last node that is not a collective completed.
     other: Option<Time>,
     /// End of the last collective, and true if a formula gave this end.
@@ -128,14 +128,14 @@ pub struct LineOrderObserver {
     is_lost: bool,
 }
 
-impl LineOrderObserver {
+impl LineOrderLossDetector {
     /// Returns true if ASTRA-sim's order of lines was kept.
     pub fn is_kept(&self) -> bool {
         !self.is_lost
     }
 }
 
-impl Observer for LineOrderObserver {
+impl Observer for LineOrderLossDetector {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn on_completed(&mut self, now: Time, _: InstanceId, _: NodeIndex, kind: NodeKind) {
@@ -191,7 +191,7 @@ pub fn render_lines(
     transcript: &TranscriptRecorder<'_>,
     inputs: &AstraInputs,
     rows: &[(usize, RankStatistics)],
-    types: &[NodeTypes],
+    types: &[NodeTypesById],
     clock: String,
 ) -> TranscriptLines {
     let mut to = TranscriptLines {

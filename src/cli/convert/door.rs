@@ -6,7 +6,7 @@ use crate::flags::replace_keys_by_flags;
 use crate::traces::PIPE;
 use chakram_converters::sources::TraceSource;
 use chakram_report::table::{TextTable, left_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use clap::{Args, Command, FromArgMatches};
 use std::error::Error;
 use std::ffi::OsString;
@@ -110,5 +110,5 @@ pub fn list_sources(out: &mut dyn Write) -> io::Result<()> {
             &replace_keys_by_flags(source.kept),
         ]);
     }
-    out.write_all(table.to_text(TextStyle::default()).as_bytes())
+    out.write_all(table.to_text(TextStyleWidthAndDetail::default()).as_bytes())
 }

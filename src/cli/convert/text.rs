@@ -5,7 +5,7 @@ use chakram_converters::pytorch::LinkMethod;
 use chakram_converters::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TABLE_WIDTH, TextStyle, write_paragraph};
+use chakram_report::text::{TABLE_WIDTH, TextStyleWidthAndDetail, write_paragraph};
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -73,7 +73,11 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
         right_aligned_column("device", 12),
         right_aligned_column("nodes", 8),
     ]);
-    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_headings(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for rank in ranks.iter().take(SHOWN) {
         let cells: [&dyn Display; 8] = [
             &rank.rank,
@@ -125,7 +129,11 @@ fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) ->
         right_aligned_column("events", 20),
         right_aligned_column("confidence", 8),
     ]);
-    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_headings(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for rank in linked.iter().take(SHOWN) {
         for thread in &rank.threads {
             let agreeing = match thread.compared {
@@ -218,7 +226,11 @@ fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Resu
         right_aligned_column("estimate", 12),
         right_aligned_column("spread", 8),
     ]);
-    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_headings(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for rank in ranks.iter().take(SHOWN) {
         let offset = &rank.offset;
         let clock = match offset.observed {

@@ -1,7 +1,7 @@
 //! `chakram convert trace`: converts traces of any format to `.et` or JSON Lines.
 
 use super::SummaryFormatArg;
-use crate::load::JobFileVerifyArg;
+use crate::load::SkipJobFileCheckArg;
 use crate::terminal;
 use crate::traces::print_other_traces_note;
 use chakram_jobs::{
@@ -12,10 +12,10 @@ use chakram_trace::format::file::{
     DecompressedStream, FoundTraces, MaybeCompressedWriter, TraceContents, decompress_partly,
     read_all,
 };
-use chakram_trace::format::job::JobFileTraceEntry;
+use chakram_trace::format::job::JobFileRankEntry;
 use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
 use chakram_trace::format::source::TraceRecordReader;
-use chakram_trace::format::text::{JsonLineWriter, TextFormat};
+use chakram_trace::format::text::{JsonLineWriter, JsonTraceFormat};
 use chakram_trace::format::trace_format::TraceFormat;
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
 use chakram_trace::format::write::FrameWriter;
@@ -59,7 +59,7 @@ pub struct ConvertTraceArgs {
     #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_generation)]
     generation: Option<SchemaGeneration>,
     #[command(flatten)]
-    verify: JobFileVerifyArg,
+    verify: SkipJobFileCheckArg,
     /// Keep the intact records of damaged inputs, and report the losses
     #[arg(long)]
     salvage: bool,
@@ -157,7 +157,7 @@ fn commit_job(
             continue;
         };
         let file = output.file_name().unwrap_or_default();
-        about.ranks.push(JobFileTraceEntry {
+        about.ranks.push(JobFileRankEntry {
             rank: input.rank,
             file: file.to_string_lossy().into_owned(),
             seal: written.seal,
@@ -249,7 +249,7 @@ fn convert_records<W: Write>(
     // Salvage is possible only for formats that are read record by record.
     let by_record = matches!(
         source.detected_format(),
-        TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
+        TraceFormat::Et(_) | TraceFormat::Text(JsonTraceFormat::JsonLines)
     );
     let hint = |error: TraceError| {
         if by_record {

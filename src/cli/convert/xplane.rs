@@ -4,7 +4,9 @@ use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use crate::traces;
-use chakram_converters::xplane::{XplaneConversionSummary, XplaneFile, XplaneJob, find_profiles};
+use chakram_converters::xplane::{
+    DecompressedXplaneFile, XplaneConversionSummary, XplaneJob, find_profiles,
+};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -43,7 +45,9 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     let paths = find_profiles(&args.paths)?;
     let mut outputs = OutputSet::default();
     paths.iter().for_each(|path| outputs.register_input(path));
-    let profiles = paths.iter().map(|path| XplaneFile::open_file(path));
+    let profiles = paths
+        .iter()
+        .map(|path| DecompressedXplaneFile::open_file(path));
     let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
     let mut job = XplaneJob::new(&profiles)?;
     let mut written = args.output.start_outputs(outputs)?;

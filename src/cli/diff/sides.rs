@@ -92,7 +92,7 @@ impl Error for UnreadableTraces {}
 
 /// The trace of a rank in one of the two jobs, whole or salvaged.
 #[derive(Debug)]
-pub enum DiffedRankTrace {
+pub enum WholeOrSalvagedTrace {
     /// A whole file.
     File(TraceContents),
     /// The intact part of a damaged file.
@@ -108,7 +108,7 @@ pub enum DiffedRankTrace {
     },
 }
 
-impl DiffedRankTrace {
+impl WholeOrSalvagedTrace {
     /// Opens `file`. If the file is damaged and `salvage` is true, recovers the intact part.
     pub fn open_file(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;

@@ -21,7 +21,7 @@ use chakram_workloads::generate::ParallelismPlan;
 use chakram_workloads::generate::plan::CorePlacement;
 use chakram_workloads::generate::training::PlanSummary;
 use group_locations::SameExtentGroups;
-use memory_fit::StageMemoryFit;
+use memory_fit::AllStagesMemoryFit;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ struct DryRunReport<'r> {
     summary: &'r PlanSummary,
     /// Name of the machine, and the locations of the plan's groups on the machine.
     on: Option<(&'r str, Vec<SameExtentGroups>)>,
-    room: StageMemoryFit,
+    room: AllStagesMemoryFit,
     stack: Option<&'r StackReport>,
 }
 
@@ -76,7 +76,7 @@ pub fn run(
     let npus = machine.map(|machine| place_ranks(summary.ranks, machine, map));
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
-    let room = StageMemoryFit::new(&summary, &plan, asked.capacity, on);
+    let room = AllStagesMemoryFit::new(&summary, &plan, asked.capacity, on);
     if run.fit == MemoryOverflowAction::Require && !room.is_known() {
         return Err("--fit require: the memory of an NPU is unknown\n  \
              try: --capacity 80GB, or --machine MACHINE"

@@ -6,7 +6,9 @@ use chakram_base::bounds;
 use chakram_jobs::{Job, JobBeingWritten, JobLoadOptions, load_found_traces, parse_edits};
 use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
+use chakram_trace::format::file::{
+    FoundTraces, HashAddressedTraceStore, RankFile, TraceContents, TraceStoredByHash,
+};
 use chakram_trace::format::job::JobFile;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use chakram_workloads::generate::CheckedWorkloadPattern;
@@ -55,7 +57,7 @@ pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
 /// Traces of a generated job in memory, by hash.
 struct GeneratedTraceStore(BTreeMap<[u8; 32], Vec<u8>>);
 
-impl TraceStore for GeneratedTraceStore {
+impl HashAddressedTraceStore for GeneratedTraceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
@@ -99,9 +101,9 @@ fn generate_in_memory(
         };
         ranks.push((rank, hash));
     }
-    let store: Arc<dyn TraceStore> = Arc::new(GeneratedTraceStore(store));
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(GeneratedTraceStore(store));
     let files = ranks.into_iter().map(|(rank, hash)| RankFile {
-        stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
+        stored: Some(TraceStoredByHash::new(Arc::clone(&store), hash)),
         ..RankFile::new(rank, PathBuf::from(format!("{name}.{rank}.et")))
     });
     let about = JobFile {
@@ -117,13 +119,13 @@ fn generate_in_memory(
 }
 
 /// A generated job, and the edits to apply to it.
-pub struct EditedGeneratedJob {
+pub struct GeneratedJobAndEdits {
     found: FoundTraces,
     edits: Vec<JobEdit>,
     name: String,
 }
 
-impl EditedGeneratedJob {
+impl GeneratedJobAndEdits {
     /// Generates the traces of `job`, and names the job `name`.
     pub fn new(
         job: &CheckedWorkloadPattern,

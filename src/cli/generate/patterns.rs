@@ -1,6 +1,6 @@
 //! Arguments for each traffic pattern that the command generates. Each pattern is a subcommand.
 
-use super::TraceDestinationArgs;
+use super::TraceOutputOrReplayArgs;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -46,7 +46,7 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value = "0", value_name = "TIME")]
         skew: Span,
         #[command(flatten)]
-        target: TraceDestinationArgs,
+        target: TraceOutputOrReplayArgs,
     },
     /// Point-to-point messages
     #[command(
@@ -72,7 +72,7 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value_t = 0, value_name = "N")]
         seed: u64,
         #[command(flatten)]
-        target: TraceDestinationArgs,
+        target: TraceOutputOrReplayArgs,
     },
     /// Chains of dependent kernels
     #[command(
@@ -101,7 +101,7 @@ pub(super) enum PatternArgs {
         #[arg(long, value_parser = dtype_name_parser(), value_name = "FORMAT")]
         dtype: Option<Dtype>,
         #[command(flatten)]
-        target: TraceDestinationArgs,
+        target: TraceOutputOrReplayArgs,
     },
     /// Memory loads with dependent kernels
     #[command(after_help = "\
@@ -137,7 +137,7 @@ Examples:
         #[arg(long, value_name = "NAME", conflicts_with = "local")]
         memory: Option<String>,
         #[command(flatten)]
-        target: TraceDestinationArgs,
+        target: TraceOutputOrReplayArgs,
     },
     /// Data-parallel training steps of a transformer
     #[command(after_help = "\
@@ -173,7 +173,7 @@ Examples:
         #[arg(long, default_value = "2.039 TB/s", value_name = "BANDWIDTH")]
         reference_bandwidth: Bandwidth,
         #[command(flatten)]
-        target: TraceDestinationArgs,
+        target: TraceOutputOrReplayArgs,
     },
     /// A transformer on a wafer by the rules of PALM's public code, for comparison with its publication
     #[command(after_help = "\
@@ -191,13 +191,13 @@ Examples:
         #[arg(long, value_name = "N")]
         micro_batch: Option<u32>,
         #[command(flatten)]
-        target: TraceDestinationArgs,
+        target: TraceOutputOrReplayArgs,
     },
 }
 
 impl PatternArgs {
     /// Returns the destination of the traces.
-    pub(super) fn trace_destination_mut(&mut self) -> &mut TraceDestinationArgs {
+    pub(super) fn trace_destination_mut(&mut self) -> &mut TraceOutputOrReplayArgs {
         match self {
             Self::Collective { target, .. }
             | Self::P2p { target, .. }

@@ -4,7 +4,7 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_workloads::generate::{
-    CheckedWorkloadPattern, GenerateError, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, ParallelismPlan, PatternOptionError, TrainingPattern, WorkloadPattern,
 };
 use std::error::Error;
 
@@ -57,7 +57,10 @@ impl ShortenedStep {
     }
 
     /// Returns the job with the simulated micro-batches minus `less` turns.
-    pub fn job_with_fewer_turns(&self, less: u32) -> Result<CheckedWorkloadPattern, GenerateError> {
+    pub fn job_with_fewer_turns(
+        &self,
+        less: u32,
+    ) -> Result<CheckedWorkloadPattern, PatternOptionError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
         let kept = u64::from(self.simulated - less * self.turn);

@@ -18,9 +18,9 @@ pub enum ReportFormatArg {
 
 /// Receives the table of nodes for a caller in this process.
 #[derive(Clone, Debug, Default)]
-pub struct NodeTableSink(Option<Arc<OnceLock<NodeTable>>>);
+pub struct CallerNodeTableSlot(Option<Arc<OnceLock<NodeTable>>>);
 
-impl NodeTableSink {
+impl CallerNodeTableSlot {
     /// Creates a sink that stores the table of nodes in `place`.
     pub fn into(place: Arc<OnceLock<NodeTable>>) -> Self {
         Self(Some(place))

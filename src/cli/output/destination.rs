@@ -2,7 +2,7 @@
 
 use crate::terminal::{self, EscapeStyle, EscapingWriter};
 use chakram_report::NodeTable;
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::{OutputClaim, OutputFile, OutputSet};
 use chakram_trace::format::TraceError;
 use std::error::Error;
@@ -77,7 +77,7 @@ impl<'a> ReportDestination<'a> {
     }
 
     /// Returns the text style for this destination.
-    pub fn text_style(&self) -> TextStyle {
+    pub fn text_style(&self) -> TextStyleWidthAndDetail {
         terminal::text_style(self.file.is_none())
     }
 

@@ -8,7 +8,7 @@ use chakram_base::setting::EnumeratedSetting;
 use chakram_engine::CommTiming;
 use chakram_report::report_csv::ReportCsvTable;
 use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
-use chakram_report::{self as report, MachineComparison, Report, text::TextStyle};
+use chakram_report::{self as report, MachineComparison, Report, text::TextStyleWidthAndDetail};
 use chakram_trace::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ impl ReplayAndReportArgs {
         name: &str,
         absent: MissingRankPolicy,
         inputs: &[HashedInput],
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         if self.sums_micro_batches() {
@@ -118,7 +118,7 @@ impl ReplayAndReportArgs {
         comparison: &mut MachineComparison<'_>,
         absent: MissingRankPolicy,
         inputs: &[HashedInput],
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         if self.sums_micro_batches() {

@@ -5,7 +5,9 @@ use super::{LoadedMachine, ReplayAndReportArgs};
 use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_jobs::{EditedMachineValue, GivenSetting, ReplayOptionDefinition, RunWithoutSetting};
+use chakram_jobs::{
+    EditedMachineValue, GivenSetting, ReplayOptionDefinition, RunInputsWithoutSetting,
+};
 use std::borrow::Cow;
 
 impl ReplayAndReportArgs {
@@ -31,9 +33,9 @@ impl ReplayAndReportArgs {
                     SettingKey::FillDomains => {
                         let unfilled = loaded.unfilled.as_ref()?;
                         Some(setting(Box::new(move || {
-                            Some(RunWithoutSetting {
+                            Some(RunInputsWithoutSetting {
                                 machine: Some(Cow::Borrowed(unfilled)),
-                                ..RunWithoutSetting::default()
+                                ..RunInputsWithoutSetting::default()
                             })
                         })))
                     }
@@ -58,7 +60,7 @@ impl ReplayAndReportArgs {
         key: SettingKey,
         loaded: &LoadedMachine,
         options: &ReplayOptions,
-    ) -> Option<RunWithoutSetting<'static>> {
+    ) -> Option<RunInputsWithoutSetting<'static>> {
         let settings = settings_without(self.timing.given_options(), key)?;
         let (now, other) = (
             self.timing.parsed_settings().replay_options_without_files(),
@@ -77,7 +79,7 @@ impl ReplayAndReportArgs {
             _ => false,
         };
         if is_default {
-            return Some(RunWithoutSetting::default());
+            return Some(RunInputsWithoutSetting::default());
         }
         let custom = match key {
             SettingKey::Custom => Vec::new(),
@@ -89,9 +91,9 @@ impl ReplayAndReportArgs {
             links: options.links,
             ..settings.options_without_files().ok()?
         };
-        Some(RunWithoutSetting {
+        Some(RunInputsWithoutSetting {
             options: Some(options),
-            ..RunWithoutSetting::default()
+            ..RunInputsWithoutSetting::default()
         })
     }
 }

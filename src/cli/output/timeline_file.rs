@@ -105,26 +105,28 @@ impl TimelineFileCreator {
         args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
         to: &mut ReportDestination<'_>,
-    ) -> Result<Option<TimelineWriter<'a, TimelineSink>>, Box<dyn Error>> {
+    ) -> Result<Option<TimelineWriter<'a, TimelineOutputFile>>, Box<dyn Error>> {
         let Some(path) = args.file_path() else {
             return Ok(None);
         };
         let path = &*to.path_beside("--timeline", path)?;
         let selection = args.timeline_selection(prepared)?;
-        let sink = TimelineSink::create_sink(path, to.other_outputs())?;
+        let sink = TimelineOutputFile::create_sink(path, to.other_outputs())?;
         let format = timeline_format_of_path(path);
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
     /// Completes a timeline, and then renames the temporary file to its final name.
     pub fn finish_timeline(
-        timeline: Option<TimelineWriter<'_, TimelineSink>>,
+        timeline: Option<TimelineWriter<'_, TimelineOutputFile>>,
         path: Option<&Path>,
     ) -> Result<(), TraceError> {
         let (Some(timeline), Some(path)) = (timeline, path) else {
             return Ok(());
         };
-        let written = timeline.finish_timeline().and_then(TimelineSink::into_file);
+        let written = timeline
+            .finish_timeline()
+            .and_then(TimelineOutputFile::into_file);
         let file =
             written.map_err(|source| TraceError::from_io(path.to_owned(), "write", source))?;
         file.commit()
@@ -146,14 +148,14 @@ fn timeline_format_of_path(path: &Path) -> TimelineFormat {
 }
 
 /// The file of a timeline, compressed if its name ends with `.gz`.
-pub struct TimelineSink(PlainOrGzipTimelineWriter);
+pub struct TimelineOutputFile(PlainOrGzipTimelineWriter);
 
 enum PlainOrGzipTimelineWriter {
     Plain(io::BufWriter<OutputFile>),
     Compressed(GzipWriter<io::BufWriter<OutputFile>>),
 }
 
-impl TimelineSink {
+impl TimelineOutputFile {
     fn create_sink(path: &Path, outputs: &mut OutputSet) -> Result<Self, TraceError> {
         let file = io::BufWriter::new(outputs.create_file(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
@@ -174,7 +176,7 @@ impl TimelineSink {
     }
 }
 
-impl Write for TimelineSink {
+impl Write for TimelineOutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.0 {
             PlainOrGzipTimelineWriter::Plain(file) => file.write(bytes),

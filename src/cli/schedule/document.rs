@@ -5,7 +5,9 @@ use super::work::TopologyScheduleResult;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_studies::schedule::{ChipTransferLogEntry, DataId, StepTimeAndEnergy, TransferSource};
+use chakram_studies::schedule::{
+    ChipDataNeedOrEviction, DataId, StepTimeAndEnergy, TransferSource,
+};
 use serde::Serialize;
 use std::fmt::Display;
 
@@ -31,7 +33,7 @@ struct TopologyScheduleEntry<'r> {
     #[serde(flatten)]
     times: SummedStepCosts,
     steps: Vec<StepEntry<'r>>,
-    log: Vec<StepLogEntry>,
+    log: Vec<NeededOrEvictedDataEntry>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -52,11 +54,11 @@ struct StepEntry<'r> {
     #[serde(flatten)]
     times: SummedStepCosts,
     cycles: u64,
-    sub_layers: Vec<SubLayerEntry<'r>>,
+    sub_layers: Vec<SubLayerPlacementEntry<'r>>,
 }
 
 #[derive(Debug, Serialize)]
-struct SubLayerEntry<'r> {
+struct SubLayerPlacementEntry<'r> {
     chip: usize,
     accelerator: usize,
     sub_layer: u32,
@@ -66,7 +68,7 @@ struct SubLayerEntry<'r> {
 
 /// JSON of a log entry about data that a chip needed, or data that it evicted.
 #[derive(Debug, Serialize)]
-struct StepLogEntry {
+struct NeededOrEvictedDataEntry {
     step: u32,
     chip: u32,
     /// Kind of data: `weights`, `input` or `output`.
@@ -125,8 +127,8 @@ impl SummedStepCosts {
     }
 }
 
-impl StepLogEntry {
-    fn from_log(entry: &ChipTransferLogEntry) -> Self {
+impl NeededOrEvictedDataEntry {
+    fn from_log(entry: &ChipDataNeedOrEviction) -> Self {
         let (data, number, piece) = match entry.data {
             DataId::Weights(number) => ("weights", number, None),
             DataId::Input(number) => ("input", number, None),
@@ -171,7 +173,12 @@ impl<'r> TopologyScheduleEntry<'r> {
             mean_distance: row.mean_distance(),
             times: SummedStepCosts::sum_steps(&row.totals.steps),
             steps: steps.collect(),
-            log: row.totals.log.iter().map(StepLogEntry::from_log).collect(),
+            log: row
+                .totals
+                .log
+                .iter()
+                .map(NeededOrEvictedDataEntry::from_log)
+                .collect(),
         }
     }
 }
@@ -179,10 +186,10 @@ impl<'r> TopologyScheduleEntry<'r> {
 fn sub_layers(
     row: &TopologyScheduleResult,
     step: usize,
-) -> impl Iterator<Item = SubLayerEntry<'_>> {
+) -> impl Iterator<Item = SubLayerPlacementEntry<'_>> {
     (0..row.chip_count()).flat_map(move |chip| {
         let all = row.schedule.layers_of_chip(chip, row.accelerators, step);
-        all.map(move |(accelerator, task)| SubLayerEntry {
+        all.map(move |(accelerator, task)| SubLayerPlacementEntry {
             chip,
             accelerator,
             sub_layer: task,
@@ -247,7 +254,12 @@ pub fn csv_log(rows: &[TopologyScheduleResult]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
     for row in rows {
-        for entry in row.totals.log.iter().map(StepLogEntry::from_log) {
+        for entry in row
+            .totals
+            .log
+            .iter()
+            .map(NeededOrEvictedDataEntry::from_log)
+        {
             csv.add_row(&[
                 &row.name,
                 &entry.step,

@@ -4,8 +4,10 @@ use super::args::ModelSizes;
 use super::work::TopologyScheduleResult;
 use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
-use chakram_studies::schedule::{CutDirection, DeapLanguageModel, PartitionRule, PartitionedModel};
+use chakram_report::text::TextStyleWidthAndDetail;
+use chakram_studies::schedule::{
+    CutDirection, DeapLanguageModel, ModelCutsAndMovedWords, PartitionRule,
+};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -69,7 +71,7 @@ struct CutMatrixProduct {
 impl CutMatrixProducts {
     /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
-        let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
+        let by = |partition| -> Result<ModelCutsAndMovedWords, Box<dyn Error>> {
             let model = DeapLanguageModel {
                 partition,
                 ..sizes.to_language_model(sizes.tensor)
@@ -118,7 +120,11 @@ pub fn print_matrix_product_cuts(
         right_aligned_column("cut along", 30),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_heading_line(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for product in &cuts.products {
         let cut = product.cut_along.join(", ");
         let cells: [&dyn std::fmt::Display; 3] = [&product.name, &product.layers, &cut];
@@ -151,7 +157,11 @@ pub fn print_steps(
         right_aligned_column("power", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
+    out.write_all(
+        table
+            .render_headings(TextStyleWidthAndDetail::default())
+            .as_bytes(),
+    )?;
     for (number, step) in row.totals.steps.iter().enumerate() {
         let seconds = step.dispatch + step.communication + step.processing;
         let watts = step.joules.filter(|_| seconds > 0.0);

@@ -2,7 +2,9 @@
 //! random graphs.
 
 use super::args::ScheduleArgs;
-use super::work::{LayerCostCache, TopologyScheduleResult, WorkToSchedule, schedule_on_topology};
+use super::work::{
+    LayerCostCache, SubLayersToSchedule, TopologyScheduleResult, schedule_on_topology,
+};
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::ChipGraph;
@@ -14,7 +16,7 @@ use std::rc::Rc;
 /// is complete.
 pub fn schedule_topologies(
     args: &ScheduleArgs,
-    work: &Rc<WorkToSchedule>,
+    work: &Rc<SubLayersToSchedule>,
     prices: &mut LayerCostCache,
     mut shown: impl FnMut(&TopologyScheduleResult) -> Result<(), Box<dyn Error>>,
 ) -> Result<Vec<TopologyScheduleResult>, Box<dyn Error>> {

@@ -6,7 +6,7 @@ use crate::output::ReportDestination;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_report::document::VersionedDocument;
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::ServeError;
 use chakram_serving::llm::{
     CompletedLlmRequest, LengthDistribution, LlmCapacityPlan, LlmObserver, LlmReport, LlmScenario,
@@ -14,7 +14,7 @@ use chakram_serving::llm::{
     find_highest_scenario_rate, html, is_llm_scenario, plan_capacity, plan_report, rows, serve_llm,
     text,
 };
-use chakram_workloads::model::ModelSource;
+use chakram_workloads::model::ModelFileText;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -117,7 +117,7 @@ impl LlmModelOrScenario {
     pub fn detect_llm_input(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
-            return ModelSource::find_source(name)
+            return ModelFileText::find_source(name)
                 .is_ok()
                 .then(|| Self::Model(name.to_owned()));
         }
@@ -125,7 +125,7 @@ impl LlmModelOrScenario {
         if is_llm_scenario(&text) {
             return Some(Self::Scenario(text));
         }
-        let source = ModelSource::find_source(name).ok()?;
+        let source = ModelFileText::find_source(name).ok()?;
         source
             .parse_definition(None)
             .is_ok()
@@ -490,7 +490,7 @@ fn plan_or_find_capacity(
     args: &ServeArgs,
     scenario: &LlmScenario,
     machine: Option<&Machine>,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result<String, Box<dyn Error>> {
     if let (true, Some(machine)) = (args.llm.plan, machine) {
         let found = plan_capacity(scenario, machine, args.attain)?;

@@ -8,7 +8,7 @@ use crate::fabric::Fabric;
 use crate::ids::{CellIndex, ChunkAtMember, RunIndex};
 use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::Time;
-use chakram_hardware::collective::StageChunkQueue;
+use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use chakram_hardware::network::NetworkBackend;
 
 /// Queue or phase that must admit a chunk before the chunk begins a stage.
@@ -16,7 +16,7 @@ use chakram_hardware::network::NetworkBackend;
 pub(super) enum StageAdmissionCondition {
     Nothing,
     /// The chunk waits in a queue of its NPU.
-    Queue(StageChunkQueue),
+    Queue(ChunkQueueIndexAndCapacity),
     /// The chunk waits for its place in the schedule's admission order of this phase.
     Ordered(usize),
 }
@@ -185,7 +185,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        queue: StageChunkQueue,
+        queue: ChunkQueueIndexAndCapacity,
     ) {
         self.queues.leave_queue(npu, queue.number);
         self.admit_waiting_chunks(fabric, effects, now, npu, queue);
@@ -199,7 +199,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        queue: StageChunkQueue,
+        queue: ChunkQueueIndexAndCapacity,
     ) {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {

@@ -2,7 +2,7 @@
 
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
-use chakram_hardware::collective::StageChunkQueue;
+use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The chunks that wait in one queue of one NPU, and the number of admitted chunks.
@@ -18,7 +18,7 @@ struct NpuChunkQueue {
 #[derive(Debug, Default)]
 pub(super) struct ChunkQueues {
     of: Vec<Vec<NpuChunkQueue>>,
-    /// Private queues, which exist only while they are in use ([`StageChunkQueue::APART`]).
+    /// Private queues, which exist only while they are in use ([`ChunkQueueIndexAndCapacity::APART`]).
     apart: BTreeMap<(u32, u32), NpuChunkQueue>,
 }
 
@@ -26,7 +26,7 @@ impl ChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
     pub fn push_chunk(&mut self, npu: Npu, number: u32, chunk: ChunkAtMember) {
-        if number >= StageChunkQueue::APART {
+        if number >= ChunkQueueIndexAndCapacity::APART {
             let state = self.apart.entry((npu.0, number)).or_default();
             state.waiting.push_back(chunk);
             return;
@@ -44,9 +44,13 @@ impl ChunkQueues {
     /// Removes and returns the chunk that begins its stage next, or `None` if no chunk waits or the queue is at its
     /// capacity.
     #[inline]
-    pub fn admit_next_chunk(&mut self, npu: Npu, queue: StageChunkQueue) -> Option<ChunkAtMember> {
+    pub fn admit_next_chunk(
+        &mut self,
+        npu: Npu,
+        queue: ChunkQueueIndexAndCapacity,
+    ) -> Option<ChunkAtMember> {
         let state = match queue.number {
-            StageChunkQueue::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
+            ChunkQueueIndexAndCapacity::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
             number => &mut self.of[npu.index()][number as usize],
         };
         if state.running >= queue.capacity {
@@ -60,7 +64,7 @@ impl ChunkQueues {
     /// Releases the place of a chunk that has ended its stage.
     #[inline]
     pub fn leave_queue(&mut self, npu: Npu, number: u32) {
-        if number >= StageChunkQueue::APART {
+        if number >= ChunkQueueIndexAndCapacity::APART {
             let key = (npu.0, number);
             let state = self.apart.get_mut(&key).expect("a chunk is in it");
             state.running -= 1;

@@ -2,7 +2,7 @@
 
 use super::admission::StageAdmissionCondition;
 use super::executor::ChunkExecutor;
-use super::run::{ChunkLinePlace, ChunkStagePlace, MemberChunkProgress};
+use super::run::{ChunkPlaceAtMember, ChunkPlaceAtParticipant, MemberChunkProgress};
 use super::schedule_cache::ScheduleStageRef;
 use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::effects::{Effects, LoopFollowUpWork};
@@ -11,7 +11,7 @@ use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::{ChunkAtMember, CollectiveStageStep, RunIndex};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
-use chakram_hardware::collective::{MemberLinePosition, ScriptEvent, SendStep};
+use chakram_hardware::collective::{MemberLinePosition, ScriptEvent, SendStepWithConditions};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
@@ -33,7 +33,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         at: ChunkAtMember,
     ) {
         let place = self.stage_of_cell(at);
-        let ChunkStagePlace {
+        let ChunkPlaceAtMember {
             stage,
             queue_slot,
             line,
@@ -55,7 +55,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let Some(line) = line else {
             return;
         };
-        let place = ChunkLinePlace {
+        let place = ChunkPlaceAtParticipant {
             stage,
             queue_slot,
             line,
@@ -81,7 +81,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let other = ChunkAtMember { cell: other, ..at };
         self.begun_chunks.push(other);
         let line = line.reversed();
-        let place = ChunkLinePlace { line, ..place };
+        let place = ChunkPlaceAtParticipant { line, ..place };
         self.open_strand(fabric, effects, now, other, place);
     }
 
@@ -93,7 +93,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        place: ChunkLinePlace,
+        place: ChunkPlaceAtParticipant,
     ) {
         self.start_endpoint_processing(effects, now, at, place);
         let shared = self.shared_stage_number(at);
@@ -186,12 +186,12 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         at: ChunkAtMember,
     ) {
         match self.stage_of_cell(at) {
-            Some(ChunkStagePlace {
+            Some(ChunkPlaceAtMember {
                 stage,
                 queue_slot,
                 line: Some(line),
             }) => {
-                let place = ChunkLinePlace {
+                let place = ChunkPlaceAtParticipant {
                     stage,
                     queue_slot,
                     line,
@@ -205,7 +205,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
 
     /// Returns the place of a cell ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
-    pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<ChunkStagePlace> {
+    pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<ChunkPlaceAtMember> {
         let run = &self.runs[at.run];
         let group = self.groups[run.group].plan;
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
@@ -219,11 +219,11 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        ChunkLinePlace {
+        ChunkPlaceAtParticipant {
             stage,
             queue_slot,
             line,
-        }: ChunkLinePlace,
+        }: ChunkPlaceAtParticipant,
     ) {
         let state = |e: &Self| {
             let progress = e.runs[at.run].progress.as_ref();
@@ -264,7 +264,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         slot: u16,
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
+    ) -> Option<SendStepWithConditions> {
         let stage = self.schedules.stage_at(stage);
         self.backend.nth_send(stage, slot, line, i)
     }
@@ -297,7 +297,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        step: SendStep,
+        step: SendStepWithConditions,
         matters: bool,
     ) {
         let topology = self.settings.topology;

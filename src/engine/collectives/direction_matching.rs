@@ -14,7 +14,7 @@ use chakram_base::ids::Position;
 
 /// A message or rendezvous request whose step number is still in the sender's numbering, not the receiver's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SenderNumberedMessage {
+pub(super) struct MessageWithSenderStepNumber {
     /// The chunk at the sending member.
     pub from: CellIndex,
     /// Stage index of the message, in the numbering that all members share ([`ChunkExecutor::shared_stage_number`]).
@@ -33,7 +33,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         &mut self,
         id: RunIndex,
         to: CellIndex,
-        message: SenderNumberedMessage,
+        message: MessageWithSenderStepNumber,
     ) -> Option<u32> {
         let run = &mut self.runs[id];
         let progress = run.progress.as_mut()?;
@@ -49,9 +49,9 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         &mut self,
         id: RunIndex,
         to: CellIndex,
-        message: SenderNumberedMessage,
+        message: MessageWithSenderStepNumber,
     ) -> Option<u32> {
-        let SenderNumberedMessage {
+        let MessageWithSenderStepNumber {
             from,
             stage,
             number,

@@ -1,7 +1,7 @@
 //! Models the endpoints of members, where messages cause delays, reductions and bus transfers.
 
 use super::executor::ChunkExecutor;
-use super::run::{ChunkLinePlace, ChunkStagePlace};
+use super::run::{ChunkPlaceAtMember, ChunkPlaceAtParticipant};
 use crate::agenda::Agenda;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
@@ -11,7 +11,7 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransfer, BusTransferCause, CompletionToken, EndpointMessageProcessing,
+    BusEventScheduler, BusTransfer, BusTransferTrigger, CompletionToken, EndpointMessageProcessing,
 };
 use chakram_hardware::network::NetworkBackend;
 
@@ -40,11 +40,11 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        ChunkLinePlace {
+        ChunkPlaceAtParticipant {
             stage,
             queue_slot,
             line,
-        }: ChunkLinePlace,
+        }: ChunkPlaceAtParticipant,
     ) {
         let of = self.schedules.stage_at(stage);
         let credits = self.backend.initial_credits(of, queue_slot, line);
@@ -65,7 +65,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             EndpointMessageProcessing::Delay(_) => {}
             EndpointMessageProcessing::Bus => {
                 for _ in 0..credits {
-                    let (passing, token) = (BusTransferCause::Start, completion_token(event, 1));
+                    let (passing, token) = (BusTransferTrigger::Start, completion_token(event, 1));
                     let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
@@ -118,13 +118,13 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let event = PackedEvent::of_chunk_at_member(EventClass::EndpointDone, at);
         if let EndpointMessageProcessing::Delay(delay) = endpoint {
             effects.agenda.add_delay_end(npu, now + delay, event, r);
-        } else if let Some(ChunkStagePlace {
+        } else if let Some(ChunkPlaceAtMember {
             stage,
             queue_slot,
             line: Some(line),
         }) = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
         {
-            let passing = BusTransferCause::Reception(r - 1);
+            let passing = BusTransferTrigger::Reception(r - 1);
             let load = self.backend.bus_transfer(
                 self.schedules.stage_at(stage),
                 queue_slot,
@@ -173,7 +173,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         r: u32,
     ) {
         let place = self.stage_of_cell(at);
-        let ChunkStagePlace {
+        let ChunkPlaceAtMember {
             stage,
             queue_slot,
             line,
@@ -185,7 +185,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                 let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits += 1;
-                let place = ChunkLinePlace {
+                let place = ChunkPlaceAtParticipant {
                     stage,
                     queue_slot,
                     line,

@@ -1,9 +1,9 @@
 //! Simulates collectives message by message: keeps the state, and dispatches events.
 
 use super::chunk_queues::ChunkQueues;
-use super::direction_matching::SenderNumberedMessage;
-use super::group::RunningGroups;
-use super::recorded::CollectiveWaitTotals;
+use super::direction_matching::MessageWithSenderStepNumber;
+use super::group::InFlightLaunchGroups;
+use super::recorded::TotalWaitAndCausingRank;
 use super::requests::RendezvousWithheldMessages;
 use super::run::CollectiveRun;
 use super::runs::CollectiveRuns;
@@ -24,7 +24,7 @@ use chakram_hardware::network::NetworkBackend;
 pub struct ChunkExecutor<'a, M: EngineCollectiveBackend> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
-    pub groups: RunningGroups<'a>,
+    pub groups: InFlightLaunchGroups<'a>,
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
@@ -43,7 +43,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         Self {
             backend,
             settings,
-            groups: RunningGroups::default(),
+            groups: InFlightLaunchGroups::default(),
             runs: CollectiveRuns::default(),
             schedules: ScheduleCache::default(),
             queues: ChunkQueues::default(),
@@ -111,7 +111,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         mut step: CollectiveStageStep,
     ) {
         if self.mixed_directions {
-            let message = SenderNumberedMessage {
+            let message = MessageWithSenderStepNumber {
                 from,
                 stage: step.stage,
                 number: step.number,
@@ -190,7 +190,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
                 stage,
                 step,
             } => {
-                let request = SenderNumberedMessage {
+                let request = MessageWithSenderStepNumber {
                     from,
                     stage,
                     number: step,
@@ -232,7 +232,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
         now: Time,
         id: RunIndex,
         stepwise: bool,
-        (waited, waited_for): CollectiveWaitTotals,
+        (waited, waited_for): TotalWaitAndCausingRank,
         transfer: Span,
     ) {
         let run = &self.runs[id];

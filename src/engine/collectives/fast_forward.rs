@@ -17,7 +17,7 @@ use crate::fabric::Fabric;
 use crate::ids::RunIndex;
 use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{LinkReservations, NetworkBackend};
+use chakram_hardware::network::{CollectiveLinkReservations, NetworkBackend};
 
 /// Members that arrive at the same time and start together.
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
@@ -91,7 +91,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
-        mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
+        mut what: impl FnMut(&mut dyn CollectiveLinkReservations, Npu, usize) -> bool,
     ) -> bool {
         let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
         let Some(links) = fabric.reservable_links_mut() else {

@@ -1,7 +1,7 @@
 //! The groups of launches in flight, with the launch order of each group's collectives.
 
-use super::launch_order::CollectiveLaunchOrder;
-use crate::dataflow::ProgramFirstIndices;
+use super::launch_order::GroupCollectiveLaunchOrder;
+use crate::dataflow::ProgramFirstInstanceAndGroup;
 use crate::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId, RunIndex,
 };
@@ -11,9 +11,9 @@ use std::ops::{Index, IndexMut};
 
 /// A group of one launch in flight.
 #[derive(Debug)]
-pub struct RunningGroup<'a> {
+pub struct InFlightLaunchGroup<'a> {
     pub plan: &'a PlacedRankGroup,
-    pub(super) order: CollectiveLaunchOrder,
+    pub(super) order: GroupCollectiveLaunchOrder,
     /// Plan of the program that the launch executes.
     program: &'a ReplayPlan,
     /// First instance of the launch.
@@ -28,7 +28,7 @@ pub struct RunningGroup<'a> {
     pub(super) number: u32,
 }
 
-impl RunningGroup<'_> {
+impl InFlightLaunchGroup<'_> {
     /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
     pub fn instance_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
@@ -57,14 +57,14 @@ impl RunningGroup<'_> {
 
 /// The groups of all launches in flight.
 #[derive(Debug, Default)]
-pub struct RunningGroups<'a> {
-    all: Vec<RunningGroup<'a>>,
+pub struct InFlightLaunchGroups<'a> {
+    all: Vec<InFlightLaunchGroup<'a>>,
     /// Number of groups in all launches so far.
     launched: u32,
 }
 
-impl<'a> Index<GroupIndex> for RunningGroups<'a> {
-    type Output = RunningGroup<'a>;
+impl<'a> Index<GroupIndex> for InFlightLaunchGroups<'a> {
+    type Output = InFlightLaunchGroup<'a>;
 
     #[inline]
     fn index(&self, group: GroupIndex) -> &Self::Output {
@@ -72,21 +72,21 @@ impl<'a> Index<GroupIndex> for RunningGroups<'a> {
     }
 }
 
-impl IndexMut<GroupIndex> for RunningGroups<'_> {
+impl IndexMut<GroupIndex> for InFlightLaunchGroups<'_> {
     #[inline]
     fn index_mut(&mut self, group: GroupIndex) -> &mut Self::Output {
         &mut self.all[group.index()]
     }
 }
 
-impl<'a> RunningGroups<'a> {
+impl<'a> InFlightLaunchGroups<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if the run consists of this single launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
-        numbers: ProgramFirstIndices,
+        numbers: ProgramFirstInstanceAndGroup,
         only: bool,
     ) -> GroupIndex {
         let first = GroupIndex(self.all.len() as u32);
@@ -94,16 +94,17 @@ impl<'a> RunningGroups<'a> {
             self.all.reserve_exact(plan.groups.len());
         }
         let groups = (numbers.first_group.0..).zip(&plan.groups);
-        self.all.extend(groups.map(|(id, group)| RunningGroup {
-            plan: group,
-            order: CollectiveLaunchOrder::new(group),
-            program: plan,
-            first_instance,
-            first_id: numbers.first_instance,
-            id: ReplayGroupId(id),
-            first_splits: numbers.first_splits,
-            number: 0,
-        }));
+        self.all
+            .extend(groups.map(|(id, group)| InFlightLaunchGroup {
+                plan: group,
+                order: GroupCollectiveLaunchOrder::new(group),
+                program: plan,
+                first_instance,
+                first_id: numbers.first_instance,
+                id: ReplayGroupId(id),
+                first_splits: numbers.first_splits,
+                number: 0,
+            }));
         first
     }
 

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 /// Launch order of a group's collectives, and the run of each collective in flight.
 #[derive(Debug)]
-pub(super) struct CollectiveLaunchOrder {
+pub(super) struct GroupCollectiveLaunchOrder {
     /// Place of each collective in the launch order, or [`NONE`] before the launch.
     place_of: Vec<u32>,
     /// Launched collectives, in launch order.
@@ -42,7 +42,7 @@ pub(super) struct CollectiveLaunchOrder {
     due: Vec<MemberIndex>,
 }
 
-impl CollectiveLaunchOrder {
+impl GroupCollectiveLaunchOrder {
     pub fn new(plan: &PlacedRankGroup) -> Self {
         let (calls, members) = (plan.calls.len(), plan.members.len());
         Self::for_group(calls, members, plan.present, plan.launches_together)
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
-        let mut order = CollectiveLaunchOrder::for_group(2, 2, 2, false);
+        let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 first.
         assert!(!order.mark_ready(MemberIndex(0), 1, 70));
         assert_eq!(
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
-        let mut order = CollectiveLaunchOrder::for_group(2, 2, 2, false);
+        let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
         assert!(!order.mark_ready(MemberIndex(0), 1, 70));
         assert!(order.mark_ready(MemberIndex(1), 1, 81));
         assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
-        let mut order = CollectiveLaunchOrder::for_group(2, 3, 3, true);
+        let mut order = GroupCollectiveLaunchOrder::for_group(2, 3, 3, true);
         assert!(!order.mark_ready(MemberIndex(0), 0, 70));
         assert!(!order.mark_ready(MemberIndex(2), 0, 90));
         assert_eq!(

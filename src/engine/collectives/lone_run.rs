@@ -12,7 +12,7 @@ use crate::ids::{ChunkAtMember, RunIndex};
 use chakram_base::ids::MemberIndex;
 use chakram_base::interrupt::Interruption;
 use chakram_base::units::Time;
-use chakram_hardware::network::{DeliveryNotice, NetworkBackend};
+use chakram_hardware::network::{MessageProgressNotice, NetworkBackend};
 use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;
@@ -157,12 +157,12 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         fabric.handle_event(now, as_network_event, own);
         while let Some(notice) = fabric.pop_delivery_notice() {
             match notice {
-                DeliveryNotice::Delivered(op) => {
+                MessageProgressNotice::Delivered(op) => {
                     let of = fabric.forget_op(op);
                     self.chunks.on_message_arrived(fabric, own, now, of);
                 }
                 // Scripted collectives have no closed form, so every message here belongs to a step.
-                DeliveryNotice::Injected(op) => {
+                MessageProgressNotice::Injected(op) => {
                     if let InFlightMessageContext::Step { run, from, .. } = fabric.in_flight_op(op)
                     {
                         self.chunks.on_step_message_left(

@@ -5,7 +5,7 @@
 //! waits have started (see [`CommTiming`]), and ends after the member's own duration.
 
 use super::run::CollectiveRun;
-use super::{Collectives, RunningGroup};
+use super::{Collectives, InFlightLaunchGroup};
 use crate::CommTiming;
 use crate::dataflow::Dataflow;
 use crate::discipline::EngineCollectiveBackend;
@@ -19,7 +19,7 @@ use chakram_trace::graph::Graph;
 
 /// Total waiting time of a collective's members, and, if known, the rank that caused most of that time together with
 /// its share.
-pub(super) type CollectiveWaitTotals = (Span, Option<(Rank, Span)>);
+pub(super) type TotalWaitAndCausingRank = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
     /// Returns true if a collective node waits neither for other members nor for its place in the launch order. A node
@@ -36,7 +36,7 @@ impl CommTiming {
     /// Returns true if `member`'s part in a collective can begin only after `other` has started.
     pub(crate) fn waits_for_recorded_end(
         self,
-        group: &RunningGroup<'_>,
+        group: &InFlightLaunchGroup<'_>,
         sequence: u32,
         member: MemberIndex,
         other: MemberIndex,
@@ -136,8 +136,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &self,
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
-        running: &RunningGroup<'_>,
-    ) -> CollectiveWaitTotals {
+        running: &InFlightLaunchGroup<'_>,
+    ) -> TotalWaitAndCausingRank {
         let group = running.plan;
         let root =
             root_of(group, run.sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);

@@ -30,7 +30,7 @@ use crate::ids::RunIndex;
 use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLinkUse};
+use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLinkBusyTimes};
 use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(super) struct CollectiveRehearsalResult {
     /// End time and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
     /// The collective's use of each link.
-    pub links: Vec<RehearsedLinkUse>,
+    pub links: Vec<RehearsedLinkBusyTimes>,
 }
 
 impl CollectiveRehearsalResult {
@@ -58,7 +58,7 @@ impl CollectiveRehearsalResult {
     fn new(
         pattern: Vec<Span>,
         mut ends: Vec<(Span, Position)>,
-        links: Vec<RehearsedLinkUse>,
+        links: Vec<RehearsedLinkBusyTimes>,
     ) -> Option<Self> {
         ends.sort_unstable();
         let last = pattern.iter().max().copied().unwrap_or_default();

@@ -5,7 +5,7 @@
 //! tag, a request can therefore release a message before the message's receive is posted.
 
 use super::executor::ChunkExecutor;
-use super::run::ChunkStagePlace;
+use super::run::ChunkPlaceAtMember;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightMessageContext};
@@ -51,7 +51,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             let run = &self.runs[at.run];
             let group = self.groups[run.group].plan;
             let place = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend);
-            let Some(ChunkStagePlace {
+            let Some(ChunkPlaceAtMember {
                 stage,
                 queue_slot,
                 line: Some(line),

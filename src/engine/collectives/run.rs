@@ -7,9 +7,9 @@
 //! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
 //! slot* is the backend's index for a chunk's passage through a stage; it also selects the passage's direction or tree.
 
-use super::direction_matching::SenderNumberedMessage;
+use super::direction_matching::MessageWithSenderStepNumber;
 use super::fast_forward::ArrivalWave;
-use super::recorded::CollectiveWaitTotals;
+use super::recorded::TotalWaitAndCausingRank;
 use super::rehearsal::CollectiveRehearsalResult;
 use super::schedule_cache::{ScheduleCache, ScheduleStageRef};
 use crate::discipline::EngineCollectiveBackend;
@@ -51,7 +51,7 @@ pub struct CollectiveRun {
     pub(super) strands: u32,
     /// Number of stages that each chunk passes.
     pub(super) length: usize,
-    pub(super) recorded: RecordedMemberTimes,
+    pub(super) recorded: RecordedDurationMemberTimes,
     pub(super) answer: AnalyticalAnswerState,
     /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
@@ -80,7 +80,7 @@ pub(super) struct MemberArrivals {
 
 /// Start and end times of members' parts, in a collective with a recorded duration.
 #[derive(Debug, Default)]
-pub(super) struct RecordedMemberTimes {
+pub(super) struct RecordedDurationMemberTimes {
     /// Start of each member's part, or [`Time::END`] until the start is known.
     pub begins: Vec<Time>,
     /// End of the last member's part.
@@ -162,7 +162,7 @@ pub(super) struct MemberChunkProgress {
 /// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on its line. The
 /// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkStagePlace {
+pub(super) struct ChunkPlaceAtMember {
     pub stage: ScheduleStageRef,
     pub queue_slot: u16,
     pub line: Option<MemberLinePosition>,
@@ -170,7 +170,7 @@ pub(super) struct ChunkStagePlace {
 
 /// Place of a chunk at a member that takes part in the chunk's stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkLinePlace {
+pub(super) struct ChunkPlaceAtParticipant {
     pub stage: ScheduleStageRef,
     pub queue_slot: u16,
     pub line: MemberLinePosition,
@@ -178,7 +178,7 @@ pub(super) struct ChunkLinePlace {
 
 /// Admissions of one member's chunks to one phase.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AdmissionProgress {
+pub(super) struct MemberPhaseAdmissions {
     /// Index of the next passage in the admission order of the phase.
     pub next: u32,
     /// Number of the member's chunks in the phase.
@@ -196,7 +196,7 @@ pub(super) struct StepwiseProgress {
     /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// Admission progress by position and phase, if chunks are admitted in a fixed order.
-    pub admission: Vec<AdmissionProgress>,
+    pub admission: Vec<MemberPhaseAdmissions>,
     /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key consists
@@ -209,7 +209,7 @@ pub(super) struct StepwiseProgress {
     pub ended: u32,
     /// Messages and requests that arrived before their receiver started the collective, keyed by the receiving cell (a
     /// chunk at a member). Used only if members may run one stage in different directions.
-    pub unsorted: BTreeMap<CellIndex, Vec<SenderNumberedMessage>>,
+    pub unsorted: BTreeMap<CellIndex, Vec<MessageWithSenderStepNumber>>,
     /// The first position that was enrolled. Recorded only if members may run one stage in different directions.
     pub first: Option<Position>,
     /// True if two members run one stage in different directions. Some messages may then have no receiver.
@@ -219,7 +219,7 @@ pub(super) struct StepwiseProgress {
 }
 
 /// Properties of a collective that are known at the first member's arrival.
-pub(super) struct CollectiveRunProperties {
+pub(super) struct CollectiveAtFirstArrival {
     pub group: GroupIndex,
     /// Index of the group among the groups of all launches.
     pub number: u32,
@@ -246,7 +246,7 @@ impl Default for CollectiveRun {
             chunks: 0,
             strands: 1,
             length: 0,
-            recorded: RecordedMemberTimes::default(),
+            recorded: RecordedDurationMemberTimes::default(),
             answer: AnalyticalAnswerState::default(),
             messages: 0,
             progress: None,
@@ -268,7 +268,7 @@ impl CollectiveRun {
     /// Resets the state of an ended collective, so that another collective can use it.
     pub(super) fn reset_for_next_collective<S: Copy>(
         &mut self,
-        of: CollectiveRunProperties,
+        of: CollectiveAtFirstArrival,
         schedule: &ChunkStageRoutes<S>,
     ) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
@@ -320,7 +320,7 @@ impl CollectiveRun {
 
     /// Returns the total time that members waited for the last member, the last member's rank, and the waiting time
     /// that this rank caused. In a folded replay, the total includes the members that the replayed members represent.
-    pub(super) fn sum_waiting_times(&self, plan: &PlacedRankGroup) -> CollectiveWaitTotals {
+    pub(super) fn sum_waiting_times(&self, plan: &PlacedRankGroup) -> TotalWaitAndCausingRank {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
         let present = arrivals.enumerate().filter(|(_, (node, _))| **node != NONE);
@@ -354,7 +354,7 @@ impl CollectiveRun {
             cells: vec![outside; cells],
             queue_slots: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            admission: vec![AdmissionProgress::default(); members * phases],
+            admission: vec![MemberPhaseAdmissions::default(); members * phases],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
@@ -443,7 +443,7 @@ impl CollectiveRun {
         schedules: &ScheduleCache<M::Stage>,
         plan: &PlacedRankGroup,
         backend: &M,
-    ) -> Option<ChunkStagePlace> {
+    ) -> Option<ChunkPlaceAtMember> {
         let progress = self.progress.as_ref()?;
         let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
@@ -461,7 +461,7 @@ impl CollectiveRun {
             0 => line,
             _ => line.map(MemberLinePosition::reversed),
         };
-        Some(ChunkStagePlace {
+        Some(ChunkPlaceAtMember {
             stage,
             queue_slot,
             line,

@@ -4,7 +4,9 @@ use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
-use chakram_hardware::collective::{ChunkStageRoutes, CollectiveRequest, MemberOrderChange};
+use chakram_hardware::collective::{
+    ChunkStageRoutes, CollectiveRequest, SameInstantMemberOrderChange,
+};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
@@ -28,7 +30,7 @@ pub(super) struct CachedSchedule<S> {
     pub closed: Option<Option<Span>>,
     /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
     /// handled in insertion order. `None` if the order of ends is not proven.
-    pub end_order: Option<Vec<MemberOrderChange>>,
+    pub end_order: Option<Vec<SameInstantMemberOrderChange>>,
     pub rehearsal: RehearsalState,
 }
 

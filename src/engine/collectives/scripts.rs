@@ -14,7 +14,7 @@ use crate::event::{EventClass, PackedEvent};
 use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
-use chakram_base::units::{BufferShare, Time};
+use chakram_base::units::{BufferPartSize, Time};
 use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptMember};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 
@@ -55,7 +55,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                         effects,
                         now,
                         op,
-                        BufferShare::from_bytes(bytes),
+                        BufferPartSize::from_bytes(bytes),
                     );
                 }
                 ScriptAction::Wait { span, part } if M::Order::AT_ONCE => {
@@ -138,7 +138,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         op: InFlightMessageContext,
-        amount: BufferShare,
+        amount: BufferPartSize,
     ) {
         let InFlightMessageContext::Scripted {
             run: id,

@@ -16,14 +16,14 @@ use crate::plan::NONE;
 use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{BufferShare, Time};
+use chakram_base::units::{BufferPartSize, Time};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
     ChunkPortArrival, MOST_CHUNKS, MemoryAttachment, MemoryPortNpus, RemoteMemory,
     RemoteMemoryAccess, RemoteMemorySimulation,
 };
 use chakram_hardware::network::{
-    LoadStoreTransfer, NetworkBackend, NetworkModelKind, QueueingServerId,
+    MemoryLoadStoreTransfer, NetworkBackend, NetworkModelKind, QueueingServerId,
 };
 use chakram_hardware::topology::Topology;
 
@@ -118,7 +118,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             whole,
         } in approaching.drain(..)
         {
-            let amount = BufferShare::from_bytes(access.bytes);
+            let amount = BufferPartSize::from_bytes(access.bytes);
             if let Some(traffic) = &mut self.traffic {
                 traffic.count_transfer(ends, amount);
             }
@@ -127,7 +127,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 let op = InFlightMessageContext::Access { instance, node };
                 let op = self.ops.insert_uncounted_op(op);
                 let path = topology.path_between(ends);
-                let transfer = LoadStoreTransfer {
+                let transfer = MemoryLoadStoreTransfer {
                     op,
                     ends,
                     path: path.expect("a port has a link of its own"),

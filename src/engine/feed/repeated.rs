@@ -2,7 +2,7 @@
 
 use super::{LaunchFeed, StepTimes};
 use crate::launch::{
-    FeedRequestBuffer, LaunchRecord, LaunchRequest, LaunchSerial, RankReleaseMode,
+    FeedRequestBuffer, LaunchRankStartMode, LaunchRecord, LaunchRequest, LaunchSerial,
 };
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
@@ -17,7 +17,7 @@ pub struct RepeatedLaunchFeed {
     program: u32,
     /// Earliest start of each step, in ascending order.
     starts: Vec<Time>,
-    /// LaunchRequest of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
+    /// Launch of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
     steps: Vec<Option<LaunchSerial>>,
     /// Ranks that have ended their previous step before the earliest start of their next step, and therefore wait. The
     /// key is the index of the next step.
@@ -50,7 +50,7 @@ impl RepeatedLaunchFeed {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: step,
-                release: RankReleaseMode::ByRank,
+                release: LaunchRankStartMode::ByRank,
                 ..LaunchRequest::default()
             });
             self.steps.push(Some(serial));

@@ -1,7 +1,7 @@
 //! Tests that the memory of a run is bounded by the number of launches in flight, not by the number of all launches.
 
-use crate::host_launches::ResolvedDurationSources;
-use crate::run_programs::{RunPrograms, create_native_backend};
+use crate::host_launches::DurationSourcesWithDefaults;
+use crate::run_programs::{RunProgramsAndFeeds, create_native_backend};
 use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunchFeed};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
@@ -68,7 +68,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let (workload, machine) = (kernel(1000), Machine::load_by_name("dgx-h100").unwrap());
     let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let mut feed = TimedLaunchFeed::new(0, times.into_iter().map(Time).collect());
-    let source = RunPrograms {
+    let source = RunProgramsAndFeeds {
         programs: std::slice::from_ref(&program),
         feeds: vec![&mut feed],
         processors: None,
@@ -79,7 +79,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
             &machine,
             &[],
             std::iter::empty(),
-            &ResolvedDurationSources::default(),
+            &DurationSourcesWithDefaults::default(),
             &ChunkCountChoiceCache::default(),
         ),
         &mut (),

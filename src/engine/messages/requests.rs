@@ -1,6 +1,6 @@
 //! Rendezvous between ranks: a sender transmits a message only after the receiver has requested it.
 
-use super::{MessageChannel, Messages};
+use super::{MessageChannelQueues, Messages};
 use crate::dataflow::Dataflow;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
@@ -62,7 +62,7 @@ impl Messages<'_> {
         let op = message.op;
         fabric.withhold_message(message);
         let channel = self.request_channels[pair as usize];
-        let MessageChannel {
+        let MessageChannelQueues {
             asked, expected, ..
         } = &mut self.channels[channel as usize];
         match asked {

@@ -16,7 +16,7 @@ use super::{GROUPED, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, unpack_node};
 use crate::effects::Effects;
 use crate::ids::InstanceIndex;
-use crate::lanes::{FREE, Lanes};
+use crate::lanes::{FREE, NpuLanes};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 
@@ -39,7 +39,12 @@ impl TileGroups {
 
     /// Joins adjacent parts of a group if both ended the same collective in this round and have equal states.
     #[inline(never)]
-    pub fn rejoin_parts(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
+    pub fn rejoin_parts(
+        &mut self,
+        flow: &mut Dataflow<'_>,
+        lanes: &NpuLanes,
+        effects: &mut Effects,
+    ) {
         let mut ended = std::mem::take(&mut self.ended);
         // Sort by original group, node and leader, so that candidates for joining are adjacent.
         ended.sort_unstable();
@@ -70,7 +75,7 @@ impl TileGroups {
     fn have_equal_state(
         &self,
         flow: &Dataflow<'_>,
-        lanes: &Lanes,
+        lanes: &NpuLanes,
         effects: &Effects,
         a: InstanceIndex,
         b: InstanceIndex,
@@ -109,7 +114,7 @@ impl TileGroups {
     fn join_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &Lanes,
+        lanes: &NpuLanes,
         effects: &mut Effects,
         leaders: &[InstanceIndex],
     ) {

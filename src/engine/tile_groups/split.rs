@@ -9,14 +9,14 @@ use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::event::EventClass;
 use crate::ids::{InstanceIndex, InstanceNode};
-use crate::lanes::Lanes;
+use crate::lanes::NpuLanes;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::escape_name;
 
 /// Ready nodes that are not posted yet: a list, and the index of its first unposted entry.
-pub type UnpostedNodes<'x> = (&'x mut Vec<u64>, usize);
+pub type ReadyNodesToPost<'x> = (&'x mut Vec<u64>, usize);
 
 /// A step that all members of a part have taken. The part's leader carries out the step for all members of the part.
 #[derive(Clone, Debug)]
@@ -37,10 +37,10 @@ impl TileGroups {
     pub fn settle_uneven(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut Lanes,
+        lanes: &mut NpuLanes,
         effects: &mut Effects,
         now: Time,
-        ready: Option<UnpostedNodes<'_>>,
+        ready: Option<ReadyNodesToPost<'_>>,
     ) -> Option<Vec<GroupPartStep>> {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
@@ -71,11 +71,11 @@ impl TileGroups {
     pub fn disband_group(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut Lanes,
+        lanes: &mut NpuLanes,
         effects: &mut Effects,
         now: Time,
         leader: InstanceNode,
-        ready: UnpostedNodes<'_>,
+        ready: ReadyNodesToPost<'_>,
     ) -> Vec<GroupPartStep> {
         let number = self.group_of(leader.instance);
         let group = std::mem::take(&mut self.groups[number]);
@@ -90,11 +90,11 @@ impl TileGroups {
     fn split_off_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut Lanes,
+        lanes: &mut NpuLanes,
         effects: &mut Effects,
         group: &TileGroup,
         runs: &[Vec<InstanceIndex>],
-        ready: Option<UnpostedNodes<'_>>,
+        ready: Option<ReadyNodesToPost<'_>>,
     ) -> Vec<GroupPartStep> {
         let leader = group.members[0];
         let others: Vec<InstanceIndex> = runs[1..].iter().map(|run| run[0]).collect();
@@ -216,7 +216,7 @@ impl TileGroups {
     pub fn dissolve_all(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut Lanes,
+        lanes: &mut NpuLanes,
         effects: &mut Effects,
     ) {
         for group in std::mem::take(&mut self.groups) {
@@ -233,7 +233,7 @@ impl TileGroups {
 /// Copies the state of `leader` to `other`, an instance that the leader has simulated so far.
 fn copy_leader(
     flow: &mut Dataflow<'_>,
-    lanes: &mut Lanes,
+    lanes: &mut NpuLanes,
     effects: &mut Effects,
     leader: InstanceIndex,
     other: InstanceIndex,

@@ -3,11 +3,11 @@
 
 use super::line_cost::LineMessageCosts;
 use super::{
-    CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep, direct, double_binary_tree,
-    halving_doubling, pairwise, recursive_doubling, ring, tree,
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions, direct,
+    double_binary_tree, halving_doubling, pairwise, recursive_doubling, ring, tree,
 };
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
 use std::fmt;
 
 /// Algorithm that members use in one stage, along one dimension.
@@ -42,7 +42,7 @@ pub trait UserAlgorithmModel: fmt::Debug + Sync {
 
     /// Returns true if `n` members can run `primitive` with this algorithm. If false, a substitute runs
     /// ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
-    fn supports_primitive(&self, primitive: CollectivePrimitive, n: u32) -> bool;
+    fn supports_primitive(&self, primitive: CollectiveStagePrimitive, n: u32) -> bool;
 
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
     fn nth_send(
@@ -50,7 +50,7 @@ pub trait UserAlgorithmModel: fmt::Debug + Sync {
         stage: &CollectiveStage,
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep>;
+    ) -> Option<SendStepWithConditions>;
 
     /// Returns the number of messages that the member at `line` receives.
     fn receive_count(&self, stage: &CollectiveStage, line: MemberLinePosition) -> u32;
@@ -102,8 +102,8 @@ impl CollectiveAlgorithm {
     /// | double_binary_tree, tree | the fused all-reduce, broadcast and reduce |
     /// | pairwise | reduce-scatter, all-gather and all-to-all |
     #[inline]
-    pub fn supports_primitive(self, primitive: CollectivePrimitive, n: u32) -> bool {
-        use CollectivePrimitive as P;
+    pub fn supports_primitive(self, primitive: CollectiveStagePrimitive, n: u32) -> bool {
+        use CollectiveStagePrimitive as P;
         match self {
             Self::Ring | Self::Direct => primitive != P::AllReduce,
             Self::HalvingDoubling | Self::RecursiveDoubling => match primitive {
@@ -132,11 +132,15 @@ impl CollectiveAlgorithm {
     /// - For the fused all-reduce, the substitute is the tree algorithm. Callers request a fused all-reduce only if it
     ///   is supported.
     #[inline]
-    pub fn resolve_unsupported_algorithm(self, primitive: CollectivePrimitive, n: u32) -> Self {
+    pub fn resolve_unsupported_algorithm(
+        self,
+        primitive: CollectiveStagePrimitive,
+        n: u32,
+    ) -> Self {
         match primitive {
             _ if self.supports_primitive(primitive, n) => self,
-            CollectivePrimitive::AllToAll => Self::Pairwise,
-            CollectivePrimitive::AllReduce => Self::Tree,
+            CollectiveStagePrimitive::AllToAll => Self::Pairwise,
+            CollectiveStagePrimitive::AllReduce => Self::Tree,
             // With pairwise, a member of a rooted primitive would send nothing except in the round with the root.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
@@ -152,7 +156,7 @@ impl CollectiveAlgorithm {
         stage: &CollectiveStage,
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
+    ) -> Option<SendStepWithConditions> {
         match self {
             Self::Ring => ring::nth_send(stage, line, i),
             Self::Direct => direct::nth_send(stage, line, i),
@@ -213,9 +217,9 @@ impl CollectiveAlgorithm {
     pub(super) fn estimate_cost(
         self,
         line: &LineMessageCosts<'_>,
-        primitive: CollectivePrimitive,
-        buffer: BufferShare,
-    ) -> Option<TimeEstimate> {
+        primitive: CollectiveStagePrimitive,
+        buffer: BufferPartSize,
+    ) -> Option<UnroundedTimeEstimate> {
         if !self.supports_primitive(primitive, line.member_count()) {
             return None;
         }
@@ -243,8 +247,8 @@ impl CollectiveAlgorithm {
         self,
         stage: &CollectiveStage,
         n: u32,
-    ) -> (BufferShare, u32) {
-        use CollectivePrimitive as P;
+    ) -> (BufferPartSize, u32) {
+        use CollectiveStagePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
         let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);
         let doubling = matches!(self, Self::HalvingDoubling | Self::RecursiveDoubling);
@@ -304,9 +308,9 @@ impl DimensionAlgorithmChoice {
     /// [`CollectiveAlgorithm::resolve_unsupported_algorithm`] returns the substitute of an unsupported algorithm.
     pub fn requested_algorithm(
         self,
-        primitive: CollectivePrimitive,
+        primitive: CollectiveStagePrimitive,
     ) -> Option<CollectiveAlgorithm> {
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         match (self, primitive) {
             (Self::Auto, _) => None,
             (Self::Named(algorithm), _) => Some(algorithm),
@@ -320,7 +324,7 @@ impl DimensionAlgorithmChoice {
 mod tests {
     use super::*;
     use CollectiveAlgorithm::{Direct, HalvingDoubling, Pairwise, RecursiveDoubling, Ring, Tree};
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
 
     #[test]
     fn each_variant_prints_its_name() {

@@ -40,33 +40,34 @@
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter followed by the best all-gather.
 //!
-//! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so rounding never decides between algorithms.
-//! Among algorithms that are equally fast to within [`TimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`]
+//! **Ties.** Formulas are not rounded to picoseconds ([`UnroundedTimeEstimate`]), so rounding never decides between algorithms.
+//! Among algorithms that are equally fast to within [`UnroundedTimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`]
 //! is chosen, and two stages are preferred to one. Therefore, the same algorithms are chosen for a machine with twice
 //! the latencies and half the bandwidths.
 
 use super::line_cost::LineMessageCosts;
-use super::{CollectiveAlgorithm, CollectivePrimitive};
-use chakram_base::units::{BufferShare, TimeEstimate};
+use super::{CollectiveAlgorithm, CollectiveStagePrimitive};
+use chakram_base::units::{BufferPartSize, UnroundedTimeEstimate};
 
 impl LineMessageCosts<'_> {
     /// Returns the fastest algorithm for `primitive`, and its time.
     pub fn choose_fastest(
         &self,
-        primitive: CollectivePrimitive,
-        buffer: BufferShare,
-    ) -> (CollectiveAlgorithm, TimeEstimate) {
+        primitive: CollectiveStagePrimitive,
+        buffer: BufferPartSize,
+    ) -> (CollectiveAlgorithm, UnroundedTimeEstimate) {
         let all = CollectiveAlgorithm::ALL
             .map(|(a, _)| Some((a, a.estimate_cost(self, primitive, buffer)?)));
-        let best = TimeEstimate::first_near_minimum(all.into_iter().flatten());
+        let best = UnroundedTimeEstimate::first_near_minimum(all.into_iter().flatten());
         best.expect("every primitive is carried by one, of any size")
     }
 
     /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
-    pub fn prefers_fused_all_reduce(&self, buffer: BufferShare) -> bool {
+    pub fn prefers_fused_all_reduce(&self, buffer: BufferPartSize) -> bool {
         let of = |primitive| self.choose_fastest(primitive, buffer).1;
-        let two = of(CollectivePrimitive::ReduceScatter) + of(CollectivePrimitive::AllGather);
-        of(CollectivePrimitive::AllReduce).is_less(two)
+        let two =
+            of(CollectiveStagePrimitive::ReduceScatter) + of(CollectiveStagePrimitive::AllGather);
+        of(CollectiveStagePrimitive::AllReduce).is_less(two)
     }
 }
 

@@ -6,19 +6,19 @@
 //! number of credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources
 //! are computed on demand, so message schedules are never materialised.
 
-use super::{ChunkStageRoutes, MemberLinePosition, SendStep};
+use super::{ChunkStageRoutes, MemberLinePosition, SendStepWithConditions};
 use crate::group::{CollectiveDimensionPhase, GroupPlacement, LineMemberPaths};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
 /// A change of the order in which members act at the same instant. The order changes when the members receive the
 /// messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberOrderChange {
+pub struct SameInstantMemberOrderChange {
     /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
@@ -64,14 +64,14 @@ pub struct PostedReceive {
 
 /// Queue in which an NPU's chunks wait for a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageChunkQueue {
+pub struct ChunkQueueIndexAndCapacity {
     /// Index of the queue among the NPU's queues.
     pub number: u32,
     /// Maximum number of chunks that the queue may have admitted at the same time.
     pub capacity: u32,
 }
 
-impl StageChunkQueue {
+impl ChunkQueueIndexAndCapacity {
     /// First index of private queues, which exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
@@ -145,12 +145,12 @@ pub enum ScriptAction {
 /// Costs of messages on a network without other traffic.
 pub struct UncontendedMessageCosts<'a> {
     /// Time of a message between two NPUs without contention, or `None` if the model does not know this time.
-    pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
+    pub cost: &'a dyn Fn((Npu, Npu), BufferPartSize) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
     /// Time for which a message occupies its link, if each sender sends all its messages over one link. Otherwise
     /// `None`.
-    pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
+    pub link_time: &'a dyn Fn(BufferPartSize) -> Option<Span>,
     /// Function of a dimension, the number of members in a line, and a message pattern. The function returns true if
     /// messages in this pattern delay one another only by `link_time`. Each member of the line sends at most one
     /// message and receives at most one message at a time, except with [`LineSendPattern::Staggered`].
@@ -194,7 +194,7 @@ pub struct BusTransfer {
 
 /// Reason for a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BusTransferCause {
+pub enum BusTransferTrigger {
     /// The start of the member's stage.
     Start,
     /// The reception of a message. Receptions of the stage are counted from 0.
@@ -208,11 +208,12 @@ pub trait BusEventScheduler {
 }
 
 /// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4 (nodes)`.
-pub struct AlgorithmDescriber(Box<DescribeFn>);
+pub struct CollectiveAlgorithmsFormatter(Box<FormatCollectiveAlgorithmsFn>);
 
-type DescribeFn = dyn Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync;
+type FormatCollectiveAlgorithmsFn =
+    dyn Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync;
 
-impl AlgorithmDescriber {
+impl CollectiveAlgorithmsFormatter {
     /// Creates a describer that formats with `say`.
     pub fn new(
         say: impl Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync + 'static,
@@ -241,7 +242,7 @@ impl AlgorithmDescriber {
     }
 }
 
-impl fmt::Debug for AlgorithmDescriber {
+impl fmt::Debug for CollectiveAlgorithmsFormatter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Describer")
     }
@@ -311,14 +312,14 @@ pub trait CollectiveBackend {
         queue_slot: u16,
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep>;
+    ) -> Option<SendStepWithConditions>;
 
     /// Returns true if a member sends the messages of this stage one at a time, and waits before each message until its
     /// port is free. A group of n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
     /// Returns a formatter of the algorithms' names for reports.
-    fn describer(&self) -> AlgorithmDescriber;
+    fn describer(&self) -> CollectiveAlgorithmsFormatter;
 
     /// Returns the duration of a collective if all members begin together and nothing else is in flight. Returns `None`
     /// if no closed form is proven exact, or if members end at different times. `paths` are the results of
@@ -349,7 +350,11 @@ pub trait CollectiveBackend {
 /// and queues of waiting chunks.
 pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
-    fn queue_before_stage(&self, stage: &Self::Stage, queue_slot: u16) -> Option<StageChunkQueue>;
+    fn queue_before_stage(
+        &self,
+        stage: &Self::Stage,
+        queue_slot: u16,
+    ) -> Option<ChunkQueueIndexAndCapacity>;
 
     /// Returns the initial number of credits of the member at `line`.
     fn initial_credits(
@@ -384,7 +389,7 @@ pub trait EndpointModel: CollectiveBackend {
         stage: &Self::Stage,
         queue_slot: u16,
         line: MemberLinePosition,
-        of: BusTransferCause,
+        of: BusTransferTrigger,
         ticket: CompletionToken,
     ) -> BusTransfer;
 
@@ -466,7 +471,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
         _extent: &GroupPlacement,
         _quiet: &UncontendedMessageCosts<'_>,
-    ) -> Option<Vec<MemberOrderChange>> {
+    ) -> Option<Vec<SameInstantMemberOrderChange>> {
         None
     }
 

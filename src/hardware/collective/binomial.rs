@@ -15,7 +15,9 @@
 //! | reduce | child to parent, S, after all messages of the child's children | h(α + t) |
 //! | gather, scatter | the same edges, the share of the child's subtree | hα + (n−1)s |
 
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
 
 /// A member's position in the tree.
 struct BinomialTreePosition {
@@ -65,28 +67,30 @@ pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     let place = BinomialTreePosition::new(line);
     let is_root = place.x == 0;
     let share = |x| match stage.primitive {
-        CollectivePrimitive::Gather | CollectivePrimitive::Scatter => {
+        CollectiveStagePrimitive::Gather | CollectiveStagePrimitive::Scatter => {
             stage.buffer.parts_of(place.subtree_size(x), place.size)
         }
         _ => stage.buffer,
     };
     let (to, of, after) = match stage.primitive {
-        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter
+        CollectiveStagePrimitive::Broadcast | CollectiveStagePrimitive::Scatter
             if i < place.child_count() =>
         {
             let child = place.nth_child(i);
             (child, child, u32::from(!is_root))
         }
-        CollectivePrimitive::Reduce | CollectivePrimitive::Gather if i == 0 && !is_root => {
+        CollectiveStagePrimitive::Reduce | CollectiveStagePrimitive::Gather
+            if i == 0 && !is_root =>
+        {
             (place.x & (place.x - 1), place.x, place.child_count())
         }
         _ => return None,
     };
-    Some(SendStep {
+    Some(SendStepWithConditions {
         to: place.index(to),
         amount: share(of),
         after,
@@ -98,8 +102,10 @@ pub(super) fn nth_send(
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let place = BinomialTreePosition::new(line);
     match stage.primitive {
-        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(place.x != 0),
-        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => place.child_count(),
+        CollectiveStagePrimitive::Broadcast | CollectiveStagePrimitive::Scatter => {
+            u32::from(place.x != 0)
+        }
+        CollectiveStagePrimitive::Reduce | CollectiveStagePrimitive::Gather => place.child_count(),
         _ => 0,
     }
 }

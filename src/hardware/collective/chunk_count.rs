@@ -40,14 +40,14 @@ use super::line_cost::LineMessageCosts;
 use super::routes::route_collective;
 use super::stage_flow::StageMessagePrograms;
 use super::{
-    ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectivePrimitive,
+    ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectiveStagePrimitive,
     DimensionAlgorithmChoice, StageWithAlgorithm,
 };
 use crate::group::{GroupPlacement, LineMemberPaths};
 use crate::topology::{PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferShare, InverseRate, Span};
+use chakram_base::units::{BufferPartSize, InverseRate, Span};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -125,7 +125,7 @@ struct PhaseKey {
 fn path_key(path: PathLatencyAndRates) -> [u64; 3] {
     let others = path
         .others
-        .estimate_serialization(BufferShare::from_bytes(1 << 40));
+        .estimate_serialization(BufferPartSize::from_bytes(1 << 40));
     [
         path.latency.0,
         path.bandwidth.bytes_per_second().to_bits(),
@@ -475,11 +475,13 @@ impl ChunkCountProblem<'_> {
         }
         let port = line.path_at_distance(1).without_load();
         let (amount, count) = match (stage.primitive, algorithm) {
-            (CollectivePrimitive::Broadcast | CollectivePrimitive::Reduce, _) => match algorithm {
-                CollectiveAlgorithm::Ring => (stage.buffer, 1),
-                CollectiveAlgorithm::Direct => (stage.buffer, n - 1),
-                _ => (stage.buffer, n.next_power_of_two().ilog2()),
-            },
+            (CollectiveStagePrimitive::Broadcast | CollectiveStagePrimitive::Reduce, _) => {
+                match algorithm {
+                    CollectiveAlgorithm::Ring => (stage.buffer, 1),
+                    CollectiveAlgorithm::Direct => (stage.buffer, n - 1),
+                    _ => (stage.buffer, n.next_power_of_two().ilog2()),
+                }
+            }
             _ => (stage.nth_part(n), n - 1),
         };
         let busy = port.time_under_load(amount).times(count.into());
@@ -514,7 +516,7 @@ impl ChunkCountProblem<'_> {
             for &(span, queue) in &rests[..parts] {
                 spans.push(span);
                 queue_of.push(queue);
-                back.push(assignment.stage.primitive == CollectivePrimitive::AllGather);
+                back.push(assignment.stage.primitive == CollectiveStagePrimitive::AllGather);
             }
         }
         // Each phase admits one chunk at a time. A chunk may stay in the phase after its interval, so any number of

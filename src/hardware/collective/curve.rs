@@ -37,14 +37,14 @@ use chakram_base::units::{Bandwidth, Span};
 
 /// Bandwidth and latency of the links on which collectives were measured, for one dimension.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredLinkRates {
+pub struct MeasurementLinks {
     /// Bandwidth of an NPU into the dimension.
     pub bandwidth: Bandwidth,
     /// Latency of one link.
     pub latency: Span,
 }
 
-impl MeasuredLinkRates {
+impl MeasurementLinks {
     /// Returns the bandwidth and the latency of the links of `dimension`.
     pub fn of_dimension(dimension: &TopologyDimension) -> Self {
         Self {
@@ -60,13 +60,13 @@ pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
     (extent, topology): (&GroupPlacement, &Topology),
-) -> Option<(usize, MeasuredLinkRates)> {
+) -> Option<(usize, MeasurementLinks)> {
     find_measured_time(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let mut curves = curves[phase.dimension].iter();
-    let own = MeasuredLinkRates::of_dimension(&topology.dimensions()[phase.dimension]);
+    let own = MeasurementLinks::of_dimension(&topology.dimensions()[phase.dimension]);
     let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
     let at = curves.find_map(|curve| (curve.kind == kind).then(|| other(curve))?)?;
     Some((phase.dimension, at))
@@ -75,8 +75,8 @@ pub fn measured_elsewhere(
 /// Change from the links on which a collective was measured to the machine's links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredToMachineLinks {
-    from: MeasuredLinkRates,
-    to: MeasuredLinkRates,
+    from: MeasurementLinks,
+    to: MeasurementLinks,
     /// Number of links between neighbours.
     hops: u32,
 }
@@ -85,12 +85,12 @@ impl MeasuredToMachineLinks {
     /// Returns the change of links for a collective in `phase`. Returns `None` if the phase's links equal
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
-        measured_at: Option<MeasuredLinkRates>,
+        measured_at: Option<MeasurementLinks>,
         phase: &CollectiveDimensionPhase,
         topology: &Topology,
     ) -> Option<Self> {
         let dimension = &topology.dimensions()[phase.dimension];
-        let (from, to) = (measured_at?, MeasuredLinkRates::of_dimension(dimension));
+        let (from, to) = (measured_at?, MeasurementLinks::of_dimension(dimension));
         (from != to).then(|| Self {
             from,
             to,
@@ -107,7 +107,7 @@ impl MeasuredToMachineLinks {
     /// successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
         let latency =
-            |rates: &MeasuredLinkRates| steps * f64::from(self.hops) * rates.latency.as_seconds();
+            |rates: &MeasurementLinks| steps * f64::from(self.hops) * rates.latency.as_seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
         if from <= seconds {
             seconds - from + to
@@ -139,7 +139,7 @@ pub struct CollectiveCurve {
     /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
     /// The links on which the collectives were measured, or `None` if the curve applies to any links.
-    pub measured_at: Option<MeasuredLinkRates>,
+    pub measured_at: Option<MeasurementLinks>,
 }
 
 impl CollectiveCurve {
@@ -259,8 +259,8 @@ mod tests {
         assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
-    fn rates(gb: f64, ns: u64) -> MeasuredLinkRates {
-        MeasuredLinkRates {
+    fn rates(gb: f64, ns: u64) -> MeasurementLinks {
+        MeasurementLinks {
             bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
             latency: Span::from_ns(ns),
         }
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    fn as_micros(bytes: f64, from: MeasuredLinkRates, to: MeasuredLinkRates) -> f64 {
+    fn as_micros(bytes: f64, from: MeasurementLinks, to: MeasurementLinks) -> f64 {
         let change = MeasuredToMachineLinks { from, to, hops: 2 };
         1e6 * curve().seconds_on(bytes, &change)
     }

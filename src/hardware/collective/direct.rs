@@ -15,30 +15,32 @@
 //! a time at the rate of one link, and receives messages from both sides.
 
 use super::line_cost::LineMessageCosts;
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
 
 pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     let n = line.size;
     let is_root = line.index == line.root;
     let next = (line.index + 1 + i) % n;
     let part = stage.buffer.nth_part(n);
     let (count, to, amount) = match stage.primitive {
-        CollectivePrimitive::ReduceScatter
-        | CollectivePrimitive::AllGather
-        | CollectivePrimitive::AllToAll => (n - 1, next, part),
-        CollectivePrimitive::Broadcast if is_root => (n - 1, next, stage.buffer),
-        CollectivePrimitive::Scatter if is_root => (n - 1, next, part),
-        CollectivePrimitive::Reduce if !is_root => (1, line.root, stage.buffer),
-        CollectivePrimitive::Gather if !is_root => (1, line.root, part),
+        CollectiveStagePrimitive::ReduceScatter
+        | CollectiveStagePrimitive::AllGather
+        | CollectiveStagePrimitive::AllToAll => (n - 1, next, part),
+        CollectiveStagePrimitive::Broadcast if is_root => (n - 1, next, stage.buffer),
+        CollectiveStagePrimitive::Scatter if is_root => (n - 1, next, part),
+        CollectiveStagePrimitive::Reduce if !is_root => (1, line.root, stage.buffer),
+        CollectiveStagePrimitive::Gather if !is_root => (1, line.root, part),
         _ => return None,
     };
-    (i < count).then_some(SendStep {
+    (i < count).then_some(SendStepWithConditions {
         to,
         amount,
         after: 0,
@@ -50,18 +52,20 @@ pub(super) fn nth_send(
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let is_root = line.index == line.root;
     match stage.primitive {
-        CollectivePrimitive::ReduceScatter
-        | CollectivePrimitive::AllGather
-        | CollectivePrimitive::AllToAll => line.size - 1,
-        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(!is_root),
-        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => {
+        CollectiveStagePrimitive::ReduceScatter
+        | CollectiveStagePrimitive::AllGather
+        | CollectiveStagePrimitive::AllToAll => line.size - 1,
+        CollectiveStagePrimitive::Broadcast | CollectiveStagePrimitive::Scatter => {
+            u32::from(!is_root)
+        }
+        CollectiveStagePrimitive::Reduce | CollectiveStagePrimitive::Gather => {
             if is_root {
                 line.size - 1
             } else {
                 0
             }
         }
-        CollectivePrimitive::AllReduce => 0,
+        CollectiveStagePrimitive::AllReduce => 0,
     }
 }
 
@@ -78,10 +82,10 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
-    primitive: CollectivePrimitive,
-    buffer: BufferShare,
-) -> TimeEstimate {
-    use CollectivePrimitive as P;
+    primitive: CollectiveStagePrimitive,
+    buffer: BufferPartSize,
+) -> UnroundedTimeEstimate {
+    use CollectiveStagePrimitive as P;
     let share = buffer.nth_part(line.member_count());
     let message = match primitive {
         P::Broadcast | P::Reduce => buffer,

@@ -11,7 +11,7 @@
 //! One chunk takes the same time in two trees as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most
 //! 2hα + (4h−2)t, and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.
 
-use super::{CollectiveStage, MemberLinePosition, SendStep, tree};
+use super::{CollectiveStage, MemberLinePosition, SendStepWithConditions, tree};
 
 /// Returns the tree number of the member that is `x` places after the root.
 fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
@@ -40,7 +40,7 @@ pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     let n = line.size;
     let x = number_in_tree(stage, n, tree::number_from_root(line));
     tree::nth_send_at(stage, line, x, i, |x| position_of_number(stage, n, x))
@@ -53,9 +53,9 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::CollectivePrimitive;
+    use super::super::CollectiveStagePrimitive;
     use super::*;
-    use chakram_base::units::BufferShare;
+    use chakram_base::units::BufferPartSize;
 
     #[test]
     fn nobody_but_the_root_has_children_in_both_trees() {
@@ -72,8 +72,8 @@ mod tests {
                     let children = [false, true].map(|mirrored| {
                         let stage = CollectiveStage {
                             phase: 0,
-                            primitive: CollectivePrimitive::Reduce,
-                            buffer: BufferShare::from_bytes(1),
+                            primitive: CollectiveStagePrimitive::Reduce,
+                            buffer: BufferPartSize::from_bytes(1),
                             mirrored,
                             bidirectional: false,
                         };

@@ -23,18 +23,20 @@
 //! message for a different one. Therefore, message i counts only after its receiver has taken step i.
 
 use super::line_cost::LineMessageCosts;
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep, binomial};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions, binomial,
+};
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
 
 /// Returns exchange `i`, with the member at `distance`.
 pub(super) fn nth_exchange(
     line: MemberLinePosition,
     i: u32,
     distance: u32,
-    amount: BufferShare,
-) -> SendStep {
-    SendStep {
+    amount: BufferPartSize,
+) -> SendStepWithConditions {
+    SendStepWithConditions {
         to: line.index ^ distance,
         amount,
         after: i,
@@ -56,17 +58,17 @@ pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     // An all-gather visits the distances of a reduce-scatter in reverse.
     let half = match stage.primitive {
-        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
+        CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::AllGather
             if i >= exchange_count(line) =>
         {
             return None;
         }
-        CollectivePrimitive::ReduceScatter => i,
-        CollectivePrimitive::AllGather => exchange_count(line) - 1 - i,
-        CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => return None,
+        CollectiveStagePrimitive::ReduceScatter => i,
+        CollectiveStagePrimitive::AllGather => exchange_count(line) - 1 - i,
+        CollectiveStagePrimitive::AllReduce | CollectiveStagePrimitive::AllToAll => return None,
         _ => return binomial::nth_send(stage, line, i),
     };
     Some(nth_exchange(
@@ -79,8 +81,10 @@ pub(super) fn nth_send(
 
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchange_count(line),
-        CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
+        CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::AllGather => {
+            exchange_count(line)
+        }
+        CollectiveStagePrimitive::AllReduce | CollectiveStagePrimitive::AllToAll => 0,
         _ => binomial::receive_count(stage, line),
     }
 }
@@ -96,10 +100,10 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 /// Returns the unrounded times of the module's table and of [`binomial`] trees, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
-    primitive: CollectivePrimitive,
-    buffer: BufferShare,
-) -> TimeEstimate {
-    use CollectivePrimitive as P;
+    primitive: CollectiveStagePrimitive,
+    buffer: BufferPartSize,
+) -> UnroundedTimeEstimate {
+    use CollectiveStagePrimitive as P;
     let n = line.member_count();
     match primitive {
         P::Broadcast | P::Reduce => line.sum_over_doublings(|way, _| {

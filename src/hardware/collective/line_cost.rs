@@ -3,7 +3,7 @@
 use crate::group::{CollectiveDimensionPhase, GroupPlacement};
 use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
 use chakram_base::ids::Position;
-use chakram_base::units::{BufferShare, TimeEstimate};
+use chakram_base::units::{BufferPartSize, UnroundedTimeEstimate};
 
 /// Costs of messages in the lines of a phase, by distance between members.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct PathWithLinkLoad {
 }
 
 impl PathWithLinkLoad {
-    pub(super) fn time_under_load(self, amount: BufferShare) -> TimeEstimate {
+    pub(super) fn time_under_load(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
         self.path
             .bandwidth
             .estimate_serialization(amount)
@@ -35,9 +35,10 @@ impl PathWithLinkLoad {
     }
 
     /// Returns the time of the first byte: [`PathLatencyAndRates::time_of_first_byte`] without rounding.
-    pub(super) fn time_of_first_byte(self, amount: BufferShare) -> TimeEstimate {
+    pub(super) fn time_of_first_byte(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
         let segment = self.path.switching.first_segment(amount);
-        TimeEstimate::from(self.path.latency) + self.path.others.estimate_serialization(segment)
+        UnroundedTimeEstimate::from(self.path.latency)
+            + self.path.others.estimate_serialization(segment)
     }
 
     /// Returns this path as if no other messages used its links.
@@ -149,9 +150,9 @@ impl<'a> LineMessageCosts<'a> {
     /// Returns the sum of `time` over all distances, and the longest time until the first byte of `message` arrives.
     pub(super) fn sum_over_all_distances(
         &self,
-        message: BufferShare,
-        time: impl Fn(PathWithLinkLoad) -> TimeEstimate,
-    ) -> (TimeEstimate, TimeEstimate) {
+        message: BufferPartSize,
+        time: impl Fn(PathWithLinkLoad) -> UnroundedTimeEstimate,
+    ) -> (UnroundedTimeEstimate, UnroundedTimeEstimate) {
         let others = self.member_count() - 1;
         match self.flat {
             Some(_) => {
@@ -162,7 +163,7 @@ impl<'a> LineMessageCosts<'a> {
                 )
             }
             None => (1..=others).map(|k| self.path_at_distance(k)).fold(
-                (TimeEstimate::ZERO, TimeEstimate::ZERO),
+                (UnroundedTimeEstimate::ZERO, UnroundedTimeEstimate::ZERO),
                 |(sum, far), way| (sum + time(way), far.max(way.time_of_first_byte(message))),
             ),
         }
@@ -172,10 +173,10 @@ impl<'a> LineMessageCosts<'a> {
     /// exponent).
     pub(super) fn sum_over_doublings(
         &self,
-        time: impl Fn(PathWithLinkLoad, u32) -> TimeEstimate,
-    ) -> TimeEstimate {
+        time: impl Fn(PathWithLinkLoad, u32) -> UnroundedTimeEstimate,
+    ) -> UnroundedTimeEstimate {
         let levels = self.member_count().next_power_of_two().ilog2();
         let spans = (0..levels).map(|j| time(self.path_to_partner(1 << j), j));
-        spans.fold(TimeEstimate::ZERO, |sum, span| sum + span)
+        spans.fold(UnroundedTimeEstimate::ZERO, |sum, span| sum + span)
     }
 }

@@ -13,10 +13,10 @@
 //! ports. Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    AlgorithmDescriber, BusEventScheduler, BusTransfer, BusTransferCause, CollectiveBackend,
-    CollectiveMatchingRules, CollectiveRequest, CompletionToken, EndpointMessageProcessing,
-    EndpointModel, EventContentOrder, GroupMembers, PostedReceive, ScriptAction, ScriptEvent,
-    ScriptMember, StageChunkQueue, UncontendedMessageCosts,
+    BusEventScheduler, BusTransfer, BusTransferTrigger, ChunkQueueIndexAndCapacity,
+    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveMatchingRules, CollectiveRequest,
+    CompletionToken, EndpointMessageProcessing, EndpointModel, EventContentOrder, GroupMembers,
+    PostedReceive, ScriptAction, ScriptEvent, ScriptMember, UncontendedMessageCosts,
 };
 use super::chunk_count::{
     ChunkCountChoiceCache, ChunkCountProblem, concurrent_chunks_in_tree, is_in_tree,
@@ -25,14 +25,15 @@ use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
 use super::{
     AdmissionOrder, ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve,
-    CollectivePrimitive, CollectiveStage, CustomCollective, DimensionAlgorithmChoice,
+    CollectiveStage, CollectiveStagePrimitive, CustomCollective, DimensionAlgorithmChoice,
     DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition, PairBytesByPhase,
-    ScriptExecutor, SendStep, StageWithAlgorithm, curve, late_ring, protocol, stage_assignment,
+    ScriptExecutor, SendStepWithConditions, StageWithAlgorithm, curve, late_ring, protocol,
+    stage_assignment,
 };
 use crate::group::{CollectiveDimensionPhase, GroupPlacement, LineMemberPaths};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use std::num::NonZeroU32;
 
 /// Runs collectives with the machine's algorithms.
@@ -103,8 +104,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(script) = self.custom.iter().position(fits) {
             let stage = CollectiveStage {
                 phase: 0,
-                primitive: CollectivePrimitive::AllReduce,
-                buffer: BufferShare::from_bytes(request.buffer),
+                primitive: CollectiveStagePrimitive::AllReduce,
+                buffer: BufferPartSize::from_bytes(request.buffer),
                 mirrored: false,
                 bidirectional: false,
             };
@@ -225,7 +226,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         _: u16,
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
+    ) -> Option<SendStepWithConditions> {
         let of = (assignment.algorithm, &assignment.stage);
         match assignment.splits {
             None => of.0.nth_send(of.1, line, i),
@@ -238,12 +239,12 @@ impl CollectiveBackend for NativeBackend<'_> {
         !assignment.algorithm.has_sole_senders()
     }
 
-    fn describer(&self) -> AlgorithmDescriber {
+    fn describer(&self) -> CollectiveAlgorithmsFormatter {
         let algorithms = self.algorithms.to_vec();
         let pipeline = self.pipeline;
         let custom = self.custom.to_vec();
         let chosen = self.chosen.clone();
-        AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
+        CollectiveAlgorithmsFormatter::new(move |kind, extent, topology, bytes| {
             let mut custom = custom.iter();
             if let Some(custom) =
                 custom.find(|custom| custom.applies_to(kind, extent.member_count()))
@@ -273,7 +274,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 topology,
                 &algorithms,
             );
-            let list = AlgorithmDescriber::join_phase_descriptions(phases.into_iter());
+            let list = CollectiveAlgorithmsFormatter::join_phase_descriptions(phases.into_iter());
             let equal = pipeline.chunks.map_or(1, NonZeroU32::get);
             if equal == 1 || extent.phases.is_empty() {
                 return list;
@@ -350,7 +351,11 @@ impl CollectiveBackend for NativeBackend<'_> {
 
 impl EndpointModel for NativeBackend<'_> {
     #[inline]
-    fn queue_before_stage(&self, _: &StageWithAlgorithm, _: u16) -> Option<StageChunkQueue> {
+    fn queue_before_stage(
+        &self,
+        _: &StageWithAlgorithm,
+        _: u16,
+    ) -> Option<ChunkQueueIndexAndCapacity> {
         None
     }
 
@@ -415,7 +420,7 @@ impl EndpointModel for NativeBackend<'_> {
         _: &StageWithAlgorithm,
         _: u16,
         _: MemberLinePosition,
-        _: BusTransferCause,
+        _: BusTransferTrigger,
         _: CompletionToken,
     ) -> BusTransfer {
         unreachable!("endpoints take no time")
@@ -510,8 +515,8 @@ impl NativeBackend<'_> {
             .map(|assignment| assignment.stage.phase);
         let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
         let back = chunk_schedule.all_stages().iter();
-        let back =
-            back.map(|assignment| assignment.stage.primitive == CollectivePrimitive::AllGather);
+        let back = back
+            .map(|assignment| assignment.stage.primitive == CollectiveStagePrimitive::AllGather);
         let back: Vec<bool> = back.collect();
         let stages = flow_shop::FlowShopInput {
             spans,

@@ -18,15 +18,17 @@
 //! reached the message's round.
 
 use super::line_cost::LineMessageCosts;
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
 
 fn round_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::ReduceScatter
-        | CollectivePrimitive::AllGather
-        | CollectivePrimitive::AllToAll => line.size - 1,
+        CollectiveStagePrimitive::ReduceScatter
+        | CollectiveStagePrimitive::AllGather
+        | CollectiveStagePrimitive::AllToAll => line.size - 1,
         _ => 0,
     }
 }
@@ -35,9 +37,9 @@ pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     let (n, k) = (line.size, i + 1);
-    (i < round_count(stage, line)).then(|| SendStep {
+    (i < round_count(stage, line)).then(|| SendStepWithConditions {
         to: if n.is_power_of_two() {
             line.index ^ k
         } else {
@@ -70,7 +72,10 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 }
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
-pub(super) fn estimate_cost(line: &LineMessageCosts<'_>, buffer: BufferShare) -> TimeEstimate {
+pub(super) fn estimate_cost(
+    line: &LineMessageCosts<'_>,
+    buffer: BufferPartSize,
+) -> UnroundedTimeEstimate {
     let share = buffer.nth_part(line.member_count());
     let rounds = line.sum_over_all_distances(share, |way| {
         way.time_of_first_byte(share) + way.time_under_load(share)

@@ -13,7 +13,9 @@
 //! receives nothing in a round of pairwise, the round ends immediately for this member. Members end at different times,
 //! so there is no closed form.
 
-use super::{CollectiveAlgorithm, CollectiveStage, MemberLinePosition, SendStep, pairwise};
+use super::{
+    CollectiveAlgorithm, CollectiveStage, MemberLinePosition, SendStepWithConditions, pairwise,
+};
 use crate::group::GroupPlacement;
 use chakram_base::ids::Position;
 
@@ -115,7 +117,7 @@ impl PairBytesByPhase {
         (algorithm, stage): (CollectiveAlgorithm, &CollectiveStage),
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
+    ) -> Option<SendStepWithConditions> {
         let sizes = &self.phases[stage.phase];
         let amount = |to| {
             stage
@@ -124,7 +126,7 @@ impl PairBytesByPhase {
         };
         if !sizes.gaps {
             let step = algorithm.nth_send(stage, line, i)?;
-            return Some(SendStep {
+            return Some(SendStepWithConditions {
                 amount: amount(step.to),
                 ..step
             });
@@ -141,7 +143,7 @@ impl PairBytesByPhase {
         let round = rounds.by_ref().filter(sent).nth(i as usize)?;
         let step = algorithm.nth_send(stage, line, round)?;
         if algorithm != CollectiveAlgorithm::Pairwise {
-            return Some(SendStep {
+            return Some(SendStepWithConditions {
                 amount: amount(step.to),
                 ..step
             });
@@ -151,7 +153,7 @@ impl PairBytesByPhase {
         let received =
             |&round: &u32| exchanged(pairwise::source_after_rounds(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
-        Some(SendStep {
+        Some(SendStepWithConditions {
             amount: amount(step.to),
             after: (0..round).filter(received).count() as u32,
             recv_posted: (0..=round).filter(taken).count() as u32,
@@ -180,11 +182,11 @@ impl PairBytesInPhase {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CollectivePrimitive;
+    use super::super::CollectiveStagePrimitive;
     use super::*;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
     use chakram_base::ids::{Npu, Position};
-    use chakram_base::units::{Bandwidth, BufferShare, Span};
+    use chakram_base::units::{Bandwidth, BufferPartSize, Span};
 
     fn shared_extent(sizes: &[u32]) -> GroupPlacement {
         let dimensions = sizes.iter().map(|&size| TopologyDimension {
@@ -202,8 +204,8 @@ mod tests {
     fn stage(phase: usize) -> CollectiveStage {
         CollectiveStage {
             phase,
-            primitive: CollectivePrimitive::AllToAll,
-            buffer: BufferShare::from_bytes(1000),
+            primitive: CollectiveStagePrimitive::AllToAll,
+            buffer: BufferPartSize::from_bytes(1000),
             mirrored: false,
             bidirectional: false,
         }

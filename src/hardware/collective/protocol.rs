@@ -17,7 +17,7 @@
 //! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
 //! with the latency of the links between neighbours.
 
-use super::curve::{MeasuredLinkRates, MeasuredToMachineLinks, message_count_and_sent_fraction};
+use super::curve::{MeasuredToMachineLinks, MeasurementLinks, message_count_and_sent_fraction};
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
@@ -35,7 +35,7 @@ pub struct FittedCollectiveProtocol {
     /// Pairs (number of members, bytes per second) in ascending order of members; at least one pair.
     pub rates: Vec<(u32, f64)>,
     /// The links for which the constants were fitted, or `None` if the constants apply to any links.
-    pub measured_at: Option<MeasuredLinkRates>,
+    pub measured_at: Option<MeasurementLinks>,
 }
 
 impl FittedCollectiveProtocol {

@@ -12,17 +12,19 @@
 
 use super::halving_doubling::{self, exchange_count, nth_exchange};
 use super::line_cost::LineMessageCosts;
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
 
 pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     match stage.primitive {
-        CollectivePrimitive::AllReduce => {
+        CollectiveStagePrimitive::AllReduce => {
             (i < exchange_count(line)).then(|| nth_exchange(line, i, 1 << i, stage.buffer))
         }
         _ => halving_doubling::nth_send(stage, line, i),
@@ -31,7 +33,7 @@ pub(super) fn nth_send(
 
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::AllReduce => exchange_count(line),
+        CollectiveStagePrimitive::AllReduce => exchange_count(line),
         _ => halving_doubling::receive_count(stage, line),
     }
 }
@@ -40,7 +42,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 /// form of [`halving_doubling`].
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     match stage.primitive {
-        CollectivePrimitive::AllReduce => {
+        CollectiveStagePrimitive::AllReduce => {
             path.time_message(stage.buffer).times(u64::from(n.ilog2()))
         }
         _ => halving_doubling::closed_form(stage, n, path),
@@ -50,11 +52,11 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
-    primitive: CollectivePrimitive,
-    buffer: BufferShare,
-) -> TimeEstimate {
+    primitive: CollectiveStagePrimitive,
+    buffer: BufferPartSize,
+) -> UnroundedTimeEstimate {
     match primitive {
-        CollectivePrimitive::AllReduce => line.sum_over_doublings(|way, _| {
+        CollectiveStagePrimitive::AllReduce => line.sum_over_doublings(|way, _| {
             way.time_of_first_byte(buffer) + way.time_under_load(buffer)
         }),
         _ => halving_doubling::estimate_cost(line, primitive, buffer),

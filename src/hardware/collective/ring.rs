@@ -26,9 +26,11 @@
 //! [`GroupPlacement::is_evenly_spaced_ring`]: crate::group::GroupPlacement::is_evenly_spaced_ring
 
 use super::line_cost::LineMessageCosts;
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
 
 impl MemberLinePosition {
     /// Returns the number of hops from the root to this member along the ring, from 0 for the root to n−1.
@@ -52,34 +54,34 @@ pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     let n = line.size;
     // Number of messages, and the number of receptions before the first message.
     let (count, first_after) = match stage.primitive {
-        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
-        CollectivePrimitive::AllToAll => (all_to_all_send_count(n), 0),
-        CollectivePrimitive::Broadcast => match line.hops_from_root() {
+        CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::AllGather => (n - 1, 0),
+        CollectiveStagePrimitive::AllToAll => (all_to_all_send_count(n), 0),
+        CollectiveStagePrimitive::Broadcast => match line.hops_from_root() {
             0 => return send_to_next(stage, line, i, n, None),
             last if last == n - 1 => (0, 0),
             _ => (n, 1),
         },
-        CollectivePrimitive::Reduce => match line.hops_to_root() {
+        CollectiveStagePrimitive::Reduce => match line.hops_to_root() {
             0 => (0, 0),
             last if last == n - 1 => return send_to_next(stage, line, i, n, None),
             _ => (n, 1),
         },
         // A member sends its own part first, then the parts of the members behind it.
-        CollectivePrimitive::Gather => match line.hops_to_root() {
+        CollectiveStagePrimitive::Gather => match line.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),
         },
         // A member sends the farthest part first, and each member keeps the last part that it
         // receives.
-        CollectivePrimitive::Scatter => match line.hops_from_root() {
+        CollectiveStagePrimitive::Scatter => match line.hops_from_root() {
             0 => return send_to_next(stage, line, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
-        CollectivePrimitive::AllReduce => return None,
+        CollectiveStagePrimitive::AllReduce => return None,
     };
     send_to_next(stage, line, i, count, Some(first_after))
 }
@@ -92,8 +94,8 @@ fn send_to_next(
     i: u32,
     count: u32,
     first_after: Option<u32>,
-) -> Option<SendStep> {
-    (i < count).then(|| SendStep {
+) -> Option<SendStepWithConditions> {
+    (i < count).then(|| SendStepWithConditions {
         to: (line.index + 1) % line.size,
         amount: stage.nth_part(line.size),
         after: first_after.map_or(0, |first| first + i),
@@ -105,22 +107,22 @@ fn send_to_next(
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let n = line.size;
     match stage.primitive {
-        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => n - 1,
-        CollectivePrimitive::AllToAll => all_to_all_send_count(n),
-        CollectivePrimitive::Broadcast => match line.hops_from_root() {
+        CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::AllGather => n - 1,
+        CollectiveStagePrimitive::AllToAll => all_to_all_send_count(n),
+        CollectiveStagePrimitive::Broadcast => match line.hops_from_root() {
             0 => 0,
             _ => n,
         },
-        CollectivePrimitive::Reduce => match line.hops_to_root() {
+        CollectiveStagePrimitive::Reduce => match line.hops_to_root() {
             last if last == n - 1 => 0,
             _ => n,
         },
-        CollectivePrimitive::Gather => n - 1 - line.hops_to_root(),
-        CollectivePrimitive::Scatter => match line.hops_from_root() {
+        CollectiveStagePrimitive::Gather => n - 1 - line.hops_to_root(),
+        CollectiveStagePrimitive::Scatter => match line.hops_from_root() {
             0 => 0,
             hops => n - hops,
         },
-        CollectivePrimitive::AllReduce => 0,
+        CollectiveStagePrimitive::AllReduce => 0,
     }
 }
 
@@ -128,7 +130,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     let (others, round) = (u64::from(n - 1), path.time_message(stage.nth_part(n)));
     match stage.primitive {
-        CollectivePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
+        CollectiveStagePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
         _ => round.times(others),
     }
 }
@@ -136,17 +138,17 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
-    primitive: CollectivePrimitive,
-    buffer: BufferShare,
-) -> TimeEstimate {
+    primitive: CollectiveStagePrimitive,
+    buffer: BufferPartSize,
+) -> UnroundedTimeEstimate {
     let n = line.member_count();
     let share = buffer.nth_part(n).nth_part(1 + u32::from(line.round));
     let way = line.path_at_distance(1).without_load();
     let (hop, s) = (way.time_of_first_byte(share), way.time_under_load(share));
     let n = u64::from(n);
     match primitive {
-        CollectivePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),
-        CollectivePrimitive::Broadcast | CollectivePrimitive::Reduce => {
+        CollectiveStagePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),
+        CollectiveStagePrimitive::Broadcast | CollectiveStagePrimitive::Reduce => {
             hop.times(n - 1) + s.times(2 * n - 2)
         }
         _ => (hop + s).times(n - 1),

@@ -8,7 +8,7 @@ use super::{
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::units::BufferShare;
+use chakram_base::units::BufferPartSize;
 use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
@@ -23,7 +23,7 @@ pub(super) fn route_collective(
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
-    let whole = BufferShare::from_bytes(bytes);
+    let whole = BufferPartSize::from_bytes(bytes);
     let (ways, mut route_of) =
         choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
@@ -59,7 +59,7 @@ pub(super) fn route_collective(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CollectivePrimitive, DimensionVisitOrder};
+    use super::super::{CollectiveStagePrimitive, DimensionVisitOrder};
     use super::*;
     use crate::topology::{DimensionShape, TopologyDimension};
     use chakram_base::ids::{Npu, StageIndex};
@@ -111,8 +111,8 @@ mod tests {
                             .stage_of_chunk(chunk, StageIndex(0))
                             .unwrap()
                             .stage;
-                        assert_eq!(stage.primitive, CollectivePrimitive::ReduceScatter);
-                        let BufferShare { bytes, parts } = stage.buffer;
+                        assert_eq!(stage.primitive, CollectiveStagePrimitive::ReduceScatter);
+                        let BufferPartSize { bytes, parts } = stage.buffer;
                         assert_eq!(unit % u128::from(parts), 0);
                         sum += u128::from(bytes) * (unit / u128::from(parts));
                     }

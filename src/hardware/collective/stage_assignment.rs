@@ -2,13 +2,13 @@
 
 use super::line_cost::LineMessageCosts;
 use super::{
-    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, DimensionAlgorithmChoice,
+    CollectiveAlgorithm, CollectiveStage, CollectiveStagePrimitive, DimensionAlgorithmChoice,
     decompose_collective,
 };
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::units::BufferShare;
+use chakram_base::units::BufferPartSize;
 
 /// A stage and the algorithm that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct StageWithAlgorithm {
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkProperties<'a> {
     /// The chunk's share of the collective's buffer.
-    pub whole: BufferShare,
+    pub whole: BufferPartSize,
     /// The phases in the order in which the chunk goes outward ([`decompose_collective`]).
     pub order: &'a [usize],
     /// True if the last phase of an all-reduce may be one fused stage.
@@ -69,7 +69,7 @@ pub fn assign_stages(
     let fused = match (kind, chunk.order.split_last()) {
         (CollectiveKind::AllReduce, Some((&last, before))) if chunk.fuses => {
             let phase = &extent.phases[last];
-            let primitive = CollectivePrimitive::AllReduce;
+            let primitive = CollectiveStagePrimitive::AllReduce;
             match choices[phase.dimension].requested_algorithm(primitive) {
                 Some(algorithm) => algorithm.supports_primitive(primitive, phase.size),
                 None => {
@@ -174,10 +174,10 @@ mod tests {
         kind: CollectiveKind,
         choices: &[DimensionAlgorithmChoice],
         order: &[usize],
-    ) -> Vec<(usize, CollectivePrimitive, u64)> {
+    ) -> Vec<(usize, CollectiveStagePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
         let chunk = ChunkProperties {
-            whole: BufferShare::from_bytes(1 << 30),
+            whole: BufferPartSize::from_bytes(1 << 30),
             order,
             fuses: true,
             mirrored: true,
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn phases_that_come_earlier_shrink_what_later_ones_carry() {
         use CollectiveKind as K;
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         let ring = [DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
         let order = [2, 0, 1];
         // The phases have sizes 3, 4 and 2 in this order, so the buffers are S, S/3 and S/12.
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_last_phase_carries_an_all_reduce_in_one_stage_if_it_can() {
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         let tree = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Tree);
         let ring = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring);
         let fused = [
@@ -251,7 +251,7 @@ mod tests {
         let (topology, extent) = machine(&[8, 6]);
         let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkProperties {
-                whole: BufferShare::from_bytes(bytes),
+                whole: BufferPartSize::from_bytes(bytes),
                 order: outward_phases(&extent),
                 fuses: true,
                 mirrored: false,

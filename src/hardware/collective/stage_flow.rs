@@ -55,14 +55,14 @@ struct MemberChunkState {
 /// Kinds of events, in the order in which the network handles events of the same instant: a message has left, the first
 /// byte of a message is at the receiver's port, a message has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum FlowEvent {
+enum StageMessageEventKind {
     Left,
     FirstByte,
     Arrived,
 }
 
 /// An entry of the event queue: (event, sender, chunk, index of the message).
-type StageEventQueueEntry = (FlowEvent, u32, u32, u32);
+type StageMessageEvent = (StageMessageEventKind, u32, u32, u32);
 
 impl StageMessagePrograms {
     /// Builds the programs of `algorithm` for one chunk's messages in `stage`, with the line's first member as the
@@ -172,7 +172,7 @@ struct StageFlowSimulation<'a> {
     /// For each member, the next chunk to begin.
     next: Vec<u32>,
     running: Vec<u32>,
-    events: BinaryHeap<Reverse<(Time, StageEventQueueEntry)>>,
+    events: BinaryHeap<Reverse<(Time, StageMessageEvent)>>,
     /// Messages that leave at this instant, as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
     /// Pairs (member, chunk) that may be able to continue.
@@ -198,17 +198,17 @@ impl StageFlowSimulation<'_> {
             now = at;
             let send = self.flow.program_of_chunk(chunk, member).sends[number as usize];
             match event {
-                FlowEvent::Left => {
+                StageMessageEventKind::Left => {
                     self.member_chunk_mut(member, chunk).leaving = false;
                     self.changed.push((member, chunk));
                 }
-                FlowEvent::FirstByte => {
+                StageMessageEventKind::FirstByte => {
                     let free = &mut self.free[send.ports[1] as usize][1];
                     *free = now.max(*free) + send.serialization;
-                    let arrived = (FlowEvent::Arrived, member, chunk, number);
+                    let arrived = (StageMessageEventKind::Arrived, member, chunk, number);
                     self.events.push(Reverse((*free, arrived)));
                 }
-                FlowEvent::Arrived => {
+                StageMessageEventKind::Arrived => {
                     self.member_chunk_mut(send.to, chunk).received += 1;
                     self.changed.push((send.to, chunk));
                 }
@@ -263,8 +263,8 @@ impl StageFlowSimulation<'_> {
             let free = &mut self.free[send.ports[0] as usize][0];
             let begin = now.max(*free);
             *free = begin + send.serialization;
-            let left = (FlowEvent::Left, member, chunk, number);
-            let first = (FlowEvent::FirstByte, member, chunk, number);
+            let left = (StageMessageEventKind::Left, member, chunk, number);
+            let first = (StageMessageEventKind::FirstByte, member, chunk, number);
             self.events.push(Reverse((*free, left)));
             self.events.push(Reverse((begin + send.first_byte, first)));
         }
@@ -273,19 +273,19 @@ impl StageFlowSimulation<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CollectivePrimitive;
+    use super::super::CollectiveStagePrimitive;
     use super::*;
     use crate::group::GroupPlacement;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
     use chakram_base::ids::Npu;
-    use chakram_base::units::{Bandwidth, BufferShare};
+    use chakram_base::units::{Bandwidth, BufferPartSize};
 
     /// Returns the end of the stage, in nanoseconds, on a switch with ports of 1 GB/s and links of 50 ns. Each message
     /// passes two links, so it has 100 ns of latency. Sending 1,000 B takes 1,000 ns.
     fn end(
         size: u32,
         algorithm: CollectiveAlgorithm,
-        primitive: CollectivePrimitive,
+        primitive: CollectiveStagePrimitive,
         (chunks, places): (u32, u32),
     ) -> u64 {
         let topology = Topology::new(vec![TopologyDimension {
@@ -302,7 +302,7 @@ mod tests {
         let stage = CollectiveStage {
             phase: 0,
             primitive,
-            buffer: BufferShare::from_bytes(1000),
+            buffer: BufferPartSize::from_bytes(1000),
             mirrored: false,
             bidirectional: false,
         };
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn one_chunk_takes_what_the_table_of_trees_says() {
-        use CollectivePrimitive::{AllReduce, Broadcast, Reduce};
+        use CollectiveStagePrimitive::{AllReduce, Broadcast, Reduce};
         let tree = CollectiveAlgorithm::Tree;
         // Three levels take 3 x 100 + 5 x 1,000 ns in one direction.
         assert_eq!(end(8, tree, Reduce, (1, 1)), 5_300);
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn chunks_follow_at_the_pace_of_the_busiest_port() {
-        use CollectivePrimitive::{AllReduce, Broadcast};
+        use CollectiveStagePrimitive::{AllReduce, Broadcast};
         // Each chunk goes from member 1 to member 0 and back, so each member sends one message per chunk. The fifth
         // chunk has therefore arrived at the top after 5,100 ns, and returns to member 1 after another 1,100 ns.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);

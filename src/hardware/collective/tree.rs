@@ -21,8 +21,10 @@
 //! have arrived.
 
 use super::line_cost::LineMessageCosts;
-use super::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
-use chakram_base::units::{BufferShare, TimeEstimate};
+use super::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
+use chakram_base::units::{BufferPartSize, UnroundedTimeEstimate};
 
 /// The numbers of a member's parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +62,17 @@ impl TreeNeighbours {
     }
 
     /// Returns the `i`-th message as (the receiver's number, required receptions).
-    fn nth_message(&self, primitive: CollectivePrimitive, i: u32) -> Option<(u32, u32)> {
+    fn nth_message(&self, primitive: CollectiveStagePrimitive, i: u32) -> Option<(u32, u32)> {
         let children = self.child_count();
         let ups = match (primitive, self.parent) {
-            (CollectivePrimitive::Reduce | CollectivePrimitive::AllReduce, Some(parent))
-                if i == 0 =>
-            {
+            (
+                CollectiveStagePrimitive::Reduce | CollectiveStagePrimitive::AllReduce,
+                Some(parent),
+            ) if i == 0 => {
                 return Some((parent, children));
             }
-            (CollectivePrimitive::AllReduce, Some(_)) => 1,
-            (CollectivePrimitive::AllReduce | CollectivePrimitive::Broadcast, _) => 0,
+            (CollectiveStagePrimitive::AllReduce, Some(_)) => 1,
+            (CollectiveStagePrimitive::AllReduce | CollectiveStagePrimitive::Broadcast, _) => 0,
             _ => return None,
         };
         let child = match i - ups {
@@ -82,12 +85,12 @@ impl TreeNeighbours {
 
     /// Returns the number of messages that the member receives. The member sends down the tree only after it has
     /// received all of these messages.
-    fn receive_count(&self, primitive: CollectivePrimitive) -> u32 {
+    fn receive_count(&self, primitive: CollectiveStagePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
-            CollectivePrimitive::AllReduce => self.child_count() + parents,
-            CollectivePrimitive::Reduce => self.child_count(),
-            CollectivePrimitive::Broadcast => parents,
+            CollectiveStagePrimitive::AllReduce => self.child_count() + parents,
+            CollectiveStagePrimitive::Reduce => self.child_count(),
+            CollectiveStagePrimitive::Broadcast => parents,
             _ => 0,
         }
     }
@@ -105,9 +108,9 @@ pub(super) fn nth_send_at(
     x: u32,
     i: u32,
     index: impl Fn(u32) -> u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     let (to, after) = TreeNeighbours::of_member(line.size, x).nth_message(stage.primitive, i)?;
-    Some(SendStep {
+    Some(SendStepWithConditions {
         to: (index(to) + line.root) % line.size,
         amount: stage.buffer,
         after,
@@ -125,7 +128,7 @@ pub(super) fn nth_send(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,
-) -> Option<SendStep> {
+) -> Option<SendStepWithConditions> {
     nth_send_at(stage, line, number_from_root(line), i, |x| x)
 }
 
@@ -137,9 +140,9 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 /// single tree.
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
-    primitive: CollectivePrimitive,
-    buffer: BufferShare,
-) -> TimeEstimate {
+    primitive: CollectiveStagePrimitive,
+    buffer: BufferPartSize,
+) -> UnroundedTimeEstimate {
     let n = line.member_count();
     // At every level except the root's, two children share one port, so the second child's message adds one
     // serialization time.
@@ -149,7 +152,7 @@ pub(super) fn estimate_cost(
         if 2 << j < n { first + passes } else { first }
     });
     match primitive {
-        CollectivePrimitive::AllReduce => once.times(2),
+        CollectiveStagePrimitive::AllReduce => once.times(2),
         _ => once,
     }
 }

@@ -4,7 +4,7 @@ use chakram_base::units::Bandwidth;
 
 /// Waves of query tiles on multiprocessors, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionWaves {
+pub struct AttentionWaveConstants {
     /// Number of multiprocessors. Each multiprocessor computes one tile at a time: 128 queries of a head.
     pub multiprocessors: f64,
     /// Additional time of the last, partly filled wave, as a fraction of a full wave's time.
@@ -71,7 +71,7 @@ pub struct AttentionCurve {
     /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
     /// Waves of tiles over multiprocessors, or `None` if the curve does not depend on waves.
-    pub waves: Option<AttentionWaves>,
+    pub waves: Option<AttentionWaveConstants>,
     /// Curve for one query per sequence, or `None` if decoding was not measured.
     pub decode: Option<DecodeCurve>,
     /// Compute rates for head widths that differ from the curve's, or `None` if they were not measured.

@@ -38,7 +38,7 @@ pub struct MeasuredKernelTime {
 
 /// Times of the kernels with one name and format, and the relative errors of these times (one standard deviation).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MeasuredKernel {
+pub struct MeasuredKernelTimesByWork {
     /// Times in ascending order of FLOPs, then bytes.
     times: Vec<MeasuredKernelTime>,
     /// Pairs (work, seconds) in ascending order of work; each value of work occurs once.
@@ -53,7 +53,7 @@ pub struct MeasuredKernel {
     between: f64,
 }
 
-impl MeasuredKernel {
+impl MeasuredKernelTimesByWork {
     /// Returns `None` if `times` is empty, has the same FLOPs and bytes twice, or contains a time below zero.
     pub fn new(mut times: Vec<MeasuredKernelTime>, error: f64, between: f64) -> Option<Self> {
         let size = |time: &MeasuredKernelTime| (time.flops, time.bytes);
@@ -132,7 +132,7 @@ impl MeasuredKernel {
 /// Measured kernels of an NPU class, by name and number format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredKernels {
-    by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernel)>>,
+    by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernelTimesByWork)>>,
     /// Shortest measured time of all kernels in seconds; infinite if no kernel was measured.
     shortest: f64,
     /// NPU class of all measurements, or `None` if unknown.
@@ -189,7 +189,7 @@ impl MeasuredKernels {
         &mut self,
         name: String,
         dtype: Option<Dtype>,
-        kernel: MeasuredKernel,
+        kernel: MeasuredKernelTimesByWork,
     ) -> bool {
         let least = kernel.by_work.iter().map(|&(_, seconds)| seconds);
         let least = least.fold(f64::INFINITY, f64::min);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn times_are_met_where_they_were_measured_and_bent_between() {
         let times = vec![time(400, 8, 4.0), time(100, 9, 1.0), time(100, 7, 3.0)];
-        let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
+        let kernel = MeasuredKernelTimesByWork::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.interpolate_seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.interpolate_seconds(400, 8, 0.5), (4.0, 0.1));
         // A kernel with 100 FLOPs but a different number of bytes takes the mean of the times with 100 FLOPs: (1 + 3) /
@@ -252,7 +252,7 @@ mod tests {
             (2000, 5.0),
         ];
         let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
-        let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
+        let kernel = MeasuredKernelTimesByWork::new(times.to_vec(), 0.0, 0.0).unwrap();
         // Above the largest work, the time per operation is (10 + 40 + 5) / (1000 + 1500 + 2000) seconds. Below the
         // smallest work, the time per operation is (1 + 5) / (100 + 200) seconds.
         assert_eq!(kernel.interpolate_seconds(9000, 1, 0.5).0, 110.0);
@@ -261,7 +261,8 @@ mod tests {
 
     #[test]
     fn kernels_without_flops_go_by_bytes() {
-        let kernel = MeasuredKernel::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
+        let kernel =
+            MeasuredKernelTimesByWork::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
         let kernel = kernel.unwrap();
         // Between zero work and the first size with work, the time is linear.
         assert_eq!(kernel.interpolate_seconds(0, 50, 0.1).0, 2.0);
@@ -272,17 +273,18 @@ mod tests {
     #[test]
     fn kernels_within_others_take_no_time() {
         let times = vec![time(1, 1, 0.0), time(2, 1, 2.0)];
-        let kernel = MeasuredKernel::new(times, 0.0, 0.0).unwrap();
+        let kernel = MeasuredKernelTimesByWork::new(times, 0.0, 0.0).unwrap();
         assert_eq!(kernel.interpolate_seconds(1, 1, 0.5).0, 0.0);
         assert_eq!(kernel.interpolate_seconds(1, 2, 0.5).0, 1.0);
-        let kernel = MeasuredKernel::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
+        let kernel = MeasuredKernelTimesByWork::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
         assert_eq!(kernel.interpolate_seconds(4, 4, 0.5).0, 0.0);
     }
 
     #[test]
     fn names_and_formats_are_told_apart() {
         let mut all = MeasuredKernels::default();
-        let kernel = |seconds| MeasuredKernel::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap();
+        let kernel =
+            |seconds| MeasuredKernelTimesByWork::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap();
         assert!(all.add_kernel("mm".to_owned(), None, kernel(1.0)));
         assert!(all.add_kernel("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
         assert!(!all.add_kernel("mm".to_owned(), None, kernel(3.0)));
@@ -305,11 +307,14 @@ mod tests {
 
     #[test]
     fn tables_that_say_nothing_are_none() {
-        assert_eq!(MeasuredKernel::new(vec![], 0.0, 0.0), None);
+        assert_eq!(MeasuredKernelTimesByWork::new(vec![], 0.0, 0.0), None);
         let twice = vec![time(1, 1, 1.0), time(1, 1, 2.0)];
-        assert_eq!(MeasuredKernel::new(twice, 0.0, 0.0), None);
+        assert_eq!(MeasuredKernelTimesByWork::new(twice, 0.0, 0.0), None);
         for bad in [-1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(MeasuredKernel::new(vec![time(1, 1, bad)], 0.0, 0.0), None);
+            assert_eq!(
+                MeasuredKernelTimesByWork::new(vec![time(1, 1, bad)], 0.0, 0.0),
+                None
+            );
         }
     }
 }

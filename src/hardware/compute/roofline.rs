@@ -12,7 +12,7 @@
 use super::{KernelTraceFacts, PeakRatesByFormat, RooflineEfficiency};
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::units::{Bandwidth, BufferShare, Span};
+use chakram_base::units::{Bandwidth, BufferPartSize, Span};
 
 /// Number formats assumed for kernels whose trace names no format, in order of preference. The first format of this
 /// list that the class supports is used. The list begins with bf16 because training uses it today; the most similar
@@ -60,6 +60,6 @@ pub(super) fn roofline_duration(
             cycles.unwrap_or(Span::ZERO).max(peak.time_for_flops(flops))
         }
     };
-    let bound = arithmetic.max(memory.serialization_time(BufferShare::from_bytes(bytes)));
+    let bound = arithmetic.max(memory.serialization_time(BufferPartSize::from_bytes(bytes)));
     Some(bound.scale_by(1.0 / efficiency.as_fraction()))
 }

@@ -5,7 +5,7 @@ use crate::compute::KernelCurves;
 
 /// Kernel curves and launch times of a software stack on NPUs of one class.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ClassStackTimes {
+pub(super) struct ClassStackCurvesAndHost {
     /// Name of the class in machine files.
     pub name: String,
     /// Curves that replace the class's curves. The curves apply to short runs without a power limit.

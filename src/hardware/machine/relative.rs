@@ -18,7 +18,7 @@
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
-use crate::machine::MachineFileSource;
+use crate::machine::NamedMachineFileText;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean,
     find_nearest, quote_for_message,
@@ -94,13 +94,13 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
 /// # Errors
 ///
 /// Fails if there is no such machine.
-pub fn find_machine_or_npu_source(name: &str) -> Result<MachineFileSource, MachineError> {
+pub fn find_machine_or_npu_source(name: &str) -> Result<NamedMachineFileText, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
     match preset::find_source(name) {
         Err(error @ MachineError::Unknown { .. }) => {
             let found = presets.find(|preset| preset.text.contains(&head));
-            let found = found.map(|preset| MachineFileSource {
+            let found = found.map(|preset| NamedMachineFileText {
                 file: preset.name.to_owned(),
                 text: Cow::Borrowed(preset.text),
             });
@@ -117,7 +117,7 @@ pub fn find_machine_or_npu_source(name: &str) -> Result<MachineFileSource, Machi
 /// Fails if `from` is invalid, has several classes of NPUs, or lacks a value that a given number should replace.
 pub fn derive_relative_machine(
     name: &str,
-    from: &MachineFileSource,
+    from: &NamedMachineFileText,
     sheet: &DatasheetNumbers,
 ) -> Result<String, MachineError> {
     let document = ConfigDocument::parse(&from.text, &from.file)?;

@@ -1,6 +1,6 @@
 //! Durations that depend on the software stack. A software stack replaces the machine's kernel curves and launch times.
 
-use super::class_prices::ClassStackTimes;
+use super::class_prices::ClassStackCurvesAndHost;
 use super::{Machine, NpuClass, build};
 use crate::compute::{AttentionCurve, GemmCurve, KernelCurves};
 use chakram_base::config::{ConfigError, ConfigField};
@@ -8,8 +8,8 @@ use chakram_base::dtype::Dtype;
 
 /// Kernel curves and launch times of a software stack, by NPU class.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SoftwareStackTimes {
-    classes: Vec<ClassStackTimes>,
+pub struct SoftwareStackCurvesAndHosts {
+    classes: Vec<ClassStackCurvesAndHost>,
 }
 
 /// A part of the machine that a software stack replaces: a curve, or launch times.
@@ -23,7 +23,7 @@ pub struct StackReplacedPart {
     pub what: String,
 }
 
-impl SoftwareStackTimes {
+impl SoftwareStackCurvesAndHosts {
     /// Reads the stack's table of each NPU class. `field` is the key `npu` of the stack's file.
     ///
     /// # Errors
@@ -52,7 +52,10 @@ impl Machine {
     /// stack's curves, as they do over the machine's curves. The machine's power limit and its factors for continuous
     /// load also apply to the stack's curves. A machine with several NPU classes keeps its host, because the machine
     /// has one host for all classes.
-    pub fn with_stack(&self, prices: &SoftwareStackTimes) -> (Self, Vec<StackReplacedPart>) {
+    pub fn with_stack(
+        &self,
+        prices: &SoftwareStackCurvesAndHosts,
+    ) -> (Self, Vec<StackReplacedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
         let has_one_class = machine.classes.len() == 1;

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 /// The accesses of all channels, including accesses that still wait for their channel.
 #[derive(Debug)]
-pub(super) struct MemoryChannelAccesses {
+pub(super) struct AccessesOfAllChannels {
     channel: Bandwidth,
     through: MemoryNetworkAttachment,
     chunks: ChunkedAccessesInFlight,
@@ -43,7 +43,7 @@ pub(super) fn chunk_times(
     [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
-impl MemoryChannelAccesses {
+impl AccessesOfAllChannels {
     /// Creates the state without accesses; `latency` is the channel's latency plus the port's latency.
     pub fn new(channel: Bandwidth, through: &MemoryNetworkAttachment, latency: Span) -> Self {
         Self {

@@ -3,7 +3,7 @@
 //! An NPU uses the port with the least latency. If several ports have this latency, the NPU uses the port with the
 //! fewest hops, and then the port with the lowest number. A core uses a port of its own die if the die has ports. Ports
 //! are endpoints of the network, so the network determines the time of an access
-//! ([`LoadStoreTransfer`](crate::network::LoadStoreTransfer)).
+//! ([`MemoryLoadStoreTransfer`](crate::network::MemoryLoadStoreTransfer)).
 
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;

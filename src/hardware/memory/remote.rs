@@ -4,7 +4,7 @@ use super::{
     AccessEnd, ChunkPortArrival, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
     channel_stream, channels, chunked_access, fair_sharing, pool_layout,
 };
-use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
+use chakram_base::units::{Bandwidth, BufferPartSize, Span, Time};
 use std::fmt;
 
 /// A model of remote memory that the caller implements.
@@ -23,7 +23,7 @@ pub struct RemoteMemorySimulation {
     bandwidth: Bandwidth,
     whole_ns: bool,
     state: AttachmentState,
-    ports: ChannelPort,
+    ports: ChannelNetworkPort,
 }
 
 #[derive(Debug)]
@@ -36,13 +36,13 @@ enum AttachmentState {
 
 /// The network port between a channel and the NPU, if any.
 #[derive(Debug)]
-enum ChannelPort {
+enum ChannelNetworkPort {
     /// The channel leads directly to the NPU.
     None,
     /// A network port without contention, and the channel's own bandwidth.
     Alone(MemoryNetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Shared(Box<channel_stream::MemoryChannelAccesses>),
+    Shared(Box<channel_stream::AccessesOfAllChannels>),
 }
 
 impl RemoteMemorySimulation {
@@ -78,11 +78,11 @@ impl RemoteMemorySimulation {
             whole_ns: memory.whole_ns,
             state,
             ports: match through {
-                None => ChannelPort::None,
-                Some(through) if contended => ChannelPort::Shared(Box::new(
-                    channel_stream::MemoryChannelAccesses::new(one, through, latency),
+                None => ChannelNetworkPort::None,
+                Some(through) if contended => ChannelNetworkPort::Shared(Box::new(
+                    channel_stream::AccessesOfAllChannels::new(one, through, latency),
                 )),
-                Some(through) => ChannelPort::Alone(through.clone(), one),
+                Some(through) => ChannelNetworkPort::Alone(through.clone(), one),
             },
         }
     }
@@ -94,7 +94,7 @@ impl RemoteMemorySimulation {
             bandwidth: memory.bandwidth,
             whole_ns: false,
             state: AttachmentState::Own(model),
-            ports: ChannelPort::None,
+            ports: ChannelNetworkPort::None,
         }
     }
 
@@ -109,7 +109,7 @@ impl RemoteMemorySimulation {
             Span::from_ns((access.bytes as f64 / per_ns) as u64)
         } else {
             self.bandwidth
-                .serialization_time(BufferShare::from_bytes(access.bytes))
+                .serialization_time(BufferPartSize::from_bytes(access.bytes))
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
@@ -121,14 +121,14 @@ impl RemoteMemorySimulation {
             AttachmentState::Own(model) => model.begin_access(now, &access).max(now),
         };
         match &mut self.ports {
-            ChannelPort::None => Some(free),
-            ChannelPort::Alone(through, channel) => {
+            ChannelNetworkPort::None => Some(free),
+            ChannelNetworkPort::Alone(through, channel) => {
                 let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
                 // The channel and the port form a pipeline of two stages. The total is the slower stage's time plus one
                 // chunk's time in the faster stage.
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
-            ChannelPort::Shared(lines) => {
+            ChannelNetworkPort::Shared(lines) => {
                 // The stream begins when the access gets the channel: `span` before the channel is free again.
                 lines.begin_stream(Time(free.0.saturating_sub(span.0)), access);
                 None
@@ -141,7 +141,7 @@ impl RemoteMemorySimulation {
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_unsettled(),
-            (_, ChannelPort::Shared(lines)) => lines.is_unsettled(),
+            (_, ChannelNetworkPort::Shared(lines)) => lines.is_unsettled(),
             _ => false,
         }
     }
@@ -152,7 +152,7 @@ impl RemoteMemorySimulation {
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
-            (_, ChannelPort::Shared(lines)) => lines.settle_streams(),
+            (_, ChannelNetworkPort::Shared(lines)) => lines.settle_streams(),
             _ => None,
         }
     }
@@ -162,7 +162,7 @@ impl RemoteMemorySimulation {
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.end_accesses(now, settlement, take),
-            (_, ChannelPort::Shared(lines)) => lines.on_stream_ended(now, settlement),
+            (_, ChannelNetworkPort::Shared(lines)) => lines.on_stream_ended(now, settlement),
             _ => {}
         }
     }
@@ -171,7 +171,7 @@ impl RemoteMemorySimulation {
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_full(),
-            (_, ChannelPort::Shared(lines)) => lines.is_full(),
+            (_, ChannelNetworkPort::Shared(lines)) => lines.is_full(),
             _ => false,
         }
     }
@@ -187,7 +187,7 @@ impl RemoteMemorySimulation {
     ) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.serve_due_chunks(now, serve, take),
-            (_, ChannelPort::Shared(lines)) => lines.serve_due_chunks(now, serve, take),
+            (_, ChannelNetworkPort::Shared(lines)) => lines.serve_due_chunks(now, serve, take),
             _ => {}
         }
     }

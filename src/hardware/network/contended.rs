@@ -55,12 +55,12 @@
 
 use super::servers::QueueingServerTable;
 use super::{
-    DeliveryNotice, EventScheduler, LinkReservations, LoadStoreTransfer, NetworkBackend,
-    NetworkEvent, NetworkMessage, TileNetworkOccupancy,
+    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, TileNetworkOccupancy,
 };
 use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 use in_flight::InFlightMessage;
 use route::{RouteCursor, RouteServer, iter_servers_between, servers_of_npu};
 use std::marker::PhantomData;
@@ -160,7 +160,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &LoadStoreTransfer,
+        transfer: &MemoryLoadStoreTransfer,
         _: &mut impl EventScheduler,
     ) -> Option<Time> {
         Some(access::serve_access(self, now, transfer))
@@ -170,7 +170,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         TileNetworkOccupancy::of_tiles(self.topology, &self.servers)
     }
 
-    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
@@ -191,7 +191,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         }
     }
 
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         Some(self)
     }
 
@@ -205,13 +205,13 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Injected(op) => notices.push(MessageProgressNotice::Injected(op)),
             NetworkEvent::Delivered(op) => {
                 self.in_flight[op.index()] = None;
-                notices.push(DeliveryNotice::Delivered(op));
+                notices.push(MessageProgressNotice::Delivered(op));
             }
             NetworkEvent::Hop { op, .. } => {
                 let in_flight = self.in_flight[op.index()]
@@ -231,7 +231,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     }
 }
 
-impl<D: ContentionModel> LinkReservations for ContendedNetwork<'_, D> {
+impl<D: ContentionModel> CollectiveLinkReservations for ContendedNetwork<'_, D> {
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
             .all(|place| self.servers.is_idle(now, place))

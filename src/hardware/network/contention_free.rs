@@ -28,7 +28,7 @@
 use super::contended::RouteServerScope;
 use super::contended::route::{iter_servers_between, link_after_server};
 use super::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
     ReceiverProgramPosition,
 };
 use crate::topology::{LineSendPattern, Topology};
@@ -37,7 +37,7 @@ use chakram_base::units::{Bandwidth, Span, Time};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PortCalendar {
+struct PortBusyUntilTimes {
     egress: Time,
     ingress: Time,
     /// Place of the last entered message in the receiver's program.
@@ -62,7 +62,7 @@ pub struct ContentionFreeNetwork<'a> {
     /// Messages that will enter a shared port, indexed by op. Only messages that share their receiver's port with other
     /// messages are stored.
     arriving: Vec<ArrivingMessage>,
-    calendars: Vec<PortCalendar>,
+    calendars: Vec<PortBusyUntilTimes>,
     /// Time at which the slowest link becomes free, by the sender's port and the receiver. An entry exists only if the
     /// slowest link is neither the first nor the last link.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
@@ -97,13 +97,13 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         // Reuses a range of the same size, so memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
             let range = first as usize..(first + count) as usize;
-            self.calendars[range].fill(PortCalendar::default());
+            self.calendars[range].fill(PortBusyUntilTimes::default());
             return PortRange { first, count };
         }
         let first = self.calendars.len() as u32;
         self.calendars.resize(
             self.calendars.len() + count as usize,
-            PortCalendar::default(),
+            PortBusyUntilTimes::default(),
         );
         PortRange { first, count }
     }
@@ -185,16 +185,16 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
-            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::Injected(op) => notices.push(MessageProgressNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(MessageProgressNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
                 let delivered = self.deliver_message(now, self.arriving[op.index()]);
                 if delivered == now {
                     // No byte follows the first, so the message has arrived, and needs no further event.
-                    notices.push(DeliveryNotice::Delivered(op));
+                    notices.push(MessageProgressNotice::Delivered(op));
                 } else {
                     agenda.schedule_event(delivered, NetworkEvent::Delivered(op));
                 }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::topology::PathLatencyAndRates;
     use chakram_base::ids::OpIndex;
-    use chakram_base::units::BufferShare;
+    use chakram_base::units::BufferPartSize;
 
     #[derive(Default)]
     struct Log(Vec<(u64, NetworkEvent)>);
@@ -308,7 +308,7 @@ mod tests {
                 from: ports.nth_port(from),
                 to: ports.nth_port(to),
                 path: Some(path),
-                amount: BufferShare::from_bytes(1000),
+                amount: BufferPartSize::from_bytes(1000),
                 tell_injected: true,
                 sole_sender,
                 order: 0,
@@ -363,7 +363,7 @@ mod tests {
                     from: ports.nth_port(op),
                     to: ports.nth_port(2),
                     path: Some(path),
-                    amount: BufferShare::from_bytes(1000 + 2000 * u64::from(op)),
+                    amount: BufferPartSize::from_bytes(1000 + 2000 * u64::from(op)),
                     tell_injected: false,
                     sole_sender: false,
                     order: order[op as usize],

@@ -17,15 +17,15 @@
 
 use super::contended::RouteServerScope;
 use super::contended::route::iter_servers_between;
-use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsableLinks, RehearsedLinkUse};
+use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsableLinks, RehearsedLinkBusyTimes};
 use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
-    DeliveryNotice, EventScheduler, LinkReservations, LoadStoreTransfer, NetworkBackend,
-    NetworkEvent, NetworkMessage, TileNetworkOccupancy,
+    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, TileNetworkOccupancy,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferPartSize, Span, Time};
 
 /// The model's state: the time until which each link is busy.
 #[derive(Debug)]
@@ -76,8 +76,8 @@ impl<'a> ExclusiveNetwork<'a> {
 
 impl ExclusiveNetwork<'_> {
     /// Returns true if the links in `uses` are idle and unreserved.
-    fn are_idle(&self, now: Time, uses: &[RehearsedLinkUse]) -> bool {
-        let is_idle = |link: &RehearsedLinkUse| {
+    fn are_idle(&self, now: Time, uses: &[RehearsedLinkBusyTimes]) -> bool {
+        let is_idle = |link: &RehearsedLinkBusyTimes| {
             self.links.is_idle(now, link.place)
                 && self.claims.owner_of_server(now, link.place).is_none()
         };
@@ -92,13 +92,13 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         self.rehearsal = Some(LinkRehearsal::new(links));
     }
 
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLinkUse>> {
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLinkBusyTimes>> {
         let (links, uses) = self.rehearsal.take()?.end_rehearsal(start, &self.links);
         self.links = links;
         uses
     }
 
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLinkUse], claim: u32) -> bool {
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLinkBusyTimes], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -110,7 +110,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLinkUse], claim: u32) -> bool {
+    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLinkBusyTimes], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -120,13 +120,13 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn release_uses(&mut self, uses: &[RehearsedLinkUse], claim: u32) {
+    fn release_uses(&mut self, uses: &[RehearsedLinkBusyTimes], claim: u32) {
         for link in uses {
             self.claims.clear(link.place, claim);
         }
     }
 
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLinkUse], claim: u32) {
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLinkBusyTimes], claim: u32) {
         for link in uses {
             let free = self.links.busy_until(link.place);
             if free > start + link.free {
@@ -171,14 +171,14 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &LoadStoreTransfer,
+        transfer: &MemoryLoadStoreTransfer,
         _: &mut impl EventScheduler,
     ) -> Option<Time> {
         let span = transfer.path.time_message(transfer.amount);
         Some(self.occupy_links(now, transfer.ends, span) + span)
     }
 
-    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
@@ -190,7 +190,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         false
     }
 
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         Some(self)
     }
 
@@ -208,11 +208,11 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         _: Time,
         event: NetworkEvent,
         _: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
-            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::Injected(op) => notices.push(MessageProgressNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(MessageProgressNotice::Delivered(op)),
             NetworkEvent::FirstByte { .. }
             | NetworkEvent::Hop { .. }
             | NetworkEvent::LinkFree(_) => {
@@ -224,7 +224,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 
 /// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
 /// links. Each link is reserved separately, not by NPU and dimension.
-impl LinkReservations for ExclusiveNetwork<'_> {
+impl CollectiveLinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }

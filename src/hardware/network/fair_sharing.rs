@@ -46,15 +46,15 @@
 //! never arrives.
 
 use super::{
-    DeliveryNotice, EventScheduler, FailingLinks, LoadStoreTransfer, NetworkBackend, NetworkEvent,
-    NetworkMessage,
+    EventScheduler, FailingLinks, MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend,
+    NetworkEvent, NetworkMessage,
 };
 use crate::topology::link_graph::{
     BundledRouteFinder, DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute,
 };
 use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{BufferShare, InverseRate, Span, Time};
+use chakram_base::units::{BufferPartSize, InverseRate, Span, Time};
 use rates::MaxMinRates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -221,7 +221,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Returns the time for which devices between two endpoints wait for a segment of a message.
-    fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: BufferShare) -> Span {
+    fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: BufferPartSize) -> Span {
         // Devices on explicit links either forward bytes at once or store whole messages, so segments play no role.
         let switching = self.topology.switching_mode();
         if switching == SwitchingMode::IDEAL || self.topology.explicit_links().is_some() {
@@ -237,7 +237,7 @@ impl<'a> FairSharingNetwork<'a> {
         &mut self,
         now: Time,
         (op, tells, order): (OpIndex, bool, u32),
-        (ends, amount): ((EndpointId, EndpointId), BufferShare),
+        (ends, amount): ((EndpointId, EndpointId), BufferPartSize),
         agenda: &mut impl EventScheduler,
     ) {
         let Some(route) = self.find_route(ends) else {
@@ -417,7 +417,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     fn serve_access(
         &mut self,
         now: Time,
-        transfer: &LoadStoreTransfer,
+        transfer: &MemoryLoadStoreTransfer,
         agenda: &mut impl EventScheduler,
     ) -> Option<Time> {
         let whole = (transfer.ends, transfer.amount);
@@ -425,7 +425,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         None
     }
 
-    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
         if !self.stores {
             return Some(self.topology.path_between_npus(a, b)?.time_message(amount));
         }
@@ -454,10 +454,10 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Injected(op) => notices.push(MessageProgressNotice::Injected(op)),
             NetworkEvent::Delivered(op) => {
                 if self.take_superseded_arrival(now, op) {
                     return;
@@ -465,7 +465,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
                 if let Some(departed) = &mut self.departed {
                     departed.remove(&op);
                 }
-                notices.push(DeliveryNotice::Delivered(op));
+                notices.push(MessageProgressNotice::Delivered(op));
             }
             NetworkEvent::LinkFree(number) => {
                 if number == self.pending.0 && self.pending.1.is_some() {

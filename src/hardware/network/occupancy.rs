@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 
 /// A link between two neighbouring cores. The link has one direction, or both if it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoreLinkOccupancy {
+pub struct CoreLinkBusyTime {
     /// The core at the start of the link.
     pub from: Npu,
     /// The core at the end of the link.
@@ -20,7 +20,7 @@ pub struct CoreLinkOccupancy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TileNetworkOccupancy {
     /// The links, by dimension, direction and core.
-    pub links: Vec<CoreLinkOccupancy>,
+    pub links: Vec<CoreLinkBusyTime>,
     /// Busy time of each memory port, in ascending order of port numbers.
     pub ports: Vec<Span>,
 }
@@ -52,7 +52,7 @@ impl TileNetworkOccupancy {
             } else {
                 (x + 1) % size
             };
-            CoreLinkOccupancy {
+            CoreLinkBusyTime {
                 from: place.npu,
                 to: topology.move_along_dimension(place.npu, d, beside),
                 busy,

@@ -1,9 +1,9 @@
 //! Runs messages over an isolated network, for unit tests.
 
-use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
+use super::{EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
 use chakram_base::ids::{Npu, OpIndex};
-use chakram_base::units::{Bandwidth, BufferShare, Bytes, Span, Time};
+use chakram_base::units::{Bandwidth, BufferPartSize, Bytes, Span, Time};
 use std::collections::BTreeSet;
 
 /// Builds a topology from dimensions, given as (shape, size, ps per byte of a link, ps of latency per link).
@@ -47,8 +47,8 @@ impl PendingEvents {
             network.handle_event(now, event, self, &mut notices);
             for notice in notices {
                 match notice {
-                    DeliveryNotice::Injected(op) => ends[op.index()][0] = now.0,
-                    DeliveryNotice::Delivered(op) => ends[op.index()][1] = now.0,
+                    MessageProgressNotice::Injected(op) => ends[op.index()][0] = now.0,
+                    MessageProgressNotice::Delivered(op) => ends[op.index()][1] = now.0,
                 }
             }
         }
@@ -62,7 +62,7 @@ pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> Network
         ..NetworkMessage::without_port(
             OpIndex(op),
             (Npu(from), Npu(to)),
-            BufferShare::from_bytes(bytes),
+            BufferPartSize::from_bytes(bytes),
         )
     }
 }

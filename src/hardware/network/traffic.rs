@@ -1,10 +1,10 @@
 //! Counts the bytes that messages and memory accesses send over each link, under any network model.
 
-use super::ReroutedMessageBytes;
+use super::ReroutedMessage;
 use crate::topology::Topology;
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkMessageFraction};
 use chakram_base::ids::EndpointId;
-use chakram_base::units::{Bandwidth, BufferShare, Span};
+use chakram_base::units::{Bandwidth, BufferPartSize, Span};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Counts bytes between two endpoints on all links of their route. At most one of the endpoints may be a memory.
-    pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
-        let BufferShare { bytes, parts, .. } = amount;
+    pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: BufferPartSize) {
+        let BufferPartSize { bytes, parts, .. } = amount;
         self.add_bytes(ends, bytes as f64 / parts as f64);
     }
 
@@ -80,7 +80,7 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
-    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[ReroutedMessageBytes]) {
+    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[ReroutedMessage]) {
         for bytes in moved {
             self.add_bytes(bytes.ends, -bytes.unsent);
         }

@@ -177,7 +177,7 @@ impl MemoryEndpoint {
 mod tests {
     use super::super::{DimensionShape, TopologyDimension};
     use super::*;
-    use chakram_base::units::BufferShare;
+    use chakram_base::units::BufferPartSize;
 
     /// Returns a topology of four NPUs in a line, with links of 100 GB/s and 50 ns. NPU 3 has a memory of 40 GB/s and
     /// 300 ns. The outer dimension is a switch of two, and a memory of 200 GB/s and 500 ns is beyond its ports.
@@ -211,7 +211,7 @@ mod tests {
         let time = |switching, ends: (u32, u32)| {
             let ends = (EndpointId(ends.0), EndpointId(ends.1));
             let path = line(switching).path_between(ends).unwrap();
-            path.time_message(BufferShare::from_bytes(4000)).0
+            path.time_message(BufferPartSize::from_bytes(4000)).0
         };
         // Endpoints 0 to 7 are NPUs, and endpoints 8 and 9 are memories. From memory 8 to NPU 1, the latency is 300 + 2
         // x 50 ns, and 4,000 B take 100 ns at 40 GB/s, in either direction.

@@ -10,7 +10,7 @@ use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, InverseRate, Span};
 use distances::LinkDistances;
-use legs::RouteLegDimensions;
+use legs::RouteDimensionStrides;
 use std::collections::BTreeSet;
 
 mod build;
@@ -93,7 +93,7 @@ pub struct LinkRoute {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkGraph {
     npus: u32,
-    legs: RouteLegDimensions,
+    legs: RouteDimensionStrides,
     /// Names of the switches. The vertex numbers of switches follow the NPUs' numbers.
     switches: Vec<String>,
     links: Vec<DirectedLink>,

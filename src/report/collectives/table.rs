@@ -5,7 +5,8 @@ use super::{CollectiveRow, LatestRank};
 use crate::Report;
 use crate::csv::{CsvColumn, decimal_cell};
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote, SectionRow,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    SectionRow,
 };
 use crate::summary::{groups_of, mean_span};
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -127,18 +128,22 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     // Only a row for a single group gets a JSON pointer, because the report contains no sums over several groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
-        SectionCell::name_cell(format!("{}, {what}", row.kind)),
-        SectionCell::count_cell((sum.calls + count as u64 / 2) / count as u64)
+        SectionCellWithValue::name_cell(format!("{}, {what}", row.kind)),
+        SectionCellWithValue::count_cell((sum.calls + count as u64 / 2) / count as u64)
             .with_optional_json_pointer(at("calls")),
         Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
-        SectionCell::from(mean_span(sum.transfer, count))
+        SectionCellWithValue::from(mean_span(sum.transfer, count))
             .with_optional_json_pointer(at("transfer_ps")),
         Span(sum.waited.0 / present.max(1) as u64).into(),
         match (bus, row.bus.filter(|_| count == 1)) {
             (None, _) => "-".into(),
-            (Some(bus), None) => SectionCell::number_cell(bus, format!("{:.1}", bus / 1e9)),
-            (Some(_), Some(own)) => SectionCell::number_cell(own, format!("{:.1}", own / 1e9))
-                .with_optional_json_pointer(at("bus_bytes_per_s")),
+            (Some(bus), None) => {
+                SectionCellWithValue::number_cell(bus, format!("{:.1}", bus / 1e9))
+            }
+            (Some(_), Some(own)) => {
+                SectionCellWithValue::number_cell(own, format!("{:.1}", own / 1e9))
+                    .with_optional_json_pointer(at("bus_bytes_per_s"))
+            }
         },
     ];
     let mut how = match row.role {
@@ -200,8 +205,12 @@ pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<Repo
     let shown = medium.max_rows_shown(ROWS);
     for (what, sum) in rows.iter().take(shown) {
         let mean = Span(sum.0 / npus);
-        let share = SectionCell::percent_cell(mean, report.outcome.makespan);
-        section.push_row(vec![SectionCell::name_cell(what), mean.into(), share]);
+        let share = SectionCellWithValue::percent_cell(mean, report.outcome.makespan);
+        section.push_row(vec![
+            SectionCellWithValue::name_cell(what),
+            mean.into(),
+            share,
+        ]);
     }
     section.leave_out(rows.len(), shown, "collectives");
     vec![section]

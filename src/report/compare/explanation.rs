@@ -1,7 +1,8 @@
 //! Explains in words how two machines differ.
 
 use super::{
-    CommunicationOnTwoMachines, DurationOnTwoMachines, MachineCommunication, MakespanExplanation,
+    CommunicationOnOneMachine, CommunicationOnTwoMachines, DurationOnTwoMachines,
+    MakespanExplanation,
 };
 use crate::text::format_share;
 use crate::{ChargedTime, NpuTimeCategory};
@@ -253,8 +254,8 @@ pub(super) fn describe_group(moved: &CommunicationOnTwoMachines) -> String {
 }
 
 fn describe_hiding_change(
-    before: &MachineCommunication,
-    after: &MachineCommunication,
+    before: &CommunicationOnOneMachine,
+    after: &CommunicationOnOneMachine,
 ) -> Option<String> {
     let shares = [after, before].map(|side| side.hidden_share().map(units::format_percent));
     let [Some(after), Some(before)] = shares else {
@@ -377,7 +378,7 @@ mod tests {
     /// Returns an all-reduce. Before, it takes 3.0 ms with 0.24 ms exposed; after, 9.9 ms with 3.861 ms exposed.
     /// Exposed waiting is 0.1 ms before and 0.2 ms after.
     fn all_reduce() -> CommunicationOnTwoMachines {
-        let side = |transfer, exposed, waiting, bus, algorithm: &str| MachineCommunication {
+        let side = |transfer, exposed, waiting, bus, algorithm: &str| CommunicationOnOneMachine {
             mean: ChargedTime {
                 waiting: Span::from_us(waiting),
                 exposed_waiting: Span::from_us(waiting),

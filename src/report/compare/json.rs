@@ -6,8 +6,8 @@
 use super::csv::status_word;
 use super::explanation::explain_makespan_change;
 use super::{
-    ChargedTime, CommunicationOnTwoMachines, ComparedMachineResult, DurationOnTwoMachines,
-    MachineCommunication, MachineComparison, MakespanExplanation,
+    ChargedTime, CommunicationOnOneMachine, CommunicationOnTwoMachines, ComparedMachineResult,
+    DurationOnTwoMachines, MachineComparison, MakespanExplanation,
 };
 use crate::NpuTimeCategory;
 use crate::Report;
@@ -239,7 +239,7 @@ fn build_communication_row(moved: &CommunicationOnTwoMachines) -> CommunicationR
     }
 }
 
-fn build_machine_communication_row(side: &MachineCommunication) -> SideRow {
+fn build_machine_communication_row(side: &CommunicationOnOneMachine) -> SideRow {
     let ChargedTime {
         waiting,
         exposed_waiting,

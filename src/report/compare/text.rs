@@ -9,7 +9,7 @@ use crate::cost;
 use crate::memory::find_fullest_rank;
 use crate::summary::format_thousands;
 use crate::table::{TextTable, left_aligned_column, right_aligned_column};
-use crate::text::{TextStyle, WIDTH, format_share, write_paragraph};
+use crate::text::{TextStyleWidthAndDetail, WIDTH, format_share, write_paragraph};
 use chakram_base::units::{Span, format_percent_change};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::{Dtype, escape_name};
@@ -26,7 +26,7 @@ pub fn render_text(
     comparison: &MachineComparison<'_>,
     basis: &str,
     notes: &[String],
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> String {
     let mut out = String::new();
     write_all(&mut out, comparison, basis, notes, style).expect("a string grows as needed");
@@ -38,7 +38,7 @@ fn write_all(
     comparison: &MachineComparison<'_>,
     basis: &str,
     notes: &[String],
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     let head = format!("{}: {}", comparison.title, format_scope(comparison));
     writeln!(out, "{}", style.clip_line(&head, 0))?;
@@ -80,7 +80,7 @@ pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Optio
 fn write_machines(
     out: &mut String,
     comparison: &MachineComparison<'_>,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
@@ -165,7 +165,11 @@ fn describe_configuration(machine: &Machine, dtypes: &[Dtype]) -> String {
 }
 
 /// Writes the table. Machines that do not fit side by side follow in further tables.
-fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+fn write_table(
+    out: &mut String,
+    comparison: &MachineComparison<'_>,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let rows = build_table_rows(comparison);
     if rows.is_empty() {
         return Ok(());
@@ -299,7 +303,7 @@ pub(super) fn build_table_rows(
 fn write_failures(
     out: &mut String,
     comparison: &MachineComparison<'_>,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     let h = style.heading;
     let failed = failure_lines(comparison);
@@ -321,7 +325,11 @@ pub(super) fn failure_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     failed.collect()
 }
 
-fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+fn write_reasons(
+    out: &mut String,
+    comparison: &MachineComparison<'_>,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let h = style.heading;
     let reasons = reason_lines(comparison);
     if reasons.is_empty() {
@@ -361,7 +369,7 @@ pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLi
 fn write_warnings(
     out: &mut String,
     comparison: &MachineComparison<'_>,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     let warnings = warning_lines(comparison);
     if warnings.is_empty() {

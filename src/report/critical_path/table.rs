@@ -4,7 +4,7 @@ use super::CriticalPathSummary;
 use crate::NpuTimeCategory;
 use crate::Report;
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
 };
 use crate::summary::{format_thousands, kind_label};
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -45,16 +45,17 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportT
         }
         let mut cells = vec![
             name.into(),
-            SectionCell::from(time).with_json_pointer(format!("/critical_path/time_ps/{key}")),
-            SectionCell::percent_cell(time, makespan),
+            SectionCellWithValue::from(time)
+                .with_json_pointer(format!("/critical_path/time_ps/{key}")),
+            SectionCellWithValue::percent_cell(time, makespan),
         ];
         if let Some(i) = slack {
             let row = &path.slack[i];
             let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
             cells.extend([
-                SectionCell::count_cell(row.nodes).with_json_pointer(at("nodes")),
-                SectionCell::from(row.least).with_json_pointer(at("least_ps")),
-                SectionCell::from(row.median).with_json_pointer(at("median_ps")),
+                SectionCellWithValue::count_cell(row.nodes).with_json_pointer(at("nodes")),
+                SectionCellWithValue::from(row.least).with_json_pointer(at("least_ps")),
+                SectionCellWithValue::from(row.median).with_json_pointer(at("median_ps")),
             ]);
         }
         section.push_row(cells);
@@ -102,12 +103,12 @@ fn build_longest_parts_section(report: &Report) -> ReportTableWithNotes {
         let rank = one.rank.map_or(0, |rank| rank.0);
         let time = one.to.since(one.from);
         section.push_row(vec![
-            SectionCell::name_cell(name),
+            SectionCellWithValue::name_cell(name),
             category.into(),
-            SectionCell::number_cell(rank, rank).with_json_pointer(at("rank")),
-            SectionCell::from(one.from.since(Time::ZERO)).with_json_pointer(at("from_ps")),
+            SectionCellWithValue::number_cell(rank, rank).with_json_pointer(at("rank")),
+            SectionCellWithValue::from(one.from.since(Time::ZERO)).with_json_pointer(at("from_ps")),
             time.into(),
-            SectionCell::percent_cell(time, makespan),
+            SectionCellWithValue::percent_cell(time, makespan),
         ]);
     }
     section
@@ -128,11 +129,11 @@ fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> Report
     for (i, row) in path.operators.iter().take(OPERATORS).enumerate() {
         let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
         section.push_row(vec![
-            SectionCell::name_cell(&*row.name),
+            SectionCellWithValue::name_cell(&*row.name),
             kind_label(row.kind).into(),
-            SectionCell::count_cell(row.calls).with_json_pointer(at("calls")),
-            SectionCell::from(row.total).with_json_pointer(at("total_ps")),
-            SectionCell::percent_cell(row.total, makespan),
+            SectionCellWithValue::count_cell(row.calls).with_json_pointer(at("calls")),
+            SectionCellWithValue::from(row.total).with_json_pointer(at("total_ps")),
+            SectionCellWithValue::percent_cell(row.total, makespan),
         ]);
     }
     section

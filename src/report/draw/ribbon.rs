@@ -11,7 +11,7 @@ const SIDE: f64 = 20.0;
 
 /// A section of the ribbon that belongs to one place (such as a rank).
 #[derive(Clone, Debug)]
-pub struct RibbonStretch {
+pub struct RibbonSectionOfPlace {
     /// Name of the place, drawn above the section.
     pub place: String,
     /// Intervals of the section, in order of time.
@@ -22,7 +22,7 @@ pub struct RibbonStretch {
 /// place is written above the stretch if the name fits.
 pub fn draw_ribbon(
     name: &str,
-    stretches: &[RibbonStretch],
+    stretches: &[RibbonSectionOfPlace],
     end: u64,
     format: AxisValueFormatFn<'_>,
 ) -> String {

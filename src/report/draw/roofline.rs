@@ -11,7 +11,7 @@ const LEFT: f64 = 96.0;
 
 /// Peak rates that limit an NPU's kernels.
 #[derive(Clone, Debug)]
-pub struct RooflineBound {
+pub struct RooflinePeakRates {
     /// Name that is written next to the line.
     pub name: String,
     /// Memory bandwidth, in bytes per second.
@@ -24,7 +24,7 @@ pub struct RooflineBound {
 pub fn draw_roofline(
     name: &str,
     points: &[ScatterPoint],
-    roofs: &[RooflineBound],
+    roofs: &[RooflinePeakRates],
     formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>),
 ) -> String {
     let ridges = roofs.iter().map(|roof| roof.flops_per_s / roof.bytes_per_s);
@@ -90,7 +90,7 @@ mod tests {
             point(100.0, 10e12 * 10_f64.sqrt()),
             point(900.0, 9e13),
         ];
-        let roof = RooflineBound {
+        let roof = RooflinePeakRates {
             name: "npu".to_owned(),
             bytes_per_s: 1e12,
             flops_per_s: 1e14,

@@ -1,7 +1,7 @@
 //! HTML building blocks of a page.
 
 use crate::draw::escape_markup;
-use crate::section::{ReportTableWithNotes, SectionCell};
+use crate::section::{ReportTableWithNotes, SectionCellWithValue};
 use crate::text::clip_middle;
 use std::fmt::{Display, Write};
 
@@ -129,7 +129,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
             "<tr>"
         };
         for (i, column) in columns.iter().enumerate() {
-            let empty = SectionCell::default();
+            let empty = SectionCellWithValue::default();
             let cell = row.cells.get(i).unwrap_or(&empty);
             rows += &render_cell_start(cell, column.is_right());
             if i == 0 {
@@ -167,7 +167,7 @@ const TALL: usize = 24;
 
 /// Renders a cell without its end tag. If the cell's text is shortened, the tooltip shows the full
 /// text.
-fn render_cell_start(cell: &SectionCell, right: bool) -> String {
+fn render_cell_start(cell: &SectionCellWithValue, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape_markup(&shorten_name(&cell.text));
     match (&cell.value, &cell.pointer) {

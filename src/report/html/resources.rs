@@ -7,7 +7,7 @@ use crate::collectives::CollectiveTally;
 use crate::collectives::table::group_collective_rows;
 use crate::draw::lines::{self, StepChartLine};
 use crate::draw::map;
-use crate::draw::roofline::{self, RooflineBound};
+use crate::draw::roofline::{self, RooflinePeakRates};
 use crate::draw::scatter::{self, ScatterPoint};
 use crate::memory::group_equal_memory_rows;
 use crate::npus::span_of;
@@ -217,16 +217,16 @@ pub fn render_roofline_section(report: &Report) -> String {
         return String::new();
     }
     let known: Span = points.iter().map(|(time, _)| *time).sum();
-    let mut roofs: Vec<RooflineBound> = Vec::new();
+    let mut roofs: Vec<RooflinePeakRates> = Vec::new();
     for of in rooflines {
         for peak in &of.peaks {
-            let same = |roof: &&mut RooflineBound| {
+            let same = |roof: &&mut RooflinePeakRates| {
                 (roof.bytes_per_s, roof.flops_per_s) == (of.memory_bytes_per_s, peak.flops_per_s)
             };
             let name = format!("{} {}", of.class, peak.dtype);
             match roofs.iter_mut().find(same) {
                 Some(roof) => roof.name = format!("{name}, {}", roof.name),
-                None => roofs.push(RooflineBound {
+                None => roofs.push(RooflinePeakRates {
                     name,
                     bytes_per_s: of.memory_bytes_per_s,
                     flops_per_s: peak.flops_per_s,

@@ -3,7 +3,7 @@
 //! Sums cannot overflow, because 2^32 nodes times 5 classes times 2^64 bytes is below 2^127. Results are capped at 2^64 -
 //! 1 bytes.
 
-use super::{BytesByTensorClass, MemoryPeak, NpuMemoryTotals};
+use super::{BytesByTensorClass, MemoryPeak, NpuPeakAndFinalMemory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::TensorClass;
@@ -195,9 +195,9 @@ impl<S: ByteSum> MemoryLedger<S> {
     }
 
     /// Returns the totals over all ended instants.
-    pub fn collect_totals(&self) -> NpuMemoryTotals {
+    pub fn collect_totals(&self) -> NpuPeakAndFinalMemory {
         let rare = &self.rare;
-        NpuMemoryTotals {
+        NpuPeakAndFinalMemory {
             peak: MemoryPeak {
                 bytes: self.peak_total.to_capped_bytes(),
                 classes: cap_class_sums(&rare.peak),

@@ -13,7 +13,7 @@ use crate::Report;
 use crate::section::SectionNote;
 use crate::summary::format_thousands;
 use chakram_base::ids::{NodeIndex, Npu};
-use chakram_base::shared_memory::SharedRemoteMemory;
+use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
 use chakram_hardware::machine::Machine;
@@ -42,7 +42,7 @@ pub struct PoolMemory {
 #[derive(Debug)]
 pub(crate) struct RankMemoryCapacities<'a> {
     machine: &'a Machine,
-    shared: Option<SharedRemoteMemory>,
+    shared: Option<SharedRemoteMemoryCapacity>,
     ranks: u64,
     /// For each graph, true if the graph loads from or stores to remote memory.
     streams: Vec<bool>,
@@ -70,7 +70,7 @@ impl<'a> RankMemoryCapacities<'a> {
     }
 
     /// Returns the remote memory for bytes that do not fit into the NPU's own memory; `None` if all bytes must fit.
-    fn shared_memory(&self, instance: &RankInstance) -> Option<SharedRemoteMemory> {
+    fn shared_memory(&self, instance: &RankInstance) -> Option<SharedRemoteMemoryCapacity> {
         let streams = self.streams.get(instance.graph.index());
         let states_bytes = self.offloaded_bytes(instance).is_some();
         self.shared

@@ -5,8 +5,8 @@ use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell, SectionNote, SectionRow,
-    group_adjacent_rows,
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    SectionRow, group_adjacent_rows,
 };
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Bytes;
@@ -76,21 +76,21 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
         let share = row.format_peak_percent();
         let capacity = row
             .capacity
-            .map_or(SectionCell::from("unknown"), |capacity| {
-                SectionCell::from(capacity).with_json_pointer(at("capacity_bytes"))
+            .map_or(SectionCellWithValue::from("unknown"), |capacity| {
+                SectionCellWithValue::from(capacity).with_json_pointer(at("capacity_bytes"))
             });
         let mut cells = vec![
             span_of(&ranks).into(),
-            SectionCell::from(row.peak).with_json_pointer(at("peak_bytes")),
+            SectionCellWithValue::from(row.peak).with_json_pointer(at("peak_bytes")),
             capacity,
             match row.peak_percent() {
-                Some(percent) => SectionCell::number_cell(percent, share),
+                Some(percent) => SectionCellWithValue::number_cell(percent, share),
                 None => share.into(),
             },
         ];
         let classes = TensorClass::ALL.iter().zip(row.classes);
         cells.extend(classes.map(|((_, key), bytes)| {
-            SectionCell::from(Bytes(bytes))
+            SectionCellWithValue::from(Bytes(bytes))
                 .with_json_pointer(at(&format!("peak_bytes_by_class/{key}")))
         }));
         let of = match run.len() {

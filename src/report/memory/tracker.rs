@@ -2,7 +2,7 @@
 //! current instant from earlier nodes.
 
 use super::ledger::{ByteSum, MemoryLedger};
-use super::{BytesByTensorClass, NpuMemoryTotals};
+use super::{BytesByTensorClass, NpuPeakAndFinalMemory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
@@ -112,7 +112,9 @@ impl<'a> MemoryTracker<'a> {
         std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
 
-    pub(super) fn totals_by_instance(&self) -> impl Iterator<Item = (&'a Graph, NpuMemoryTotals)> {
+    pub(super) fn totals_by_instance(
+        &self,
+    ) -> impl Iterator<Item = (&'a Graph, NpuPeakAndFinalMemory)> {
         let narrow = self
             .narrow
             .iter()

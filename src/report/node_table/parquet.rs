@@ -5,7 +5,7 @@
 //! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and compiles
 //! ten times as fast as a Parquet package.
 
-use super::{CodedTextColumn, NodeColumn, NodeTable, OptionalNumberColumn};
+use super::{CodedTextColumn, NodeColumnValues, NodeTable, OptionalNumberColumn};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
@@ -176,7 +176,7 @@ struct ColumnPages {
     data: Vec<u8>,
 }
 
-impl NodeColumn<'_> {
+impl NodeColumnValues<'_> {
     /// Returns the physical type and the logical type. Also returns true if rows of the column may
     /// be unknown.
     fn column_types(&self) -> (i64, i64, bool) {
@@ -258,7 +258,7 @@ fn write_page(
 fn write_column(
     out: &mut CountingWriter<'_>,
     name: &str,
-    column: &NodeColumn<'_>,
+    column: &NodeColumnValues<'_>,
     rows: std::ops::Range<usize>,
 ) -> io::Result<(Vec<u8>, u64)> {
     let count = rows.len() as i64;

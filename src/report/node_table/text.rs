@@ -1,13 +1,13 @@
 //! Writes node tables as CSV.
 
-use super::{NodeColumn, NodeTable};
+use super::{NodeColumnValues, NodeTable};
 use crate::csv::{CsvCell, CsvRows};
 use std::io::{self, Write};
 
 /// Number of rows that are formatted per write.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
-impl NodeColumn<'_> {
+impl NodeColumnValues<'_> {
     /// Returns the field of a row, or an empty field if the value is unknown.
     fn cell_text(&self, row: usize) -> CsvCell<'_> {
         match self {

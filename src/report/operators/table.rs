@@ -3,7 +3,9 @@
 use super::OperatorTime;
 use crate::Report;
 use crate::csv::CsvColumn;
-use crate::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCell};
+use crate::section::{
+    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+};
 use crate::summary::kind_label;
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Span;
@@ -71,7 +73,9 @@ fn build_slowest_section(
     ];
     let rates = |operator: &OperatorTime| {
         let rate = |rate: Option<f64>, unit: &str| match rate {
-            Some(rate) => SectionCell::number_cell(rate, format!("{}{unit}", format_rate(rate))),
+            Some(rate) => {
+                SectionCellWithValue::number_cell(rate, format!("{}{unit}", format_rate(rate)))
+            }
             None => "-".into(),
         };
         [
@@ -97,12 +101,12 @@ fn build_slowest_section(
             name => name,
         };
         let mut cells = vec![
-            SectionCell::name_cell(name),
+            SectionCellWithValue::name_cell(name),
             kind_label(operator.kind).into(),
-            SectionCell::count_cell(operator.calls),
+            SectionCellWithValue::count_cell(operator.calls),
             operator.total.into(),
             Span(operator.total.0 / operator.calls.max(1)).into(),
-            SectionCell::percent_cell(operator.total, whole),
+            SectionCellWithValue::percent_cell(operator.total, whole),
         ];
         if with_rates {
             cells.extend(rates(operator));

@@ -4,7 +4,7 @@ use super::intervals::{ContiguousIntervals, KeyedInterval};
 use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
 use crate::memory::{self, BytesAtInstantEnd, MemoryTracker};
-use crate::open_comms::{CommProgress, CommunicationsInProgress};
+use crate::open_comms::{CommProgress, NpuCommunicationsInProgress};
 use crate::section::group_adjacent_rows;
 use crate::stages::StageCrossingDetector;
 use crate::{CollectiveRecord, CriticalPathSegment, NpuRow, NpuTimeCategory, Observer, Report};
@@ -47,7 +47,7 @@ struct RecordedRankActivity {
     /// Number of nodes in progress, by category.
     active: [u32; NpuTimeCategory::COUNT - 1],
     /// Communications in progress.
-    open: CommunicationsInProgress,
+    open: NpuCommunicationsInProgress,
     /// Name index of the kernel that started last.
     kernel: u32,
     intervals: ContiguousIntervals<PictureIntervalKey>,
@@ -84,7 +84,9 @@ impl<'a> PictureRecorder<'a> {
         for at in watched {
             drawn[at] = Some(RecordedRankActivity {
                 active: Default::default(),
-                open: CommunicationsInProgress::new(workload.graph_of(&workload.instances()[at])),
+                open: NpuCommunicationsInProgress::new(
+                    workload.graph_of(&workload.instances()[at]),
+                ),
                 kernel: 0,
                 intervals: ContiguousIntervals::new(limit),
                 memory: Vec::new(),
@@ -163,7 +165,7 @@ impl<'a> PictureRecorder<'a> {
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
-        change: fn(&mut CommunicationsInProgress, usize),
+        change: fn(&mut NpuCommunicationsInProgress, usize),
     ) {
         if let Some(of) = &mut self.drawn[instance.index()] {
             let workload = self.prepared.workload();
@@ -492,14 +494,14 @@ impl Observer for PictureRecorder<'_> {
         if let Some(category) = NpuTimeCategory::from_node_kind(kind) {
             self.change_activity(now, instance, category, false);
             if category == NpuTimeCategory::Communication {
-                self.update_open_comms(instance, node, CommunicationsInProgress::end_comm);
+                self.update_open_comms(instance, node, NpuCommunicationsInProgress::end_comm);
             }
         }
     }
 
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.extend_current_interval(now, instance);
-        self.update_open_comms(instance, node, CommunicationsInProgress::begin_transfer);
+        self.update_open_comms(instance, node, NpuCommunicationsInProgress::begin_transfer);
     }
 
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {

@@ -1,6 +1,6 @@
 //! Finds the differences between two machines, and the reasons why a run does not depend on them.
 
-use super::run_facts::ReplayedRun;
+use super::run_facts::CompiledReplayWithReport;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::LocalMemory;
@@ -233,7 +233,7 @@ impl MachineDifference {
 
     /// Returns the reason why the run does not depend on the difference. The difference must be known to change
     /// nothing, because the last possible reason is returned without a check.
-    fn explain_no_effect(&self, run: &ReplayedRun<'_>) -> String {
+    fn explain_no_effect(&self, run: &CompiledReplayWithReport<'_>) -> String {
         let machine = run.prepared.machine();
         if let Some(class) = self
             .affected_class()
@@ -339,16 +339,16 @@ impl MachineDifference {
 /// Returns the reason why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If
 /// communication of the kind `kind` crosses these dimensions, the reason states the source of its times.
 fn explain_dimensions(
-    run: &ReplayedRun<'_>,
+    run: &CompiledReplayWithReport<'_>,
     of: &[usize],
     kind: &str,
-    messages: fn(&super::run_facts::MachineDimensionTraffic) -> u64,
+    messages: fn(&super::run_facts::DimensionCollectiveAndMessageCounts) -> u64,
     as_long: impl Fn(&str) -> String,
 ) -> String {
     let uses: Vec<_> = of.iter().map(|&d| run.dimension_use(d)).collect();
     let names: Vec<String> = of.iter().map(|&d| run.dimension_name(d)).collect();
     let names = names.join(", ");
-    let any = |count: fn(&super::run_facts::MachineDimensionTraffic) -> u64| {
+    let any = |count: fn(&super::run_facts::DimensionCollectiveAndMessageCounts) -> u64| {
         uses.iter().any(|d| count(d) > 0)
     };
     if any(|d| d.by_algorithms) || any(messages) {
@@ -364,7 +364,7 @@ fn explain_dimensions(
 /// run.
 fn group_by_reason(
     differs: &[MachineDifference],
-    run: &ReplayedRun<'_>,
+    run: &CompiledReplayWithReport<'_>,
 ) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
@@ -390,7 +390,7 @@ fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
 /// times for the run.
 pub fn explain_no_effect_of_differences(
     differs: &[MachineDifference],
-    run: &ReplayedRun<'_>,
+    run: &CompiledReplayWithReport<'_>,
 ) -> String {
     match &group_by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),
@@ -402,7 +402,7 @@ pub fn explain_no_effect_of_differences(
 /// Returns the differences in a comparison, with the reasons why no time changed.
 pub(crate) fn explain_nothing_moved(
     differs: &[MachineDifference],
-    run: &ReplayedRun<'_>,
+    run: &CompiledReplayWithReport<'_>,
 ) -> String {
     match &group_by_reason(differs, run)[..] {
         [] => "nothing changed: the machines do not differ in anything that takes time".to_owned(),

@@ -1,13 +1,17 @@
 //! Reasons why an option has no effect on a run.
 
-use super::run_facts::ReplayedRun;
+use super::run_facts::CompiledReplayWithReport;
 use chakram_base::setting::SettingKey;
 use chakram_trace::graph::NodeKind;
 
 /// Returns the reason why the option `key` does not affect the run; `is_default` is true if the option's value equals
 /// the run's default. The option must be known to have no effect, because the last possible reason is returned
 /// without a check.
-pub fn option_reason(key: SettingKey, is_default: bool, run: &ReplayedRun<'_>) -> String {
+pub fn option_reason(
+    key: SettingKey,
+    is_default: bool,
+    run: &CompiledReplayWithReport<'_>,
+) -> String {
     if is_default || key == SettingKey::Launch && run.prepared.has_default_launch_mode() {
         return "the run is the same without the setting".to_owned();
     }

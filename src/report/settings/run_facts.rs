@@ -9,7 +9,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 
 /// A run: its compiled replay and its report.
 #[derive(Clone, Copy, Debug)]
-pub struct ReplayedRun<'a> {
+pub struct CompiledReplayWithReport<'a> {
     /// Compiled replay of the run.
     pub prepared: &'a CompiledReplay<'a>,
     /// Report of the run.
@@ -18,7 +18,7 @@ pub struct ReplayedRun<'a> {
 
 /// Amount of communication that crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MachineDimensionTraffic {
+pub(super) struct DimensionCollectiveAndMessageCounts {
     /// Number of (group, kind) pairs with collectives that are timed by algorithms.
     pub by_algorithms: u64,
     /// Number of (group, kind) pairs with collectives that are timed by measured curves.
@@ -27,7 +27,7 @@ pub(super) struct MachineDimensionTraffic {
     pub messages: u64,
 }
 
-impl ReplayedRun<'_> {
+impl CompiledReplayWithReport<'_> {
     /// Returns the reason why nothing crosses the machine's network; `None` if the network carries traffic.
     pub(super) fn reason_without_network_traffic(&self) -> Option<String> {
         let comm = self.prepared.comm_timing();
@@ -82,9 +82,9 @@ impl ReplayedRun<'_> {
     }
 
     /// Returns how much communication crosses the dimension with this index.
-    pub(super) fn dimension_use(&self, index: usize) -> MachineDimensionTraffic {
+    pub(super) fn dimension_use(&self, index: usize) -> DimensionCollectiveAndMessageCounts {
         let topology = self.prepared.machine().topology();
-        let mut found = MachineDimensionTraffic::default();
+        let mut found = DimensionCollectiveAndMessageCounts::default();
         let groups: Vec<_> = self.prepared.group_views().collect();
         for row in &self.report.collectives {
             let npus = &groups[row.group_index as usize].extent.npus;

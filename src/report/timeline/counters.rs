@@ -27,14 +27,14 @@ struct NodesWaitingForLane {
 
 /// All counters of a timeline, with the state of each instance.
 #[derive(Debug)]
-pub(super) struct TimelineCounters {
+pub(super) struct WaitingAndSendingCounters {
     waiting: Vec<NodesWaitingForLane>,
     /// For each rank instance, the times at which its sending rate changes, and the changes in
     /// bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
 }
 
-impl TimelineCounters {
+impl WaitingAndSendingCounters {
     pub fn new(instances: usize) -> Self {
         Self {
             waiting: vec![NodesWaitingForLane::default(); instances],

@@ -14,12 +14,12 @@ pub(super) struct NestingRange<'n> {
     pub name: &'n str,
     /// Node or call that the range belongs to. The value distinguishes ranges with equal names. `None` for a
     /// part of a node's name.
-    pub of: Option<NestingRangeCause>,
+    pub of: Option<NestingRangeNodeOrCall>,
 }
 
 /// Node or call that causes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NestingRangeCause {
+pub(super) enum NestingRangeNodeOrCall {
     /// A node that called other nodes.
     Node(u32),
     /// A Python call.
@@ -29,7 +29,7 @@ pub(super) enum NestingRangeCause {
 /// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenLaneRanges {
-    open: Vec<(String, Option<NestingRangeCause>)>,
+    open: Vec<(String, Option<NestingRangeNodeOrCall>)>,
     /// End of the last node in the open ranges.
     end: Time,
 }
@@ -48,10 +48,10 @@ impl OpenLaneRanges {
         let (parts, leaf) = split_range_path(name);
         let mut path = path.to_vec();
         path.extend(parts.iter().map(|name| NestingRange { name, of: None }));
-        let same =
-            |((open, of), part): &(&(String, Option<NestingRangeCause>), &NestingRange<'_>)| {
-                *of == part.of && open == part.name
-            };
+        let same = |((open, of), part): &(
+            &(String, Option<NestingRangeNodeOrCall>),
+            &NestingRange<'_>,
+        )| { *of == part.of && open == part.name };
         let common = self.open.iter().zip(&path).take_while(same).count();
         self.end_ranges(to, track, common);
         for part in &path[common..] {

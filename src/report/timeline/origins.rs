@@ -1,7 +1,7 @@
 //! For nodes of captured programs: the ranges that enclose them, and the arrows from calls to the work that they
 //! launched.
 
-use super::nesting::{NestingRange, NestingRangeCause};
+use super::nesting::{NestingRange, NestingRangeNodeOrCall};
 use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
@@ -77,7 +77,7 @@ impl<'a> TimelineNodeCallers<'a> {
         }
         let range = |node: NodeIndex| NestingRange {
             name: graph.name(node),
-            of: Some(NestingRangeCause::Node(node.0)),
+            of: Some(NestingRangeNodeOrCall::Node(node.0)),
         };
         let inside = (called.row_count() > 0).then(|| called.row(node.0));
         let mut inside = inside.into_iter().flatten();
@@ -99,7 +99,7 @@ impl<'a> TimelineNodeCallers<'a> {
                     .take_while(|&call| Some(call) != common);
                 path.extend(own.map(|call| NestingRange {
                     name: stacks.name_of_call(call),
-                    of: Some(NestingRangeCause::Call(call)),
+                    of: Some(NestingRangeNodeOrCall::Call(call)),
                 }));
             }
             let Some(caller) = caller else { break };

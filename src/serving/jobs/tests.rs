@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn lowered(model: &str, tokens: Option<u64>, lowering: OperatorToJobLowering) -> JobGraph {
+fn lowered(model: &str, tokens: Option<u64>, lowering: OperatorToJobLoweringRules) -> JobGraph {
     let model = match tokens {
         Some(tokens) => Model::load_with_token_count(model, tokens).unwrap(),
         None => Model::load_named(model).unwrap(),
@@ -38,43 +38,50 @@ fn counts_are_those_of_the_thesis() {
         ),
     ];
     for (model, tokens, multiplications, tasks) in counts {
-        let both = [ConvolutionTaskSplit::Outputs, ConvolutionTaskSplit::Kernels];
+        let both = [
+            ConvolutionVectorProductSplit::Outputs,
+            ConvolutionVectorProductSplit::Kernels,
+        ];
         for convolution in both {
             let jobs = lowered(
                 model,
                 tokens,
-                OperatorToJobLowering {
+                OperatorToJobLoweringRules {
                     convolution,
-                    ..OperatorToJobLowering::default()
+                    ..OperatorToJobLoweringRules::default()
                 },
             );
             assert_eq!(jobs.multiplication_count(), multiplications, "{model}");
-            if let (Some(tasks), ConvolutionTaskSplit::Outputs) = (tasks, convolution) {
+            if let (Some(tasks), ConvolutionVectorProductSplit::Outputs) = (tasks, convolution) {
                 assert_eq!(jobs.tasks_per_request(), tasks, "{model}");
             }
         }
     }
     // Each block has 6 jobs, and the logits are one more job.
     assert_eq!(
-        lowered("chatgpt-star", Some(1), OperatorToJobLowering::default())
-            .jobs()
-            .len(),
+        lowered(
+            "chatgpt-star",
+            Some(1),
+            OperatorToJobLoweringRules::default()
+        )
+        .jobs()
+        .len(),
         34_501
     );
     // The published count includes the tables (39,143,231 rows of 64 elements) and the MLPs, but
     // not the products of the 351 pairs of vectors of length 64. Without tables, the count consists
     // of the MLPs and the pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256
     // + 256.
-    let tables = OperatorToJobLowering {
+    let tables = OperatorToJobLoweringRules {
         tables: true,
-        ..OperatorToJobLowering::default()
+        ..OperatorToJobLoweringRules::default()
     };
     assert_eq!(
         lowered("dlrm", None, tables).multiplication_count(),
         2_505_926_848
     );
     assert_eq!(
-        lowered("dlrm", None, OperatorToJobLowering::default()).multiplication_count(),
+        lowered("dlrm", None, OperatorToJobLoweringRules::default()).multiplication_count(),
         154_112 + 605_952 + 351 * 64
     );
     // The published count, 1,753,433,832,000, includes the logits, token embeddings and position
@@ -88,7 +95,7 @@ fn counts_are_those_of_the_thesis() {
 #[test]
 fn both_conventions_of_a_convolution_multiply_alike() {
     // conv1_1 of VGG-16 has 224 x 224 x 64 outputs, each computed with a kernel of 3 x 3 x 3.
-    let outputs = lowered("vgg-16", None, OperatorToJobLowering::default());
+    let outputs = lowered("vgg-16", None, OperatorToJobLoweringRules::default());
     assert_eq!(
         outputs.jobs()[0],
         EqualVectorProductTasks {
@@ -96,14 +103,14 @@ fn both_conventions_of_a_convolution_multiply_alike() {
             length: 27
         }
     );
-    let kernels = OperatorToJobLowering {
-        convolution: ConvolutionTaskSplit::Kernels,
-        ..OperatorToJobLowering::default()
+    let kernels = OperatorToJobLoweringRules {
+        convolution: ConvolutionVectorProductSplit::Kernels,
+        ..OperatorToJobLoweringRules::default()
     };
     let first = lowered("vgg-16", None, kernels).jobs()[0];
     assert_eq!((first.tasks, first.length), (224 * 224 * 64 * 3, 9));
     // Vectors are merged to a length of 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
-    let merged = OperatorToJobLowering {
+    let merged = OperatorToJobLoweringRules {
         merge: 2048,
         ..kernels
     };
@@ -113,15 +120,15 @@ fn both_conventions_of_a_convolution_multiply_alike() {
 
 #[test]
 fn heads_are_jobs_of_their_own() {
-    let heads = OperatorToJobLowering {
+    let heads = OperatorToJobLoweringRules {
         heads: true,
-        ..OperatorToJobLowering::default()
+        ..OperatorToJobLoweringRules::default()
     };
     let jobs = lowered("gpt2-xl", Some(1), heads);
     // Each of 48 blocks has 25 heads with 5 jobs each, and three more jobs: `output`, `up` and
     // `down`. The logits are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
-    let chain = lowered("gpt2-xl", Some(1), OperatorToJobLowering::default());
+    let chain = lowered("gpt2-xl", Some(1), OperatorToJobLoweringRules::default());
     assert_eq!(jobs.multiplication_count(), chain.multiplication_count());
     // In the first head, queries, keys and values depend on nothing, and each of their products depends
     // on two jobs.
@@ -150,10 +157,10 @@ fn depth(graph: &JobGraph) -> (usize, u32) {
 #[test]
 fn tables_run_beside_one_another() {
     let shape = |model, tokens, branches| {
-        let lowering = OperatorToJobLowering {
+        let lowering = OperatorToJobLoweringRules {
             tables: true,
             branches,
-            ..OperatorToJobLowering::default()
+            ..OperatorToJobLoweringRules::default()
         };
         depth(&lowered(model, tokens, lowering))
     };

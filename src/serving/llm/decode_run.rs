@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 /// steps, so a step visits only the requests that are due. If no other request can have the same
 /// content, a full block needs no visit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NextKvBlockChangeSteps {
+pub(super) struct KvBlockChangeStepQueue {
     /// Pairs (step, index of a request in the step); the earliest step comes first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
     /// Result of the last call of `find_due_requests`.
@@ -18,7 +18,7 @@ pub(super) struct NextKvBlockChangeSteps {
     block_size: u32,
 }
 
-impl NextKvBlockChangeSteps {
+impl KvBlockChangeStepQueue {
     /// Starts a run. `visits` yields a pair for each request of the step before the run. The first
     /// element of a pair is the number of tokens that have been computed after that step. The
     /// second element of a pair is true if other requests may share the blocks that the request
@@ -86,7 +86,7 @@ mod tests {
             .flat_map(|size| [(size, true), (size, false)])
         {
             for start in 1..40 {
-                let mut visits = NextKvBlockChangeSteps::default();
+                let mut visits = KvBlockChangeStepQueue::default();
                 visits.start_decode_run(
                     block_size,
                     [start, start + 1]

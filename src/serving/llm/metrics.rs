@@ -101,7 +101,7 @@ impl TokenGapSamples {
 
 /// Counts over time in equal intervals. The intervals become longer as the run continues.
 #[derive(Clone, Debug)]
-pub(super) struct CountsOverTime {
+pub(super) struct TokenCountsOverTime {
     width: Span,
     pub counts: Vec<u64>,
     /// Interval of the last count: its index, its beginning and its end.
@@ -110,7 +110,7 @@ pub(super) struct CountsOverTime {
 
 const MOST_INTERVALS: usize = 512;
 
-impl Default for CountsOverTime {
+impl Default for TokenCountsOverTime {
     fn default() -> Self {
         Self {
             width: Span::from_us(1),
@@ -120,7 +120,7 @@ impl Default for CountsOverTime {
     }
 }
 
-impl CountsOverTime {
+impl TokenCountsOverTime {
     fn add_count(&mut self, now: Time, count: u64) {
         let (at, begin, end) = self.current;
         // Most counts fall into the same interval as the previous count; checking this interval
@@ -177,9 +177,9 @@ pub(super) struct LlmRunRecorder {
     pub active: LevelOverTime,
     pub blocks: LevelOverTime,
     /// Number of produced answer tokens over time.
-    pub made: CountsOverTime,
+    pub made: TokenCountsOverTime,
     /// Number of tokens that steps computed, over time.
-    pub computed: CountsOverTime,
+    pub computed: TokenCountsOverTime,
     made_now: (Time, u64),
     pub steps: u64,
     pub step_tokens: u64,
@@ -233,8 +233,8 @@ impl LlmRunRecorder {
             running: LevelOverTime::default(),
             active: LevelOverTime::default(),
             blocks: LevelOverTime::default(),
-            made: CountsOverTime::default(),
-            computed: CountsOverTime::default(),
+            made: TokenCountsOverTime::default(),
+            computed: TokenCountsOverTime::default(),
             made_now: (Time::ZERO, 0),
             steps: 0,
             step_tokens: 0,
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn counts_keep_their_sum_as_intervals_grow() {
-        let mut curve = CountsOverTime::default();
+        let mut curve = TokenCountsOverTime::default();
         (0..1000).for_each(|i| curve.add_count(Time(i * 10_000_000), 2));
         assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
         assert!(curve.counts.len() <= MOST_INTERVALS);

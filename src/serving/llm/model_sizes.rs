@@ -3,8 +3,8 @@
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{
-    AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelDefinition, ModelSource,
-    OperatorKind, TensorSplit,
+    AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelFileText,
+    ModelFromDefinitionFile, OperatorKind, TensorSplit,
 };
 
 /// Division of a matrix multiplication among the NPUs of an engine.
@@ -395,7 +395,7 @@ impl LlmModelSizes {
     /// Fails if the model does not exist, if its file is malformed, or if the model cannot be
     /// served token by token.
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
-        let definition = ModelSource::find_source(name)
+        let definition = ModelFileText::find_source(name)
             .and_then(|source| source.parse_definition(None))
             .map_err(|source| ServeError::ServedModel(Box::new(source)))?;
         Self::from_definition(&definition)
@@ -406,7 +406,7 @@ impl LlmModelSizes {
     /// # Errors
     ///
     /// Fails if the model is not a decoder over tokens.
-    pub fn from_definition(definition: &ModelDefinition) -> Result<Self, ServeError> {
+    pub fn from_definition(definition: &ModelFromDefinitionFile) -> Result<Self, ServeError> {
         let model = &definition.model;
         let unfit = |why: &str| {
             ServeError::Unfit(format!(
@@ -612,11 +612,11 @@ impl LlmModelSizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chakram_workloads::model::ModelSource;
+    use chakram_workloads::model::ModelFileText;
 
     fn sizes(name: &str) -> LlmModelSizes {
         LlmModelSizes::from_definition(
-            &ModelSource::find_source(name)
+            &ModelFileText::find_source(name)
                 .unwrap()
                 .parse_definition(None)
                 .unwrap(),
@@ -733,7 +733,7 @@ mod tests {
     #[test]
     fn what_does_not_answer_token_by_token_is_refused() {
         for name in ["bert-base", "resnet-50", "vit-b-16", "dlrm"] {
-            let definition = ModelSource::find_source(name)
+            let definition = ModelFileText::find_source(name)
                 .unwrap()
                 .parse_definition(None)
                 .unwrap();

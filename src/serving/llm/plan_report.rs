@@ -6,17 +6,17 @@ use super::report::text::format_rate;
 use chakram_base::units::{Span, format_count, format_percent, format_thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use std::fmt::{Result, Write};
 
 /// Renders `plan`.
-pub fn render_plan(plan: &LlmCapacityPlan, style: TextStyle) -> String {
+pub fn render_plan(plan: &LlmCapacityPlan, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
     write_all(&mut out, plan, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyle) -> Result {
+fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyleWidthAndDetail) -> Result {
     let plain = anstyle::Style::new();
     let asked = plan.rows.first().map_or(0.0, |row| row.rate_per_s);
     let head = format!(

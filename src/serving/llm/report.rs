@@ -84,18 +84,18 @@ pub struct LlmReport {
     /// Number of blocks that requests occupy over time.
     pub held_blocks: LevelSummary,
     /// Number of tokens that steps compute, over time.
-    pub tokens_over_time: CountsByInterval,
+    pub tokens_over_time: TokenCountsByInterval,
     /// The request with the longest time to first token, and the request with the longest time to
     /// the last token.
     #[serde(default)]
-    pub lives: Vec<LlmRequestTimes>,
+    pub lives: Vec<SingleLlmRequestTimes>,
     /// Caveats about the results.
     pub warnings: Vec<String>,
 }
 
 /// Times of one request that the report shows in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LlmRequestTimes {
+pub struct SingleLlmRequestTimes {
     /// Reason why the report shows the request.
     pub why: String,
     /// Index of the request, in order of arrival.
@@ -119,7 +119,7 @@ pub struct LlmRequestTimes {
     pub after: Span,
 }
 
-impl LlmRequestTimes {
+impl SingleLlmRequestTimes {
     fn from_request(request: &CompletedLlmRequest, why: &str) -> Self {
         let instants = [
             request.queued,
@@ -339,7 +339,7 @@ pub struct PrefixCacheSummary {
 
 /// Counts in equal intervals of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CountsByInterval {
+pub struct TokenCountsByInterval {
     /// Length of each interval.
     pub interval_ps: Span,
     /// Count for each interval.
@@ -472,7 +472,7 @@ impl LlmReport {
             waiting: recorder.waiting.clone().summarize_level_until(recorder.end),
             running: recorder.running.clone().summarize_level_until(recorder.end),
             held_blocks: held,
-            tokens_over_time: CountsByInterval {
+            tokens_over_time: TokenCountsByInterval {
                 interval_ps: recorder.computed.interval_width(),
                 counts: recorder.computed.counts.clone(),
             },
@@ -482,7 +482,7 @@ impl LlmReport {
                 .iter()
                 .zip(["longest to the first token", "longest to the last token"])
                 .filter_map(|(request, why)| {
-                    Some(LlmRequestTimes::from_request(request.as_ref()?, why))
+                    Some(SingleLlmRequestTimes::from_request(request.as_ref()?, why))
                 })
                 .collect(),
             warnings: Vec::new(),

@@ -257,7 +257,7 @@ impl RequestFile {
         }))
     }
 
-    fn read_row(&mut self) -> Result<Option<RequestFileRow>, ServeError> {
+    fn read_row(&mut self) -> Result<Option<UnconvertedRequestFileRow>, ServeError> {
         match &mut self.rows {
             RequestFileReader::Table {
                 reader,
@@ -293,7 +293,7 @@ impl RequestFile {
                         reader.number_in_column(columns[1])?,
                     ])
                 };
-                Ok(Some(RequestFileRow {
+                Ok(Some(UnconvertedRequestFileRow {
                     arrival,
                     tokens: both(*tokens)?,
                     hashes: Vec::new(),
@@ -331,7 +331,7 @@ impl RequestFile {
                         "milliseconds from 0",
                     ));
                 }
-                Ok(Some(RequestFileRow {
+                Ok(Some(UnconvertedRequestFileRow {
                     arrival: Span::from_seconds(object.timestamp * 1e-3),
                     tokens: [object.input_length, object.output_length],
                     hashes: object.hash_ids,
@@ -345,7 +345,7 @@ impl RequestFile {
 }
 
 /// Values of one row, before conversion.
-struct RequestFileRow {
+struct UnconvertedRequestFileRow {
     arrival: Span,
     tokens: [f64; 2],
     hashes: Vec<u64>,

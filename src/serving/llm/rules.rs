@@ -89,7 +89,7 @@ pub enum WaitingRequestOrder {
 
 /// Rule that determines when a request allocates blocks for its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockReservationRule {
+pub enum KvBlockAllocationTimeRule {
     /// A request allocates blocks for its tokens as they are computed.
     AsComputed,
     /// On admission, a request allocates blocks for all tokens of its prompt and answer.
@@ -98,7 +98,7 @@ pub enum BlockReservationRule {
 
 /// Kernels that an engine uses to sum results over its NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllReduceKernels {
+pub enum AllReduceKernelLibrary {
     /// vLLM's own kernels, which leave the norm after the sum to a separate kernel.
     Vllm,
     /// TensorRT-LLM's kernels, which FlashInfer also provides. The kernels include the norm after
@@ -106,7 +106,7 @@ pub enum AllReduceKernels {
     TensorrtLlm,
 }
 
-impl AllReduceKernels {
+impl AllReduceKernelLibrary {
     /// All variants, with their names in files.
     pub const NAMES: &[(Self, &str)] = &[(Self::Vllm, "vllm"), (Self::TensorrtLlm, "tensorrt-llm")];
 }
@@ -143,9 +143,9 @@ const POLICIES: &[(WaitingRequestOrder, &str)] = &[
     (WaitingRequestOrder::FirstCome, "fcfs"),
     (WaitingRequestOrder::Priority, "priority"),
 ];
-const RESERVES: &[(BlockReservationRule, &str)] = &[
-    (BlockReservationRule::AsComputed, "as-computed"),
-    (BlockReservationRule::WholeRequest, "whole-request"),
+const RESERVES: &[(KvBlockAllocationTimeRule, &str)] = &[
+    (KvBlockAllocationTimeRule::AsComputed, "as-computed"),
+    (KvBlockAllocationTimeRule::WholeRequest, "whole-request"),
 ];
 
 /// Rules by which an engine schedules requests.
@@ -180,12 +180,12 @@ pub struct EngineRules {
     /// running.
     pub watermark: f64,
     /// Rule that determines when a request allocates blocks for its tokens.
-    pub reserve: BlockReservationRule,
+    pub reserve: KvBlockAllocationTimeRule,
     /// Number of blocks that a request occupies for linear-attention states, in addition to the
     /// blocks of its tokens.
     pub state_blocks: u32,
     /// Kernels that an engine uses to sum results over its NPUs.
-    pub all_reduce: AllReduceKernels,
+    pub all_reduce: AllReduceKernelLibrary,
     /// Steps that the engine launches as captured graphs.
     pub graphs: GraphCaptureRule,
     /// Largest number of tokens in a captured graph.
@@ -259,7 +259,7 @@ impl EngineRules {
             watermark: 0.0,
             reserve: root.read_choice("reserve", RESERVES)?,
             state_blocks: 0,
-            all_reduce: AllReduceKernels::Vllm,
+            all_reduce: AllReduceKernelLibrary::Vllm,
             receive_interval: root.read_count("receive_interval", MOST_SEQUENCES)?,
             graphs: GraphCaptureRule::All,
             graph_tokens: root.read_count("graph_tokens", MOST_TOKENS)?,
@@ -311,7 +311,7 @@ impl EngineRules {
         self.full_sequence_must_fit = flag("full_sequence_must_fit", self.full_sequence_must_fit)?;
         self.async_scheduling = flag("async_scheduling", self.async_scheduling)?;
         self.all_reduce = table.read_or_default("all_reduce", self.all_reduce, |field| {
-            field.read_choice(AllReduceKernels::NAMES)
+            field.read_choice(AllReduceKernelLibrary::NAMES)
         })?;
         self.graphs = table.read_or_default("graphs", self.graphs, |field| {
             field.read_choice(GraphCaptureRule::NAMES)
@@ -375,7 +375,7 @@ impl EngineRules {
             ("state_blocks", self.state_blocks.to_string()),
             (
                 "all_reduce",
-                name_of(AllReduceKernels::NAMES, self.all_reduce),
+                name_of(AllReduceKernelLibrary::NAMES, self.all_reduce),
             ),
             ("graphs", name_of(GraphCaptureRule::NAMES, self.graphs)),
             ("graph_tokens", self.graph_tokens.to_string()),

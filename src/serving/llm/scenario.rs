@@ -39,8 +39,8 @@ use super::rules::{
     list_rule_names_with_hint,
 };
 use super::step_cost::StepTimePart;
-use super::step_load::LinearStepTime;
-use super::step_profile::StepProfileTableSettings;
+use super::step_load::LinearStepTimeCoefficients;
+use super::step_profile::StepProfileReadOptions;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
@@ -69,10 +69,10 @@ pub struct LlmScenario {
     /// Rule by which requests are assigned to engines.
     pub router: EngineRoutingRule,
     /// Step times, if the scenario states them.
-    pub step: Option<LinearStepTime>,
+    pub step: Option<LinearStepTimeCoefficients>,
     /// Table of measured operations from which step times are computed, if the scenario names one.
     /// The times in `step` are added to the measured times.
-    pub profile: Option<StepProfileTableSettings>,
+    pub profile: Option<StepProfileReadOptions>,
     /// Parts of a step's time that count as zero.
     pub left_out: Vec<StepTimePart>,
     /// Arrivals and lengths of requests.
@@ -507,19 +507,19 @@ fn parse_served_llm(
 fn step_of(
     table: &ConfigTable<'_>,
     has_model: bool,
-) -> Result<(Option<LinearStepTime>, Vec<StepTimePart>), ConfigError> {
+) -> Result<(Option<LinearStepTimeCoefficients>, Vec<StepTimePart>), ConfigError> {
     let times = ["base", "token", "request", "context"];
     let span =
         |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("20 us"));
     let given = times.iter().any(|key| table.get(key).is_some());
-    let linear = LinearStepTime {
+    let linear = LinearStepTimeCoefficients {
         base: span("base")?,
         token: span("token")?,
         request: span("request")?,
         context: span("context")?,
     };
     let profiled = table.get("profile").is_some();
-    if given && !profiled && linear == LinearStepTime::default() {
+    if given && !profiled && linear == LinearStepTimeCoefficients::default() {
         return Err(table.invalid_table_error("steps of zero time", "a time above 0"));
     }
     let left_out = table.read_optional("leave_out", |field| {
@@ -542,7 +542,7 @@ fn step_of(
 fn parse_step_profile(
     table: &ConfigTable<'_>,
     folder: &Path,
-) -> Result<Option<StepProfileTableSettings>, ConfigError> {
+) -> Result<Option<StepProfileReadOptions>, ConfigError> {
     let Some(path) = table.get("profile") else {
         for key in [
             "rows",
@@ -580,7 +580,7 @@ fn parse_step_profile(
         }
         _ => table.read_count("graph_tokens", 1 << 20)?,
     };
-    Ok(Some(StepProfileTableSettings {
+    Ok(Some(StepProfileReadOptions {
         path: folder.join(path.read_line()?),
         rows: rows.unwrap_or_default(),
         layers: table.read_count("layers", 1 << 16)?,

@@ -25,8 +25,8 @@
 //! request keeps its slot and its blocks until the running step ends.
 
 use super::block_pool::KvBlockPool;
-use super::decode_run::NextKvBlockChangeSteps;
-use super::rules::{BatchJoinRule, BlockReservationRule, EngineRules, WaitingRequestOrder};
+use super::decode_run::KvBlockChangeStepQueue;
+use super::rules::{BatchJoinRule, EngineRules, KvBlockAllocationTimeRule, WaitingRequestOrder};
 use super::token_content::{KvBlockPrefixHash, RequestTokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -229,7 +229,7 @@ pub struct StepScheduler {
     step: ComposedEngineStep,
     /// With asynchronous scheduling, the running step; `step` is then the next step.
     launched: ComposedEngineStep,
-    visits: NextKvBlockChangeSteps,
+    visits: KvBlockChangeStepQueue,
 }
 
 impl StepScheduler {
@@ -250,7 +250,7 @@ impl StepScheduler {
             },
             step: ComposedEngineStep::default(),
             launched: ComposedEngineStep::default(),
-            visits: NextKvBlockChangeSteps::default(),
+            visits: KvBlockChangeStepQueue::default(),
             rules,
         }
     }
@@ -776,8 +776,8 @@ impl StepScheduler {
         };
         let whole = of.request.prompt + of.request.output - 1;
         let reserved = match self.rules.reserve {
-            BlockReservationRule::AsComputed => hit + wanted,
-            BlockReservationRule::WholeRequest => whole,
+            KvBlockAllocationTimeRule::AsComputed => hit + wanted,
+            KvBlockAllocationTimeRule::WholeRequest => whole,
         };
         if !fits(reserved) || self.rules.full_sequence_must_fit && !fits(of.token_count()) {
             return false;

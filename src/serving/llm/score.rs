@@ -416,7 +416,7 @@ pub struct ScoredServingTable {
 
 /// Scores of the predictions for one metric.
 #[derive(Clone, Debug, Serialize)]
-pub struct MetricScores {
+pub struct MetricScoresByPredictor {
     /// Scores of chakram's predictions.
     pub chakram: PredictionErrorSummary,
     /// Scores of the null model, if it predicts the metric.
@@ -552,7 +552,7 @@ impl ScoredServingTable {
         &self,
         index: usize,
         wanted: impl Fn(&ScoredServingRow) -> bool,
-    ) -> Option<MetricScores> {
+    ) -> Option<MetricScoresByPredictor> {
         let rows = self.rows.iter().filter(|row| wanted(row));
         let known = rows.filter_map(|row| {
             let time = &row.times[index];
@@ -578,7 +578,7 @@ impl ScoredServingTable {
         let intervals: Option<Vec<[f64; 2]>> =
             known.iter().map(|(.., time)| time.interval_s).collect();
         let all: Vec<f64> = measured().map(|(_, seconds)| seconds).collect();
-        Some(MetricScores {
+        Some(MetricScoresByPredictor {
             chakram: PredictionErrorSummary::of_times(measured(), &predicted),
             null: null.map(|null| PredictionErrorSummary::of_times(measured(), &null)),
             with_client: with_client

@@ -54,7 +54,7 @@ struct RunningEngine {
 
 /// An event other than the end of a step.
 #[derive(Debug)]
-enum LlmServerEvent {
+enum RequestSendOrEnterEvent {
     /// A client sends a request.
     Send(Box<IncomingRequest>),
     /// A request reaches the queue of an engine.
@@ -69,7 +69,7 @@ pub(super) struct LlmRunState<'s> {
     source: RequestSource<'s>,
     next: Option<IncomingRequest>,
     /// Pending events, ordered by instant and then by creation.
-    timers: BTreeMap<(Time, u64), LlmServerEvent>,
+    timers: BTreeMap<(Time, u64), RequestSendOrEnterEvent>,
     timer_number: u64,
     /// True if an idle engine may have requests for a step.
     is_due: bool,
@@ -188,8 +188,8 @@ impl<'s> LlmRunState<'s> {
                 break;
             }
             match entry.remove() {
-                LlmServerEvent::Send(request) => self.send_request(*request),
-                LlmServerEvent::Enter(number, request) => {
+                RequestSendOrEnterEvent::Send(request) => self.send_request(*request),
+                RequestSendOrEnterEvent::Enter(number, request) => {
                     self.deliver_request_to_engine(number, *request)
                 }
             }
@@ -201,7 +201,7 @@ impl<'s> LlmRunState<'s> {
         Ok(())
     }
 
-    fn add_timer(&mut self, at: Time, timer: LlmServerEvent) {
+    fn add_timer(&mut self, at: Time, timer: RequestSendOrEnterEvent) {
         self.timers.insert((at, self.timer_number), timer);
         self.timer_number += 1;
     }
@@ -209,7 +209,7 @@ impl<'s> LlmRunState<'s> {
     /// Makes a user send a request at `at`, unless all requests of the scenario have been sent.
     fn ask_at(&mut self, at: Time) {
         if let Some(request) = self.source.make_user_request(at) {
-            self.add_timer(at, LlmServerEvent::Send(Box::new(request)));
+            self.add_timer(at, RequestSendOrEnterEvent::Send(Box::new(request)));
         }
     }
 
@@ -224,7 +224,10 @@ impl<'s> LlmRunState<'s> {
         }
         match self.front_end_free.max(self.now) + client.before {
             at if at == self.now => self.deliver_request_to_engine(number, request),
-            at => self.add_timer(at, LlmServerEvent::Enter(number, Box::new(request))),
+            at => self.add_timer(
+                at,
+                RequestSendOrEnterEvent::Enter(number, Box::new(request)),
+            ),
         }
     }
 
@@ -689,7 +692,7 @@ impl<'s> LlmRunState<'s> {
                 .source
                 .next_conversation_turn(told, live.class, last, tokens)
             {
-                self.add_timer(turn.at, LlmServerEvent::Send(Box::new(turn)));
+                self.add_timer(turn.at, RequestSendOrEnterEvent::Send(Box::new(turn)));
                 return;
             }
         }

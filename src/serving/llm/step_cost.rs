@@ -30,7 +30,7 @@ mod products;
 
 use super::super::error::ServeError;
 use super::model_sizes::{LlmModelSizes, TokenMixing};
-use super::rules::{AllReduceKernels, GraphCaptureRule};
+use super::rules::{AllReduceKernelLibrary, GraphCaptureRule};
 use super::step_load::StepTimeInputs;
 use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
 use chakram_base::collective_kind::CollectiveKind;
@@ -123,7 +123,7 @@ pub struct EngineParallelism {
     /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
     /// The kernels that all-reduces use.
-    pub all_reduce: AllReduceKernels,
+    pub all_reduce: AllReduceKernelLibrary,
     /// The steps that are launched as captured graphs.
     pub graphs: GraphCaptureRule,
     /// Largest number of tokens in a captured graph.

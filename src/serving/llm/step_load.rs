@@ -70,7 +70,7 @@ impl StepTimeInputs {
 
 /// Step time as a linear function of the step's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinearStepTime {
+pub struct LinearStepTimeCoefficients {
     /// Constant time of each step.
     pub base: Span,
     /// Time per token that the step computes.
@@ -81,7 +81,7 @@ pub struct LinearStepTime {
     pub context: Span,
 }
 
-impl LinearStepTime {
+impl LinearStepTimeCoefficients {
     /// Returns the time of a step.
     pub fn step_time(&self, load: &StepTimeInputs) -> Span {
         self.base
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));
         assert_eq!((load.decodes, load.decode_context), (1, 10));
         assert_eq!(load.chunks, [(30, 100), (1, 0)]);
-        let linear = LinearStepTime {
+        let linear = LinearStepTimeCoefficients {
             base: Span(1000),
             token: Span(10),
             request: Span(7),

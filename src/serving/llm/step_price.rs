@@ -1,7 +1,7 @@
 //! Chooses where step times come from.
 
 use super::step_cost::{StepPartTimeCache, StepTimeCalculator, StepTimePart, StepTimesByPart};
-use super::step_load::{LinearStepTime, StepTimeInputs};
+use super::step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 use super::step_profile::ProfiledStepTimeModel;
 use chakram_base::units::Span;
 
@@ -9,7 +9,7 @@ use chakram_base::units::Span;
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepTimeSource {
     /// The scenario states a linear function of the step's work.
-    Linear(LinearStepTime),
+    Linear(LinearStepTimeCoefficients),
     /// Times are interpolated in a table of measured operations.
     Profile(Box<ProfiledStepTimeModel>),
     /// Times are computed from a model's sizes and a machine's kernel times.

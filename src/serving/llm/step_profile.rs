@@ -13,14 +13,14 @@
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
 use super::step_cost::expected_active_experts;
-use super::step_load::{LinearStepTime, StepTimeInputs};
+use super::step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 use chakram_base::units::Span;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// A table of measured operations that a scenario names, and how to read it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepProfileTableSettings {
+pub struct StepProfileReadOptions {
     /// Path of the table.
     pub path: PathBuf,
     /// Pairs (column, value). Only rows that match all pairs are read.
@@ -42,7 +42,7 @@ pub struct StepProfileTableSettings {
 /// Computes step times from measured operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfiledStepTimeModel {
-    choice: StepProfileTableSettings,
+    choice: StepProfileReadOptions,
     /// Times of all operations, by the number of tokens in the step. The time of an operation
     /// inside blocks is summed over all blocks.
     of_tokens: Vec<LatencyCurve>,
@@ -55,7 +55,7 @@ pub struct ProfiledStepTimeModel {
     ranks: u32,
     layers: u64,
     /// Times from the scenario that are added to each step.
-    besides: LinearStepTime,
+    besides: LinearStepTimeCoefficients,
 }
 
 /// Attention times for all measured combinations of sizes.
@@ -157,8 +157,8 @@ impl ProfiledStepTimeModel {
     /// Fails if the table cannot be read, or if it has no token operations, no `@seq` operations,
     /// or no attention.
     pub fn load_chosen_table(
-        choice: &StepProfileTableSettings,
-        besides: LinearStepTime,
+        choice: &StepProfileReadOptions,
+        besides: LinearStepTimeCoefficients,
         ranks: u32,
     ) -> Result<Self, ServeError> {
         let mut reader = TableReader::open_table(&choice.path)?;
@@ -326,7 +326,7 @@ impl ProfiledStepTimeModel {
                 self.choice.graph_saving, self.choice.graph_tokens
             ));
         }
-        if self.besides != LinearStepTime::default() {
+        if self.besides != LinearStepTimeCoefficients::default() {
             all.push(format!(
                 "besides, as the scenario states: {} a step, {} a token, {} a request, {} a token that is read",
                 self.besides.base, self.besides.token, self.besides.request, self.besides.context

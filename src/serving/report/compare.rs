@@ -4,7 +4,7 @@ use super::text::{format_or_dash, format_rate, longest_name, name_column_width, 
 use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::format_percent;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ impl RateSweep {
 }
 
 /// Renders the reports of one scenario on several platforms, side by side.
-pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
+pub fn complete_platforms(reports: &[ServeReport], style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
     let Some(first) = reports.first() else {
         return out;
@@ -170,7 +170,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
 }
 
 /// Renders the reports of one scenario at several rates.
-pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyle) -> String {
+pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";
     if let Some(first) = sweep.points.first() {

@@ -3,15 +3,16 @@
 use super::ServeReport;
 use crate::prepared::ScenarioWithModelTimes;
 use crate::scenario::{
-    ArrivalRate, ArrivalStream, RequestWork, RunStopRule, Scenario, ServicePolicyKind,
+    ArrivalRateInRequestsOrBytes, ArrivalStream, RequestWork, RunStopRule, Scenario,
+    ServicePolicyKind,
 };
 use chakram_base::units::format_thousands;
 
 /// Describes arrivals.
 pub fn describe_arrival_stream(arrivals: &ArrivalStream) -> String {
-    let rate = |rate: &ArrivalRate| match rate {
-        ArrivalRate::Requests(rate) => format!("{rate} requests/s"),
-        ArrivalRate::Bytes(bandwidth) => {
+    let rate = |rate: &ArrivalRateInRequestsOrBytes| match rate {
+        ArrivalRateInRequestsOrBytes::Requests(rate) => format!("{rate} requests/s"),
+        ArrivalRateInRequestsOrBytes::Bytes(bandwidth) => {
             format!("{} Gbit/s", bandwidth.bytes_per_second() * 8.0 / 1e9)
         }
     };

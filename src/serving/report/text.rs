@@ -4,11 +4,11 @@ use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, WIDTH, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, WIDTH, write_paragraph};
 use std::fmt::{Display, Result, Write};
 
 /// Renders `report`.
-pub fn render_text(report: &ServeReport, style: TextStyle) -> String {
+pub fn render_text(report: &ServeReport, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
@@ -27,7 +27,7 @@ pub(super) fn format_or_dash(value: Option<impl Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
 
-fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_all(out: &mut String, report: &ServeReport, style: TextStyleWidthAndDetail) -> Result {
     let h = style.heading;
     let on = match &report.platform {
         Some(platform) => {
@@ -125,12 +125,16 @@ pub(super) fn row_name(row: &ServeRow) -> String {
 }
 
 /// Returns the maximum width of names for which the widest table still fits.
-pub(super) fn longest_name(style: TextStyle) -> usize {
+pub(super) fn longest_name(style: TextStyleWidthAndDetail) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
 /// Returns the width of the column that contains the names of `rows`, which is at least `least`.
-pub(super) fn name_column_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
+pub(super) fn name_column_width(
+    rows: &[ServeRow],
+    style: TextStyleWidthAndDetail,
+    least: usize,
+) -> usize {
     let widths = rows.iter().map(|row| {
         style
             .clip_to_width(&row_name(row), longest_name(style))
@@ -140,7 +144,7 @@ pub(super) fn name_column_width(rows: &[ServeRow], style: TextStyle, least: usiz
     widths.max().unwrap_or(0).max(least)
 }
 
-fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_times(out: &mut String, report: &ServeReport, style: TextStyleWidthAndDetail) -> Result {
     let names = name_column_width(&report.rows, style, 16);
     let limits = report.rows.iter().any(|row| row.attained.is_some());
     let table = TextTable::new([
@@ -228,7 +232,11 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     Ok(())
 }
 
-fn write_serve_time_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_serve_time_parts(
+    out: &mut String,
+    report: &ServeReport,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let names = name_column_width(&report.rows, style, 16);
     let table = TextTable::new([
         left_aligned_column("WHERE TIME WENT", names + 2),
@@ -264,7 +272,11 @@ fn write_serve_time_parts(out: &mut String, report: &ServeReport, style: TextSty
     Ok(())
 }
 
-fn write_request_counts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_request_counts(
+    out: &mut String,
+    report: &ServeReport,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let table = TextTable::new([
         left_aligned_column("REQUESTS", 18),
         right_aligned_column("mean", 14),

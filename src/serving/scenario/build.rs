@@ -91,8 +91,8 @@ pub(super) fn build_scenario(
         }
         let by_bytes = matches!(
             stream,
-            ArrivalStream::Poisson(ArrivalRate::Bytes(_))
-                | ArrivalStream::Periodic(ArrivalRate::Bytes(_))
+            ArrivalStream::Poisson(ArrivalRateInRequestsOrBytes::Bytes(_))
+                | ArrivalStream::Periodic(ArrivalRateInRequestsOrBytes::Bytes(_))
         );
         if by_bytes && model.bytes.is_none() {
             return Err(entry
@@ -189,13 +189,17 @@ fn parse_arrival_stream(
     let chosen = table.read_choice("arrivals", &all)?;
     let only =
         |used: &[&str], chosen: &str| reject_keys_of_other_variants(&table, STREAM, used, chosen);
-    let rate = || -> Result<ArrivalRate, ConfigError> {
+    let rate = || -> Result<ArrivalRateInRequestsOrBytes, ConfigError> {
         match (table.get("rate"), table.get("bandwidth")) {
             (Some(_), Some(field)) => {
                 Err(field.invalid_value_error("a rate and a bandwidth", "one of them"))
             }
-            (Some(field), None) => Ok(ArrivalRate::Requests(field.read_positive(1e12)?)),
-            (None, Some(field)) => Ok(ArrivalRate::Bytes(field.read_quantity("10 Gbit/s")?)),
+            (Some(field), None) => Ok(ArrivalRateInRequestsOrBytes::Requests(
+                field.read_positive(1e12)?,
+            )),
+            (None, Some(field)) => Ok(ArrivalRateInRequestsOrBytes::Bytes(
+                field.read_quantity("10 Gbit/s")?,
+            )),
             (None, None) => {
                 Err(table.missing_entry_error("rate", "a number of requests per second"))
             }

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::jobs::{
-    ConvolutionTaskSplit, EqualVectorProductTasks, OperatorToJobLowering, ParallelBranchRule,
+    ConvolutionVectorProductSplit, EqualVectorProductTasks, OperatorToJobLoweringRules,
+    ParallelBranchRule,
 };
 use crate::tables::{TableReader, TimeColumnUnit};
-use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
+use chakram_workloads::model::{ModelError, ModelFileText, PRESETS};
 
 /// Keys that every model may have.
 pub(super) const KEYS: &[&str] = &[
@@ -174,7 +175,7 @@ fn parse_model_work(
     if table.get("trace").is_some() {
         let given = source.read_line()?;
         let path = folder.join(given);
-        let job = TraceJob::open_job(&path).map_err(|error| ServeError::Trace {
+        let job = RequestJobFromTraces::open_job(&path).map_err(|error| ServeError::Trace {
             place: Box::new(
                 source.invalid_value_error(quote_for_message(given), "traces that can be replayed"),
             ),
@@ -205,7 +206,8 @@ fn parse_preset_work(
     let tokens = table.read_optional("tokens", |field| {
         field.read_integer_between(1, 1_000_000_000)
     })?;
-    let found = ModelSource::find_source(&path).and_then(|source| source.parse_definition(tokens));
+    let found =
+        ModelFileText::find_source(&path).and_then(|source| source.parse_definition(tokens));
     let model = match found {
         Ok(found) => found.model,
         Err(ModelError::Unknown { .. }) => {
@@ -222,11 +224,11 @@ fn parse_preset_work(
         }
     };
     let attention = [(false, "layer"), (true, "heads")];
-    let lowering = OperatorToJobLowering {
+    let lowering = OperatorToJobLoweringRules {
         convolution: table.read_or_default(
             "convolution",
-            ConvolutionTaskSplit::default(),
-            |field| field.read_choice(&ConvolutionTaskSplit::ALL),
+            ConvolutionVectorProductSplit::default(),
+            |field| field.read_choice(&ConvolutionVectorProductSplit::ALL),
         )?,
         heads: table.read_or_default("attention", false, |field| field.read_choice(&attention))?,
         branches: table.read_or_default("branches", ParallelBranchRule::default(), |field| {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 /// An event that does not follow from a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum RequestTimerEvent {
+pub(super) enum DatapathOrThinkTimeEnd {
     /// The datapath latency of a request has ended. The fields are the request's number and the
     /// index of its state.
     Ready(u64, u32),
@@ -28,8 +28,8 @@ impl ServeRunState<'_> {
             }
             self.timers.pop();
             match timer {
-                RequestTimerEvent::Ready(_, slot) => self.enqueue_ready_request(slot),
-                RequestTimerEvent::Ask(_) => {
+                DatapathOrThinkTimeEnd::Ready(_, slot) => self.enqueue_ready_request(slot),
+                DatapathOrThinkTimeEnd::Ask(_) => {
                     let model = self.mix.next();
                     self.admit_request(RequestArrival {
                         at: now,
@@ -53,7 +53,7 @@ impl ServeRunState<'_> {
         let over = stop.requests.is_some_and(|most| self.asked >= most)
             || stop.duration.is_some_and(|end| at >= Time::ZERO + end);
         if !over {
-            let timer = RequestTimerEvent::Ask(self.asked);
+            let timer = DatapathOrThinkTimeEnd::Ask(self.asked);
             self.asked += 1;
             self.timers.push(Reverse((at, timer)));
         }
@@ -79,7 +79,7 @@ impl ServeRunState<'_> {
         if model.datapath == Span::ZERO {
             self.enqueue_ready_request(slot);
         } else {
-            let timer = RequestTimerEvent::Ready(self.arrived, slot);
+            let timer = DatapathOrThinkTimeEnd::Ready(self.arrived, slot);
             self.timers.push(Reverse((ready, timer)));
         }
         self.arrived += 1;

@@ -1,6 +1,6 @@
 //! Assigns queued requests to processors, and preempts requests between two of their jobs.
 
-use super::{BatchLaunch, JobTimesWithToken, ServeRunState};
+use super::{BatchLaunchForEventLoop, JobTimeRangeWithEventToken, ServeRunState};
 use crate::policy::QueuedRequest;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
@@ -34,7 +34,7 @@ impl ServeRunState<'_> {
     pub(super) fn fill_processor_slots(
         &mut self,
         processor: u32,
-        mut answered: Option<&mut Vec<JobTimesWithToken>>,
+        mut answered: Option<&mut Vec<JobTimeRangeWithEventToken>>,
     ) -> bool {
         if self.prepared.scenario.policy.slots.is_none() {
             return true;
@@ -89,7 +89,7 @@ impl ServeRunState<'_> {
             serving.traces += 1;
             npu = trace.launches_on_own_npu().then_some(Npu(processor));
         }
-        self.launches.push(BatchLaunch {
+        self.launches.push(BatchLaunchForEventLoop {
             flight,
             model: first.model,
             npu,
@@ -97,7 +97,12 @@ impl ServeRunState<'_> {
     }
 
     /// Continues a preempted batch.
-    fn resume_batch(&mut self, flight: u32, processor: u32, answered: &mut Vec<JobTimesWithToken>) {
+    fn resume_batch(
+        &mut self,
+        flight: u32,
+        processor: u32,
+        answered: &mut Vec<JobTimeRangeWithEventToken>,
+    ) {
         self.recorder.queue.change_level(self.now, -1);
         self.processors[processor as usize].free_slots -= 1;
         let state = &mut self.flights[flight];
@@ -120,7 +125,7 @@ impl ServeRunState<'_> {
         flight: u32,
         job: u32,
         token: u64,
-        answered: &mut Vec<JobTimesWithToken>,
+        answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) -> bool {
         let Some(cost) = self.prepared.scenario.policy.preemption else {
             return false;

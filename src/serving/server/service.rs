@@ -1,7 +1,7 @@
 //! Computes the times of jobs on cores, and ends batches.
 
 use super::flight::BatchInFlight;
-use super::{JobTimesWithToken, ServeRunState};
+use super::{JobTimeRangeWithEventToken, ServeRunState};
 use crate::cores::JobTimeRange;
 use crate::observe::{CompletedRequest, ServedJob};
 use crate::scenario::{ArrivalStream, ServicePolicyKind};
@@ -59,7 +59,7 @@ impl ServeRunState<'_> {
         flight: u32,
         job: u32,
         token: u64,
-        answered: &mut Vec<JobTimesWithToken>,
+        answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) {
         let (tasks, each) = self.job_tasks_and_duration(&self.flights[flight], job);
         let now = self.now;
@@ -70,7 +70,7 @@ impl ServeRunState<'_> {
         state.dealt += 1;
         state.core_ps += u128::from(tasks) * u128::from(each.0);
         state.run.add_job(now, times);
-        answered.push(JobTimesWithToken { token, times });
+        answered.push(JobTimeRangeWithEventToken { token, times });
         self.notify_job_observer(flight, job, times);
     }
 

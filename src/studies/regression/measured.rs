@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 
 /// Difference between a prediction and measured steps, as a percentage and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DistanceFromMeasured {
+pub struct PredictionDistanceFromMeasuredSteps {
     /// Number of measured steps in the distribution.
     pub steps: u64,
     /// Median of the measured steps, in picoseconds.
@@ -27,7 +27,7 @@ const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
 
-impl DistanceFromMeasured {
+impl PredictionDistanceFromMeasuredSteps {
     /// Compares the prediction with `measured`.
     pub fn new(measured: &MeasuredStepTimeDistribution, predicted_ps: u64) -> Self {
         let difference = predicted_ps as f64 - measured.median_ps as f64;
@@ -97,12 +97,15 @@ mod tests {
         assert_eq!(measured, expected);
         // A prediction of 18 ms is 50 % above the median. A difference of 6 ms is 6 / (1.4826 x 2)
         // = 2.02 standard deviations, and a difference of 9 ms is 3.04.
-        let verdict = DistanceFromMeasured::new(&measured, 18 * ms);
+        let verdict = PredictionDistanceFromMeasuredSteps::new(&measured, 18 * ms);
         assert!(
             (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside_measured_steps(),
             "{verdict:?}"
         );
-        assert!(DistanceFromMeasured::new(&measured, 21 * ms).is_outside_measured_steps());
+        assert!(
+            PredictionDistanceFromMeasuredSteps::new(&measured, 21 * ms)
+                .is_outside_measured_steps()
+        );
         assert!(
             parse_step_times("12 parsec")
                 .unwrap_err()
@@ -149,10 +152,11 @@ mod tests {
                 let measured = summarize_steps((0..steps).map(|_| step()).collect()).unwrap();
                 for _ in 0..each {
                     alarmed += usize::from(
-                        DistanceFromMeasured::new(&measured, step()).is_outside_measured_steps(),
+                        PredictionDistanceFromMeasuredSteps::new(&measured, step())
+                            .is_outside_measured_steps(),
                     );
                 }
-                let wrong = DistanceFromMeasured::new(&measured, 1_050_000_000);
+                let wrong = PredictionDistanceFromMeasuredSteps::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside_measured_steps());
             }
             // Accept a deviation from the stated rate of four standard errors of the count, plus half a unit in the

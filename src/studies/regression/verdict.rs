@@ -1,6 +1,6 @@
 //! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
-use super::{CategoryTimes, CheckedPrediction, DistanceFromMeasured};
+use super::{CategoryTimes, CheckedPrediction, PredictionDistanceFromMeasuredSteps};
 use chakram_base::units::{Time, format_count, format_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::document::VersionedDocument;
@@ -88,7 +88,7 @@ fn format_change(checked: &CheckedPrediction) -> String {
     format_percent_change(checked.change_percent())
 }
 
-pub(super) fn describe_measured_distance(verdict: &DistanceFromMeasured) -> String {
+pub(super) fn describe_measured_distance(verdict: &PredictionDistanceFromMeasuredSteps) -> String {
     let place = if verdict.is_outside_measured_steps() {
         "outside"
     } else {
@@ -187,7 +187,7 @@ struct PredictionRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanTimesRow>,
     baselines: Vec<BaselineRow<'a>>,
-    measured: Option<MeasuredDifferenceRow>,
+    measured: Option<PredictionVersusMeasuredRow>,
 }
 
 /// Mean time in each category over NPUs.
@@ -207,7 +207,7 @@ struct BaselineRow<'a> {
 }
 
 #[derive(Serialize)]
-struct MeasuredDifferenceRow {
+struct PredictionVersusMeasuredRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
@@ -246,13 +246,15 @@ pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
                 reason: &record.reason,
             })
             .collect(),
-        measured: checked.measured.map(|measured| MeasuredDifferenceRow {
-            steps: measured.steps,
-            median_ps: measured.median_ps,
-            difference_percent: measured.percent,
-            deviations: Some(measured.deviations).filter(|deviations| deviations.is_finite()),
-            outside: measured.is_outside_measured_steps(),
-        }),
+        measured: checked
+            .measured
+            .map(|measured| PredictionVersusMeasuredRow {
+                steps: measured.steps,
+                median_ps: measured.median_ps,
+                difference_percent: measured.percent,
+                deviations: Some(measured.deviations).filter(|deviations| deviations.is_finite()),
+                outside: measured.is_outside_measured_steps(),
+            }),
     });
     let document = CheckDocument {
         threshold_percent: outcome.threshold,

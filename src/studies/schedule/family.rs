@@ -12,10 +12,10 @@
 //! micro-batch. If two of these sub-layers have the same rows, they read the same part of the input.
 
 use super::partition::{
-    CutDirection, MatrixProductCuts, MatrixProductSize, PartPosition, find_matching_row_piece,
-    partition_products, position_of_part, words_moved,
+    CutDirection, MatrixProductCuts, MatrixProductTransferSizes, PartPosition,
+    find_matching_row_piece, partition_products, position_of_part, words_moved,
 };
-use super::{SubLayer, SubLayerFileRecord, SubLayerTaskGraph};
+use super::{SubLayer, SubLayerShapeAndKind, SubLayerTaskGraph};
 use chakram_base::setting::EnumeratedSetting;
 
 /// A model of DEAP's family.
@@ -76,7 +76,7 @@ impl EnumeratedSetting for PartitionRule {
 
 /// A model's matrix products with their cuts, and the number of words that a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartitionedModel {
+pub struct ModelCutsAndMovedWords {
     /// Each matrix product's name and cuts, in execution order.
     pub products: Vec<(String, MatrixProductCuts)>,
     /// Number of words that a forward pass moves, both between chips and from memory.
@@ -115,8 +115,8 @@ struct LayerMatrixProduct {
 }
 
 impl LayerMatrixProduct {
-    fn product_size(&self) -> MatrixProductSize {
-        MatrixProductSize {
+    fn product_size(&self) -> MatrixProductTransferSizes {
+        MatrixProductTransferSizes {
             rows: self.rows,
             columns: self.outputs,
             weights: if self.has_weights {
@@ -234,7 +234,7 @@ impl DeapLanguageModel {
     /// # Errors
     ///
     /// Fails with the errors of [`Self::build_task_graph`].
-    pub fn partition_products(&self) -> Result<PartitionedModel, LanguageModelError> {
+    pub fn partition_products(&self) -> Result<ModelCutsAndMovedWords, LanguageModelError> {
         let products = self.list_all_products()?;
         let wrong = |found: String, expected| Err(LanguageModelError::Size { found, expected });
         if !self.tensor.is_power_of_two() {
@@ -242,7 +242,7 @@ impl DeapLanguageModel {
             return wrong(found, "a power of two, as chips are halved at each level");
         }
         let levels = self.tensor.ilog2();
-        let sizes: Vec<MatrixProductSize> = products
+        let sizes: Vec<MatrixProductTransferSizes> = products
             .iter()
             .map(|(_, product)| product.product_size())
             .collect();
@@ -265,7 +265,7 @@ impl DeapLanguageModel {
         };
         let words = words_moved(&sizes, &cuts, self.micro_batches);
         let names = products.into_iter().map(|(name, _)| name);
-        Ok(PartitionedModel {
+        Ok(ModelCutsAndMovedWords {
             products: names.zip(cuts).collect(),
             words,
         })
@@ -322,7 +322,7 @@ impl DeapLanguageModel {
                     };
                     let rows = of(place.row, product.rows);
                     let columns = of(place.column, product.outputs);
-                    let record = SubLayerFileRecord::from_linear(rows, product.inputs, columns);
+                    let record = SubLayerShapeAndKind::from_linear(rows, product.inputs, columns);
                     let record = record.ok_or_else(|| LanguageModelError::Size {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",

@@ -35,7 +35,7 @@ pub type MatrixProductCuts = Vec<CutDirection>;
 
 /// Sizes of a matrix product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MatrixProductSize {
+pub struct MatrixProductTransferSizes {
     /// Number of rows of the matrix product's output.
     pub rows: u64,
     /// Number of columns of the matrix product's output.
@@ -79,7 +79,7 @@ pub fn position_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
 /// Returns the number of words that a forward pass of `batches` micro-batches moves with these
 /// cuts.
 pub fn words_moved(
-    products: &[MatrixProductSize],
+    products: &[MatrixProductTransferSizes],
     cuts: &[MatrixProductCuts],
     batches: u32,
 ) -> u64 {
@@ -99,7 +99,7 @@ pub fn words_moved(
 /// Returns the cuts of each matrix product on `levels` levels, or `None` if a product has too few
 /// rows and columns for this number of cuts.
 pub fn partition_products(
-    products: &[MatrixProductSize],
+    products: &[MatrixProductTransferSizes],
     levels: u32,
     batches: u32,
 ) -> Option<Vec<MatrixProductCuts>> {
@@ -126,7 +126,7 @@ const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
 fn cut_level(
-    products: &[MatrixProductSize],
+    products: &[MatrixProductTransferSizes],
     cuts: &mut [MatrixProductCuts],
     batches: u32,
 ) -> Option<()> {
@@ -176,14 +176,14 @@ fn cut_level(
 }
 
 /// Returns the number of weight words that all parts read, in units of `1 / SHARES` word.
-fn weight_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
+fn weight_words(product: &MatrixProductTransferSizes, cut: &[CutDirection]) -> u128 {
     let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Counts the words of the model's input that the parts of the first matrix product read from
 /// memory, in units of `1 / SHARES` word.
-fn input_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
+fn input_words(product: &MatrixProductTransferSizes, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
 }
@@ -201,7 +201,7 @@ impl CutPairTransferCostCache {
     /// receive from other chips, in units of `1 / SHARES` word.
     fn moved_words(
         &mut self,
-        products: [&MatrixProductSize; 2],
+        products: [&MatrixProductTransferSizes; 2],
         cuts: [&MatrixProductCuts; 2],
     ) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);

@@ -18,7 +18,7 @@ use std::fmt::Write;
 
 /// A sub-layer's sizes and type, as in a schedule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubLayerFileRecord {
+pub struct SubLayerShapeAndKind {
     /// Sizes, strides and dilations of the computation.
     pub shape: LayerShape,
     /// Type of the layer, such as `LinearLayer`.
@@ -70,7 +70,7 @@ pub enum ScheduleFileError {
     },
 }
 
-impl SubLayerFileRecord {
+impl SubLayerShapeAndKind {
     /// Creates a linear layer for the product of a `rows` x `inputs` matrix and an `inputs` x `outputs` matrix. Returns
     /// `None` if the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
@@ -165,18 +165,18 @@ fn is_unused(kind: &str) -> bool {
 struct PlacedSubLayerRecord {
     chip: usize,
     step: usize,
-    record: SubLayerFileRecord,
+    record: SubLayerShapeAndKind,
     id: Option<u64>,
     after: Vec<u64>,
     weights: Option<u64>,
-    input: RecordInputKey,
+    input: ModelInputPartKey,
     piece: Option<u32>,
     pieces: u32,
 }
 
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RecordInputKey {
+enum ModelInputPartKey {
     /// The record has no key `input`. If its sub-layer has no dependencies, it reads a part of the input of its own.
     Unsaid,
     /// The sub-layer does not read the model's input.
@@ -186,7 +186,7 @@ enum RecordInputKey {
 }
 
 /// A sub-layer or omitted layer to which records can refer. The predecessors of an omitted layer replace that layer.
-struct ReferableLayer {
+struct ReferableOrOmittedLayer {
     /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
     /// sub-layers.
     stands_for: Vec<u32>,
@@ -236,12 +236,12 @@ pub fn parse_schedule(
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
-        RecordInputKey::Part(number) => Some(number),
+        ModelInputPartKey::Part(number) => Some(number),
         _ => None,
     });
     // Parts without an index in the file get higher indices than parts with an index.
     let mut next_input = given.max().map_or(0, |most| most + 1);
-    let mut index_of: BTreeMap<u64, ReferableLayer> = BTreeMap::new();
+    let mut index_of: BTreeMap<u64, ReferableOrOmittedLayer> = BTreeMap::new();
     let mut graph = SubLayerTaskGraph::default();
     let count = chips.iter().map(|steps| match steps {
         Literal::List(steps) => steps.len(),
@@ -262,7 +262,7 @@ pub fn parse_schedule(
         let index = graph.tasks.len() as u32;
         let mut after = Vec::new();
         let mut input = match one.input {
-            RecordInputKey::Part(number) => Some(number),
+            ModelInputPartKey::Part(number) => Some(number),
             _ => None,
         };
         if named {
@@ -282,12 +282,12 @@ pub fn parse_schedule(
         } else {
             after.clone_from(&before);
         }
-        if after.is_empty() && input.is_none() && one.input == RecordInputKey::Unsaid {
+        if after.is_empty() && input.is_none() && one.input == ModelInputPartKey::Unsaid {
             input = Some(next_input);
             next_input += 1;
         }
         let is_unused = is_unused(&one.record.kind);
-        let known = ReferableLayer {
+        let known = ReferableOrOmittedLayer {
             stands_for: if is_unused {
                 after.clone()
             } else {
@@ -378,7 +378,7 @@ fn parse_placed_record(
     let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
     let (mut id, mut weights, mut after) = (None, None, Vec::new());
     let (mut piece, mut pieces) = (None, 1);
-    let mut input = RecordInputKey::Unsaid;
+    let mut input = ModelInputPartKey::Unsaid;
     for (key, value) in entries {
         let along = DISTANCES.iter().enumerate();
         let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
@@ -391,8 +391,10 @@ fn parse_placed_record(
             match (key.as_str(), value) {
                 ("type", _) => {}
                 ("id", value) => id = Some(whole(key, value, 0)?),
-                ("input", Literal::None) => input = RecordInputKey::None,
-                ("input", value) => input = RecordInputKey::Part(part(key, whole(key, value, 0)?)?),
+                ("input", Literal::None) => input = ModelInputPartKey::None,
+                ("input", value) => {
+                    input = ModelInputPartKey::Part(part(key, whole(key, value, 0)?)?)
+                }
                 ("weights", value) => weights = Some(whole(key, value, 0)?),
                 ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),
                 ("pieces", value) => pieces = few(key, whole(key, value, 1)?)?,
@@ -437,7 +439,7 @@ fn parse_placed_record(
     Ok(Some(PlacedSubLayerRecord {
         chip,
         step,
-        record: SubLayerFileRecord { shape, kind },
+        record: SubLayerShapeAndKind { shape, kind },
         id,
         after,
         weights,

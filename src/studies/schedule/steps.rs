@@ -122,7 +122,7 @@ pub struct StepTimeAndEnergy {
 
 /// A log entry for data that a chip needed in a step, or that it evicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ChipTransferLogEntry {
+pub struct ChipDataNeedOrEviction {
     /// Index of the step, counting from 0.
     pub step: u32,
     /// Index of the chip that needs or evicts the data.
@@ -146,7 +146,7 @@ pub struct StepCostsAndTransferLog {
     /// Cost of each step, in order.
     pub steps: Vec<StepTimeAndEnergy>,
     /// Log of transfers and evictions, in order.
-    pub log: Vec<ChipTransferLogEntry>,
+    pub log: Vec<ChipDataNeedOrEviction>,
 }
 
 impl StepCostsAndTransferLog {
@@ -166,7 +166,7 @@ impl StepCostsAndTransferLog {
 
 /// The data on a chip. Each entry has the step in which the data were last used, and their size in
 /// bytes.
-type ChipMemoryContents = BTreeMap<DataId, (u32, u64)>;
+type SingleChipMemoryContents = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the schedule cannot run on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -310,7 +310,8 @@ impl ChipMachine {
                 *uses.entry(data).or_default() += 1;
             }
         }
-        let mut stores: Vec<ChipMemoryContents> = vec![ChipMemoryContents::new(); chips];
+        let mut stores: Vec<SingleChipMemoryContents> =
+            vec![SingleChipMemoryContents::new(); chips];
         let mut in_memory: BTreeSet<DataId> = BTreeSet::new();
         let mut totals = StepCostsAndTransferLog::default();
         for step in 0..schedule.step_count() {
@@ -361,7 +362,7 @@ impl ChipMachine {
                             _ => cost.between_chips += bytes,
                         }
                     }
-                    totals.log.push(ChipTransferLogEntry {
+                    totals.log.push(ChipDataNeedOrEviction {
                         step: step as u32,
                         chip: chip as u32,
                         data,
@@ -395,7 +396,7 @@ impl ChipMachine {
                     joules = joules.zip(own.joules).map(|(sum, own)| sum + own);
                 }
             }
-            let moves = |entry: &&ChipTransferLogEntry| {
+            let moves = |entry: &&ChipDataNeedOrEviction| {
                 entry.written || entry.from.is_some_and(|from| from != TransferSource::Own)
             };
             commands += totals.log[first..].iter().filter(moves).count();
@@ -427,7 +428,7 @@ impl ChipMachine {
         &self,
         (step, chip, task): (usize, usize, u32),
         held: &BTreeSet<DataId>,
-        (stores, in_memory): (&mut [ChipMemoryContents], &mut BTreeSet<DataId>),
+        (stores, in_memory): (&mut [SingleChipMemoryContents], &mut BTreeSet<DataId>),
         (uses, totals): (&BTreeMap<DataId, u32>, &mut StepCostsAndTransferLog),
     ) -> Result<(u64, f64), ScheduleRunError> {
         let Some(capacity) = self.capacity else {
@@ -455,7 +456,7 @@ impl ChipMachine {
             let needed = uses.get(&data).is_some_and(|left| *left > 0);
             let goes = is_output && needed && !elsewhere && in_memory.insert(data);
             written += if goes { size } else { 0 };
-            totals.log.push(ChipTransferLogEntry {
+            totals.log.push(ChipDataNeedOrEviction {
                 step: step as u32,
                 chip: chip as u32,
                 data,
@@ -484,7 +485,7 @@ impl fmt::Display for DataId {
 }
 
 /// Formats a log entry: `step 3 chip 1: output 5, 8192 B from chip 0`.
-impl fmt::Display for ChipTransferLogEntry {
+impl fmt::Display for ChipDataNeedOrEviction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             step,

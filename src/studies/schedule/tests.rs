@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 fn task(rows: u64, after: &[u32]) -> SubLayer {
     SubLayer {
         name: String::new(),
-        record: SubLayerFileRecord::from_linear(rows, 1, 1).unwrap(),
+        record: SubLayerShapeAndKind::from_linear(rows, 1, 1).unwrap(),
         after: after.to_vec(),
         piece: None,
         pieces: 1,
@@ -33,7 +33,7 @@ fn the_printed_record_has_its_operations() {
     let record = &graph.tasks[0].record;
     assert_eq!(record.operation_count(), 32 * 157_500);
     assert_eq!(
-        SubLayerFileRecord::from_linear(1, 32, 2500)
+        SubLayerShapeAndKind::from_linear(1, 32, 2500)
             .unwrap()
             .operation_count(),
         157_500
@@ -311,7 +311,7 @@ fn chips_take_data_from_the_nearest_holder() {
     let log: Vec<String> = totals
         .log
         .iter()
-        .map(ChipTransferLogEntry::to_string)
+        .map(ChipDataNeedOrEviction::to_string)
         .collect();
     assert_eq!(
         log,
@@ -378,7 +378,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
         totals
             .log
             .iter()
-            .map(ChipTransferLogEntry::to_string)
+            .map(ChipDataNeedOrEviction::to_string)
             .collect::<Vec<_>>()
     };
     let all = log(None);
@@ -450,7 +450,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let log: Vec<String> = totals
         .log
         .iter()
-        .map(ChipTransferLogEntry::to_string)
+        .map(ChipDataNeedOrEviction::to_string)
         .collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
     // With four chips of one accelerator each, A must be sent to one more chip, so the host issues
@@ -477,7 +477,7 @@ fn outputs_are_taken_in_pieces() {
     let log: Vec<String> = totals
         .log
         .iter()
-        .map(ChipTransferLogEntry::to_string)
+        .map(ChipDataNeedOrEviction::to_string)
         .collect();
     assert_eq!(
         log,

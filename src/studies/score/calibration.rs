@@ -56,10 +56,10 @@ pub struct KernelTimeCalibration {
 }
 
 /// Two matrix products, each as rows, columns and summed size.
-type MatrixProductPair = [[u64; 3]; 2];
+type MatrixProductShapePair = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
-fn most_frequent_products(run: &MeasuredRun) -> Result<MatrixProductPair, String> {
+fn most_frequent_products(run: &MeasuredRun) -> Result<MatrixProductShapePair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = CheckedWorkloadPattern::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.build_workload().map_err(|error| error.to_string())?;
@@ -78,9 +78,9 @@ pub fn fit_corrections(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<KernelTimeCalibration, ScoreError> {
-    let products: Vec<MatrixProductPair> =
+    let products: Vec<MatrixProductShapePair> =
         map_all_runs(table, threads, |_, run| Ok(most_frequent_products(run)?))?;
-    let mut factors: BTreeMap<MatrixProductPair, f64> =
+    let mut factors: BTreeMap<MatrixProductShapePair, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {

@@ -11,8 +11,8 @@
 
 use super::constants::{FittedConstant, scale_machine_constants};
 use super::{
-    MeasuredRun, PredictedRunTime, RunTable, ScoreError, map_all_runs, predict_makespan,
-    predict_run,
+    MeasuredRun, PredictedStepTimeWithInterval, RunTable, ScoreError, map_all_runs,
+    predict_makespan, predict_run,
 };
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
@@ -82,7 +82,13 @@ pub fn cross_validate_runs(
     constants: &[FittedConstant],
     fold_of: &[usize],
     threads: NonZeroUsize,
-) -> Result<(Vec<PredictedRunTime>, Vec<ConstantsFittedOutsideFold>), ScoreError> {
+) -> Result<
+    (
+        Vec<PredictedStepTimeWithInterval>,
+        Vec<ConstantsFittedOutsideFold>,
+    ),
+    ScoreError,
+> {
     let refuse = |why: String| ScoreError::Table {
         file: table.file.clone(),
         why,
@@ -103,7 +109,7 @@ pub fn cross_validate_runs(
             )));
         }
     }
-    let mut predicted: Vec<Option<PredictedRunTime>> = vec![None; table.runs.len()];
+    let mut predicted: Vec<Option<PredictedStepTimeWithInterval>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
     // All folds start from the machine's own constants, so they share the derivatives of the first
     // round.

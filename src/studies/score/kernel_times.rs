@@ -1,7 +1,7 @@
 //! Collects the recorded kernel times of jobs by name, format, FLOPs and bytes.
 
 use chakram_base::units::Span;
-use chakram_hardware::compute::{MeasuredKernel, MeasuredKernelTime};
+use chakram_hardware::compute::{MeasuredKernelTime, MeasuredKernelTimesByWork};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
@@ -67,14 +67,14 @@ impl TimeMoments {
 }
 
 /// Class, name and number format of kernels.
-type KernelClassNameFormat<'w> = (usize, &'w str, Option<Dtype>);
+type KernelClassNameDtypeKey<'w> = (usize, &'w str, Option<Dtype>);
 
 /// Sums of times for each size; the key is (FLOPs, bytes).
 type TimeSumsBySize = BTreeMap<(u64, u64), TimeMoments>;
 
 /// Times of all kernels recorded in a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
-pub struct RecordedKernelTimes<'w>(BTreeMap<KernelClassNameFormat<'w>, TimeSumsBySize>);
+pub struct RecordedKernelTimes<'w>(BTreeMap<KernelClassNameDtypeKey<'w>, TimeSumsBySize>);
 
 impl<'w> RecordedKernelTimes<'w> {
     /// Adds up the times of kernels that `workload` recorded on the NPUs of `machine`.
@@ -131,7 +131,7 @@ impl<'w> RecordedKernelTimes<'w> {
 }
 
 fn kernel_times(
-    (&(class, name, dtype), sizes): (&KernelClassNameFormat<'_>, &TimeSumsBySize),
+    (&(class, name, dtype), sizes): (&KernelClassNameDtypeKey<'_>, &TimeSumsBySize),
 ) -> KernelTimesBySize {
     let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredKernelTime {
         flops,
@@ -173,7 +173,7 @@ fn left_out_error(times: &[MeasuredKernelTime], sizes: &TimeSumsBySize) -> Optio
         }
         let mut others = times.to_vec();
         others.remove(at);
-        let others = MeasuredKernel::new(others, 0.0, 0.0)?;
+        let others = MeasuredKernelTimesByWork::new(others, 0.0, 0.0)?;
         let (seconds, _) = others.interpolate_seconds(time.flops, time.bytes, 0.0);
         off += (seconds / time.seconds - 1.0).abs() * sum.sum;
         over += sum.sum;

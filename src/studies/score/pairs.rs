@@ -38,7 +38,7 @@ const MAX_NOISE: f64 = 100.0;
 
 /// A captured job, a change to it, and measured steps before and after the change.
 #[derive(Debug)]
-pub struct MeasuredWhatIfPair {
+pub struct CapturedJobWhatIfPair {
     /// Name of the pair in reports.
     pub name: String,
     /// Path of the captured job's traces.
@@ -56,9 +56,9 @@ pub struct MeasuredWhatIfPair {
 
 /// Pairs, with the machine and the options for their replays.
 #[derive(Debug)]
-pub struct WhatIfPairTable {
+pub struct WhatIfPairsAndReplaySettings {
     /// The pairs, in the order of the file.
-    pub pairs: Vec<MeasuredWhatIfPair>,
+    pub pairs: Vec<CapturedJobWhatIfPair>,
     machine: Machine,
     settings: ReplaySettings,
     options: ReplayOptions,
@@ -114,7 +114,7 @@ pub struct WhatIfPairErrors {
 
 /// Scores of the predictions for all pairs.
 #[derive(Clone, Debug, Serialize)]
-pub struct WhatIfPairScores {
+pub struct WhatIfScoresByPredictor {
     /// Errors of chakram's predictions.
     pub chakram: WhatIfPairErrors,
     /// Errors of the null model that predicts no change.
@@ -128,7 +128,7 @@ pub struct WhatIfPairScores {
     pub pairs: Vec<PredictedWhatIfPair>,
 }
 
-impl WhatIfPairTable {
+impl WhatIfPairsAndReplaySettings {
     /// Parses pairs from `text`, the contents of `file`. Paths of jobs are relative to the folder
     /// of `file`.
     ///
@@ -167,7 +167,7 @@ impl WhatIfPairTable {
                             .transpose()?;
                         let title = table.get("name");
                         let title = title.map(|field| field.read_text("a name")).transpose()?;
-                        pairs.push(MeasuredWhatIfPair {
+                        pairs.push(CapturedJobWhatIfPair {
                             name: title.map_or_else(|| job.display().to_string(), str::to_owned),
                             job,
                             edits: edits.collect::<Result<_, ConfigError>>()?,
@@ -229,7 +229,7 @@ impl WhatIfPairTable {
     /// # Errors
     ///
     /// Fails at the first job that cannot be read, edited or replayed.
-    pub fn score_all_pairs(&self) -> Result<WhatIfPairScores, String> {
+    pub fn score_all_pairs(&self) -> Result<WhatIfScoresByPredictor, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict_pair(pair);
             predicted.map_err(|why| format!("pair {}: {why}", pair.name))
@@ -248,7 +248,7 @@ impl WhatIfPairTable {
         };
         let signs = pairs.iter().filter_map(|pair| pair.is_sign_right);
         let signs: Vec<bool> = signs.collect();
-        Ok(WhatIfPairScores {
+        Ok(WhatIfScoresByPredictor {
             chakram: errors(|pair| pair.error_percent),
             no_change: errors(|pair| pair.no_change_percent),
             sample_ratio: errors(|pair| pair.sample_ratio_percent),
@@ -257,7 +257,7 @@ impl WhatIfPairTable {
         })
     }
 
-    fn predict_pair(&self, pair: &MeasuredWhatIfPair) -> Result<PredictedWhatIfPair, String> {
+    fn predict_pair(&self, pair: &CapturedJobWhatIfPair) -> Result<PredictedWhatIfPair, String> {
         let (unedited, _) = self.replay_mean_step(pair, Vec::new())?;
         let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
@@ -294,7 +294,7 @@ impl WhatIfPairTable {
     /// each edit changed.
     fn replay_mean_step(
         &self,
-        pair: &MeasuredWhatIfPair,
+        pair: &CapturedJobWhatIfPair,
         edits: Vec<JobEdit>,
     ) -> Result<(Span, Vec<EditRow>), String> {
         let loading = JobLoadOptions {

@@ -12,7 +12,7 @@ use chakram_report::draw;
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +164,12 @@ impl ScoredRunTable<'_> {
 
     /// Renders the scores of all runs. Also renders separate scores for the runs with each value of
     /// the option `by`. `about` is a sentence that describes the kernel times.
-    pub fn render_text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
+    pub fn render_text(
+        &self,
+        by: Option<&str>,
+        about: &str,
+        style: TextStyleWidthAndDetail,
+    ) -> String {
         let columns = [
             left_aligned_column("PREDICTED AGAINST MEASURED", 28),
             right_aligned_column("runs", 6),
@@ -266,7 +271,7 @@ impl ScoredRunTable<'_> {
 
     /// Returns paragraphs about skipped rows, about settings without effect, and about individual
     /// runs.
-    pub fn describe_reservations(&self, style: TextStyle) -> String {
+    pub fn describe_reservations(&self, style: TextStyleWidthAndDetail) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
             write_paragraph(&mut text, words, "  ! ", 4, style.warning)
@@ -360,10 +365,13 @@ impl ScoredRunTable<'_> {
             by: parts.collect(),
             folds: folds.collect(),
             intervals: self.interval_coverage(|_| true),
-            correction: self.correction.as_ref().map(|correction| CorrectionRow {
-                steps: &correction.steps,
-                scores: correction.summarize_runs(&self.table.runs),
-            }),
+            correction: self
+                .correction
+                .as_ref()
+                .map(|correction| CorrectionScoresRow {
+                    steps: &correction.steps,
+                    scores: correction.summarize_runs(&self.table.runs),
+                }),
             signs: &self.signs,
             runs: runs.collect(),
             refused: &self.table.refused,
@@ -521,7 +529,7 @@ pub struct ScoreDocument<'a> {
     folds: Vec<FoldRow>,
     intervals: Option<PredictionIntervalSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    correction: Option<CorrectionRow<'a>>,
+    correction: Option<CorrectionScoresRow<'a>>,
     #[serde(skip_serializing_if = "<[OptionOrderCounts]>::is_empty")]
     signs: &'a [OptionOrderCounts],
     runs: Vec<RunRow<'a>>,
@@ -571,7 +579,7 @@ struct RunRow<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct CorrectionRow<'a> {
+struct CorrectionScoresRow<'a> {
     steps: &'a str,
     scores: Option<CorrectedAndNullScores>,
 }

@@ -23,7 +23,7 @@
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
-use super::{MeasuredRun, PredictedRunTime};
+use super::{MeasuredRun, PredictedStepTimeWithInterval};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
@@ -266,7 +266,7 @@ impl MeasuredStepCorrectionModel {
     fn correct_prediction(
         &self,
         run: &MeasuredRun,
-        predicted: &PredictedRunTime,
+        predicted: &PredictedStepTimeWithInterval,
     ) -> CorrectedRunPrediction {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
@@ -394,9 +394,9 @@ fn invert_lower_triangular(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
 /// Corrects the predictions for `runs` by the measured `steps`. Each step comes with its predicted time in seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
-    predicted: &[PredictedRunTime],
+    predicted: &[PredictedStepTimeWithInterval],
     steps: &[MeasuredRun],
-    seconds: &[PredictedRunTime],
+    seconds: &[PredictedStepTimeWithInterval],
 ) -> Vec<CorrectedRunPrediction> {
     let seconds = seconds.iter().map(|run| run.makespan.as_seconds());
     let known = MeasuredStepCorrectionModel::of_runs(steps.iter().zip(seconds));
@@ -409,7 +409,7 @@ pub fn correct_by_steps(
 /// the table).
 pub fn correct_by_other_runs(
     runs: &[MeasuredRun],
-    predicted: &[PredictedRunTime],
+    predicted: &[PredictedStepTimeWithInterval],
     key: &str,
 ) -> Vec<CorrectedRunPrediction> {
     let values: Vec<&str> = runs.iter().map(|run| value_of(run, key)).collect();

@@ -11,7 +11,7 @@ use chakram_report::stack::StackDecision;
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{
-    LayerRole, Model, ModelDefinition, ModelSizeOverrides, ModelSource,
+    LayerRole, Model, ModelFileText, ModelFromDefinitionFile, ModelSizeOverrides,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -534,7 +534,7 @@ fn resolve_model(
     };
     if let Some(name) = options.get(MODEL) {
         let name = columns.names.get(name).unwrap_or(name);
-        let source = ModelSource::find_source(name).map_err(|error| error.to_string())?;
+        let source = ModelFileText::find_source(name).map_err(|error| error.to_string())?;
         let sizes = ModelSizeOverrides {
             tokens: size("sequence")?,
             layers: size("layers")?,
@@ -573,6 +573,6 @@ fn resolve_model(
          vocabulary = {vocabulary}\nsequence = {sequence}\nactivation = \"gelu\"\nnorm = \"layernorm\"\n\
          positions = \"learned\"\nbiases = true\ncausal = true\ndropout = true\nhead = \"logits\"\ntied = true\n"
     );
-    let definition = ModelDefinition::parse(&text, "the model of the run", None);
+    let definition = ModelFromDefinitionFile::parse(&text, "the model of the run", None);
     Ok(definition.map_err(|error| error.to_string())?.model)
 }

@@ -1,18 +1,18 @@
 //! Finds settings for all runs that do not change any prediction.
 
 use super::{
-    MeasuredRun, PredictedRunTime, RunTable, ScoreError, map_runs_in_table_order, predict_run,
-    replay_run,
+    MeasuredRun, PredictedStepTimeWithInterval, RunTable, ScoreError, map_runs_in_table_order,
+    predict_run, replay_run,
 };
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_report::settings::{ReplayedRun, SettingWithoutEffect, option_reason};
+use chakram_report::settings::{CompiledReplayWithReport, SettingWithoutEffect, option_reason};
 use std::io;
 use std::num::NonZeroUsize;
 
 /// A setting for all runs, and the runs without this setting.
 #[derive(Debug)]
-pub struct SettingAndRunsWithoutIt {
+pub struct SettingAblationRuns {
     /// Key of the setting on the command line.
     pub key: String,
     /// Value of the setting, as text.
@@ -30,8 +30,8 @@ pub struct SettingAndRunsWithoutIt {
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
-    answers: &[Result<PredictedRunTime, ScoreError>],
-    given: &[SettingAndRunsWithoutIt],
+    answers: &[Result<PredictedStepTimeWithInterval, ScoreError>],
+    given: &[SettingAblationRuns],
     threads: NonZeroUsize,
 ) -> Vec<SettingWithoutEffect> {
     let found = given.iter().filter_map(|setting| {
@@ -97,7 +97,7 @@ fn no_effect_reason_on_first_run(
     let reason = table.runs.iter().find_map(|run| {
         let reason = replay_run(run, options, |compiled| {
             let (report, ()) = chakram_report::replay_to_report(compiled, ())?;
-            let facts = ReplayedRun {
+            let facts = CompiledReplayWithReport {
                 prepared: compiled,
                 report: &report,
             };

@@ -9,7 +9,7 @@ use chakram_base::ids::MAX_NPUS;
 
 /// Keys that are set together, with their values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StudyAxis {
+pub struct JointSettingsAxis {
     /// Name of the axis. By default, the name consists of the keys.
     pub name: String,
     /// Keys that a position on the axis sets.
@@ -22,7 +22,7 @@ pub struct StudyAxis {
     pub is_range: bool,
 }
 
-impl StudyAxis {
+impl JointSettingsAxis {
     /// Valid keys of an axis's table.
     pub(super) const KEYS: &[&str] = &[
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
@@ -50,9 +50,9 @@ impl StudyAxis {
 /// Keys that an axis of plans sets.
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
-pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
-    let tables = field.read_tables(StudyAxis::KEYS)?;
-    let mut axes: Vec<StudyAxis> = Vec::new();
+pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<JointSettingsAxis>, ConfigError> {
+    let tables = field.read_tables(JointSettingsAxis::KEYS)?;
+    let mut axes: Vec<JointSettingsAxis> = Vec::new();
     for table in &tables {
         let axis = parse_axis(table)?;
         if axes.iter().any(|other| other.name == axis.name) {
@@ -74,12 +74,12 @@ pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, Conf
     Ok(axes)
 }
 
-fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
+fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError> {
     let name = table.read_optional("name", |field| field.read_line().map(str::to_owned))?;
     if let Some(field) = table.get("plans") {
         reject_unused_keys(table, &["plans", "name"])?;
         let npus = field.read_count(MAX_NPUS)?;
-        return Ok(StudyAxis {
+        return Ok(JointSettingsAxis {
             name: name.unwrap_or_else(|| "plans".to_owned()),
             keys: DEGREES.map(str::to_owned).to_vec(),
             values: degree_combinations(npus),
@@ -140,7 +140,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     if values.is_empty() {
         return Err(table.invalid_table_error("no value", "at least one"));
     }
-    Ok(StudyAxis {
+    Ok(JointSettingsAxis {
         name: name.unwrap_or_else(|| keys.join(", ")),
         keys,
         values,
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_range_is_tried_at_its_ends_and_where_its_values_have_another_type() {
         let whole = ConfigLiteral::Whole;
-        let mut axis = StudyAxis {
+        let mut axis = JointSettingsAxis {
             name: String::new(),
             keys: vec!["model.layers".to_owned()],
             values: [whole(1), ConfigLiteral::Number(1.5), whole(2), whole(3)]
@@ -353,7 +353,7 @@ mod tests {
             plans: None,
             is_range: true,
         };
-        let samples = |axis: &StudyAxis| {
+        let samples = |axis: &JointSettingsAxis| {
             axis.sample_values()
                 .into_iter()
                 .flatten()

@@ -31,7 +31,7 @@
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
-use chakram_base::units::BufferShare;
+use chakram_base::units::BufferPartSize;
 use chakram_engine::CollectiveTimeSource;
 use chakram_hardware::collective::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, find_fastest_time_protocol,
@@ -83,13 +83,17 @@ pub fn bound_whole_step(
 /// A bound, and true if the step fits into the machine's memory.
 pub type BoundsAndMemoryFit = (PointTimeAndMemoryBounds, bool);
 
-fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
+fn max_memory_of_stages(stages: &[StageRankPathTimes]) -> u64 {
     let peaks = stages.iter().map(|stage| stage.peak.bytes);
     peaks.max().unwrap_or(0)
 }
 
 /// Returns true if the ranks of all stages fit into the machine's memories.
-fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
+fn fits_memory(
+    point: &ResolvedPoint,
+    pattern: &TrainingPattern,
+    stages: &[StageRankPathTimes],
+) -> bool {
     let plan = &pattern.plan;
     // An unknown capacity counts as unlimited here, because points with an unknown capacity and a
     // memory limit were already rejected.
@@ -159,7 +163,7 @@ pub fn bound_step_quickly(
 
 /// Path of one rank per stage through the relaxed step.
 #[derive(Clone, Debug, Default)]
-struct StagePath {
+struct StageRankPathTimes {
     /// End time of the last node, in picoseconds.
     finish: u64,
     /// End time that the last node would have if no node waited for a message, in picoseconds.
@@ -172,7 +176,7 @@ struct StagePath {
     peak: RankMemoryPeak,
 }
 
-impl StagePath {
+impl StageRankPathTimes {
     fn busiest_lane_time(&self) -> u64 {
         self.lanes.values().copied().max().unwrap_or(0)
     }
@@ -190,7 +194,7 @@ struct StageMessageHalf {
 
 /// Records a rank's nodes as the generator emits them.
 struct RankNodeRecorder<'p> {
-    prices: NodeDurationCache<'p>,
+    prices: PointNodeDurationCache<'p>,
     /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
     /// `after[starts[i]..starts[i + 1]]` are the dependencies of node i.
@@ -234,7 +238,7 @@ impl Sink for RankNodeRecorder<'_> {
 }
 
 /// Cache of node durations on one NPU.
-struct NodeDurationCache<'p> {
+struct PointNodeDurationCache<'p> {
     point: &'p ResolvedPoint,
     class: usize,
     groups: &'p DeclaredGroups,
@@ -253,7 +257,7 @@ type KernelDurationKey = (
     u64,
 );
 
-impl NodeDurationCache<'_> {
+impl PointNodeDurationCache<'_> {
     fn npu_of(&self, rank: u32) -> Npu {
         self.point.machine.npu_of_rank(rank, self.ranks)
     }
@@ -434,7 +438,7 @@ fn max_receive_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64
 fn simulate_relaxed_stages(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
-) -> Result<Vec<StagePath>, PointRefusal> {
+) -> Result<Vec<StageRankPathTimes>, PointRefusal> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
     let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
@@ -454,7 +458,7 @@ fn simulate_relaxed_stages(
     let mut nodes = Vec::with_capacity(ranks.len());
     for rank in &ranks {
         let mut sink = RankNodeRecorder {
-            prices: NodeDurationCache {
+            prices: PointNodeDurationCache {
                 point,
                 class: point
                     .machine
@@ -484,7 +488,7 @@ fn longest_paths(
     point: &ResolvedPoint,
     ranks: &[u32],
     nodes: &[RankNodeRecorder<'_>],
-) -> Vec<StagePath> {
+) -> Vec<StageRankPathTimes> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
     let npu = |rank| point.machine.npu_of_rank(rank, all_ranks);
@@ -492,11 +496,11 @@ fn longest_paths(
         .iter()
         .map(|rank| [vec![0; rank.lasts.len()], vec![0; rank.lasts.len()]])
         .collect();
-    let mut paths: Vec<StagePath> = (nodes.iter())
-        .map(|rank| StagePath {
+    let mut paths: Vec<StageRankPathTimes> = (nodes.iter())
+        .map(|rank| StageRankPathTimes {
             lanes: rank.lanes.clone(),
             peak: rank.peak,
-            ..StagePath::default()
+            ..StageRankPathTimes::default()
         })
         .collect();
     // Index of the next node and index of the next message, for each rank.
@@ -548,7 +552,7 @@ fn longest_paths(
                     {
                         // A send starts no earlier than its dependencies end, so this is a lower bound on the arrival
                         // time.
-                        let time = way.time_message(BufferShare::from_bytes(half.bytes)).0;
+                        let time = way.time_message(BufferPartSize::from_bytes(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)
                             .or_default()

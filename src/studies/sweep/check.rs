@@ -9,7 +9,7 @@ use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine;
 use chakram_jobs::ReplaySettings;
-use chakram_workloads::model::ModelSource;
+use chakram_workloads::model::ModelFileText;
 use std::path::{Path, PathBuf};
 
 /// Reason why a study is rejected.
@@ -66,7 +66,7 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
             "stack" if name.contains('/') || name.ends_with(".toml") => {
                 config::read_input(&name).ok().map(Into::into)
             }
-            "model" => ModelSource::find_source(&name)
+            "model" => ModelFileText::find_source(&name)
                 .ok()
                 .map(|source| source.text),
             "groups" => chakram_jobs::read_text(Path::new(&name))

@@ -13,9 +13,9 @@ use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_re
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
 use chakram_report::settings::{
-    ReplayedRun, explain_no_effect_of_differences, machine_differences, option_reason,
+    CompiledReplayWithReport, explain_no_effect_of_differences, machine_differences, option_reason,
 };
-use chakram_report::tiles::TileBusyTimeObserver;
+use chakram_report::tiles::TileNetworkOccupancyObserver;
 use chakram_report::{
     self as report, BreakdownObserver, MemoryPeakObserver, NpuTimeCategory, Report,
 };
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Result of a point: a rejection, or the measures of its replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PointAnswer {
+pub enum PointRefusalOrMeasures {
     /// The point is impossible, or exceeds a limit.
     Refused {
         /// Short form of the reason. Reports count rejected points by this text.
@@ -40,7 +40,7 @@ pub enum PointAnswer {
     Replayed(PointMeasures),
 }
 
-impl From<PointRefusal> for PointAnswer {
+impl From<PointRefusal> for PointRefusalOrMeasures {
     fn from(refusal: PointRefusal) -> Self {
         Self::Refused {
             reason: refusal.reason,
@@ -191,9 +191,11 @@ impl<'s> PointEvaluator<'s> {
 
     /// Replays a point, and returns its measures. `is_bounded` is true if the memory was already
     /// checked together with the point's full bound.
-    pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
-        self.replay_point(point, is_bounded)
-            .map_or_else(PointAnswer::from, PointAnswer::Replayed)
+    pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointRefusalOrMeasures {
+        self.replay_point(point, is_bounded).map_or_else(
+            PointRefusalOrMeasures::from,
+            PointRefusalOrMeasures::Replayed,
+        )
     }
 
     fn replay_point(
@@ -248,7 +250,10 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns the work of a point, from the cache if possible. Fails if an option of the point has
     /// no effect.
-    fn get_point_work(&self, point: &ResolvedPoint) -> Result<Arc<SharedPointWork>, PointRefusal> {
+    fn get_point_work(
+        &self,
+        point: &ResolvedPoint,
+    ) -> Result<Arc<GeneratedOrCapturedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
@@ -272,7 +277,7 @@ impl<'s> PointEvaluator<'s> {
     fn inspect_replayed_point<T>(
         &self,
         point: &Settings,
-        say: impl FnOnce(&ReplayedRun<'_>, &Machine) -> T,
+        say: impl FnOnce(&CompiledReplayWithReport<'_>, &Machine) -> T,
     ) -> Option<T> {
         let resolved = self.resolve_point(point).ok()?;
         let work = self.get_point_work(&resolved).ok()?;
@@ -282,7 +287,7 @@ impl<'s> PointEvaluator<'s> {
         }
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options).ok()?;
         let (report, ()) = report::replay_to_report(&compiled, ()).ok()?;
-        let run = ReplayedRun {
+        let run = CompiledReplayWithReport {
             prepared: &compiled,
             report: &report,
         };
@@ -356,7 +361,7 @@ fn replay_measured(
             BreakdownObserver::new(&compiled),
             (
                 MemoryPeakObserver::new(&compiled),
-                TileBusyTimeObserver::default(),
+                TileNetworkOccupancyObserver::default(),
             ),
         ),
     );
@@ -400,12 +405,12 @@ const KEPT: usize = 4;
 
 /// Work shared by several points.
 #[derive(Debug)]
-enum SharedPointWork {
+enum GeneratedOrCapturedWork {
     Generated(Workload, Vec<Vec<u32>>),
     Captured(Job),
 }
 
-impl SharedPointWork {
+impl GeneratedOrCapturedWork {
     /// Returns the ranks of each copy, if the job consists of several equal copies.
     fn rank_copies(&self) -> &[Vec<u32>] {
         match self {
@@ -422,7 +427,7 @@ impl SharedPointWork {
     }
 }
 
-type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedPointWork>, PointRefusal>>>;
+type SharedWorkCell = Arc<OnceLock<Result<Arc<GeneratedOrCapturedWork>, PointRefusal>>>;
 
 /// Cache of the most recently used workloads. Each workload is built only once, even if many points
 /// need it.
@@ -430,7 +435,7 @@ type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedPointWork>, PointRefusal>>>;
 struct RecentWorkloadCache(Mutex<Vec<(String, SharedWorkCell)>>);
 
 impl RecentWorkloadCache {
-    fn get(&self, point: &ResolvedPoint) -> Result<Arc<SharedPointWork>, PointRefusal> {
+    fn get(&self, point: &ResolvedPoint) -> Result<Arc<GeneratedOrCapturedWork>, PointRefusal> {
         let cell = {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let known = kept.iter().position(|(key, _)| *key == point.work_key);
@@ -452,7 +457,7 @@ impl RecentWorkloadCache {
     }
 }
 
-fn build_work(work: &WorkSource) -> Result<SharedPointWork, PointRefusal> {
+fn build_work(work: &WorkSource) -> Result<GeneratedOrCapturedWork, PointRefusal> {
     match work {
         WorkSource::Plan(pattern) => {
             let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(pattern.clone()))?;
@@ -461,7 +466,7 @@ fn build_work(work: &WorkSource) -> Result<SharedPointWork, PointRefusal> {
             let workload = job
                 .build_workload()
                 .map_err(|e| PointRefusal::new("size", e))?;
-            Ok(SharedPointWork::Generated(
+            Ok(GeneratedOrCapturedWork::Generated(
                 workload,
                 job.find_independent_copies(),
             ))
@@ -469,7 +474,7 @@ fn build_work(work: &WorkSource) -> Result<SharedPointWork, PointRefusal> {
         WorkSource::Traces(path, loading) => {
             let job = Job::open_job_with_options([path], loading)
                 .map_err(|e| PointRefusal::new("trace", e))?;
-            Ok(SharedPointWork::Captured(job))
+            Ok(GeneratedOrCapturedWork::Captured(job))
         }
     }
 }

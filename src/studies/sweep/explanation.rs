@@ -5,11 +5,11 @@ use super::setting::Settings;
 use super::table::{SweepTable, measures_of};
 use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 
 /// Compares row number `index` with its neighbours, and formats the result as text for users.
 /// The text lists neighbours by their distance in the first objective, the nearest first.
-pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
+pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAndDetail) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {
         return String::new();

@@ -4,7 +4,7 @@
 //! Opening the journal again removes an incomplete last line.
 
 use super::bound::PointTimeAndMemoryBounds;
-use super::evaluate::PointAnswer;
+use super::evaluate::PointRefusalOrMeasures;
 use chakram_base::setting::SettingKey;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -24,7 +24,7 @@ const SCHEMA: &str = "chakram-sweep-journal-1";
 
 /// An answer or a bound of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JournalEntry {
+pub struct JournaledBoundOrAnswer {
     /// Key of the point: its settings, formatted as one line.
     pub point: String,
     /// Bound of the point, if this entry contains one.
@@ -32,7 +32,7 @@ pub struct JournalEntry {
     pub bound: Option<PointTimeAndMemoryBounds>,
     /// Answer of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<PointAnswer>,
+    pub answer: Option<PointRefusalOrMeasures>,
 }
 
 /// Reason why a journal cannot be used.
@@ -126,7 +126,7 @@ impl SweepJournal {
     pub fn resume_or_create_in(
         folder: &Path,
         study: &str,
-    ) -> Result<(Self, Vec<JournalEntry>), JournalError> {
+    ) -> Result<(Self, Vec<JournaledBoundOrAnswer>), JournalError> {
         let path = Self::journal_path(folder);
         let failed = |source| JournalError::Io {
             path: path.clone(),
@@ -154,12 +154,15 @@ impl SweepJournal {
     }
 
     /// Returns the entries of the journal in `folder`.
-    pub fn read_entries(folder: &Path, study: &str) -> Result<Vec<JournalEntry>, JournalError> {
+    pub fn read_entries(
+        folder: &Path,
+        study: &str,
+    ) -> Result<Vec<JournaledBoundOrAnswer>, JournalError> {
         parse_journal(&Self::journal_path(folder), study).map(|(entries, _)| entries)
     }
 
     /// Appends an entry with a single write.
-    pub fn append_entry(&self, entry: &JournalEntry) -> Result<(), JournalError> {
+    pub fn append_entry(&self, entry: &JournaledBoundOrAnswer) -> Result<(), JournalError> {
         self.write_line(entry)
     }
 
@@ -176,7 +179,10 @@ impl SweepJournal {
 }
 
 /// Parses a journal. Returns the journal's entries, and the length of all complete lines in bytes.
-fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
+fn parse_journal(
+    path: &Path,
+    study: &str,
+) -> Result<(Vec<JournaledBoundOrAnswer>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);
     let mut file = match opened {
@@ -220,8 +226,8 @@ fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), J
 mod tests {
     use super::*;
 
-    fn entry(point: &str) -> JournalEntry {
-        JournalEntry {
+    fn entry(point: &str) -> JournaledBoundOrAnswer {
+        JournaledBoundOrAnswer {
             point: point.to_owned(),
             bound: Some(PointTimeAndMemoryBounds {
                 time_ps: 7,

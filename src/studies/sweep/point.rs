@@ -11,8 +11,8 @@ use chakram_jobs::{
     machine_facts,
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
-use chakram_workloads::generate::{GenerateError, TrainingPattern};
-use chakram_workloads::model::{Model, ModelDefinition, ModelSource};
+use chakram_workloads::generate::{PatternOptionError, TrainingPattern};
+use chakram_workloads::model::{Model, ModelFileText, ModelFromDefinitionFile};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,10 +41,10 @@ impl PointRefusal {
     }
 }
 
-impl From<GenerateError> for PointRefusal {
-    fn from(error: GenerateError) -> Self {
+impl From<PatternOptionError> for PointRefusal {
+    fn from(error: PatternOptionError) -> Self {
         let reason = match &error {
-            GenerateError::Refused { option, .. } => format!("plan.{option}"),
+            PatternOptionError::Refused { option, .. } => format!("plan.{option}"),
             _ => "size".to_owned(),
         };
         Self::new(reason, error)
@@ -300,12 +300,12 @@ impl MachineModelStackCaches {
             .map(|tokens| tokens.to_string().parse::<u64>());
         let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
         get_or_create(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
-            let source = ModelSource::find_source(&name).map_err(|e| refuse(&e))?;
+            let source = ModelFileText::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             if !edits.is_empty() {
                 text = replace_toml_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
-            let found = ModelDefinition::parse(&text, &source.file, tokens);
+            let found = ModelFromDefinitionFile::parse(&text, &source.file, tokens);
             Ok(found.map_err(|e| refuse(&e))?.model)
         })
     }

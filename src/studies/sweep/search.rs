@@ -6,8 +6,8 @@
 //! earlier runs.
 
 use super::bound::PointTimeAndMemoryBounds;
-use super::evaluate::{PointAnswer, PointEvaluator};
-use super::journal::{JournalEntry, JournalError, SweepJournal};
+use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
+use super::journal::{JournalError, JournaledBoundOrAnswer, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};
 use chakram_base::interrupt::Interruption;
@@ -22,7 +22,7 @@ mod rounds;
 
 use draw::draw_indices;
 use knowledge::{PointKnowledge, PointQuestion};
-pub use rounds::LayerTurn;
+pub use rounds::LayerTurnRecord;
 
 /// Reason why a sweep cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ pub struct SweepOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutcome {
     /// The point was replayed, or rejected.
-    Answered(PointAnswer),
+    Answered(PointRefusalOrMeasures),
     /// The point was not replayed, because its bound is no better than the best point.
     Dominated(PointTimeAndMemoryBounds),
 }
@@ -92,7 +92,7 @@ pub struct SweepRow {
 
 /// A new answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
-pub struct SweepProgress<'a> {
+pub struct NewSweepAnswerOrBound<'a> {
     /// True for a bound, and false for an answer.
     pub is_bound: bool,
     /// The best point so far, and its value of the first objective.
@@ -109,7 +109,7 @@ pub struct NewWorkCounts {
 }
 
 /// Function that receives each new answer or bound, on any thread.
-pub type SweepProgressCallback<'w> = dyn Fn(&SweepProgress<'_>) + Sync + 'w;
+pub type SweepProgressCallback<'w> = dyn Fn(&NewSweepAnswerOrBound<'_>) + Sync + 'w;
 
 /// Explores the points of a study, and answers them on several threads.
 pub struct StudyExplorer<'s> {
@@ -123,7 +123,7 @@ pub struct StudyExplorer<'s> {
     visited: BTreeSet<String>,
     done: NewWorkCounts,
     missing: u64,
-    turns: Vec<LayerTurn>,
+    turns: Vec<LayerTurnRecord>,
 }
 
 impl<'s> StudyExplorer<'s> {
@@ -133,7 +133,7 @@ impl<'s> StudyExplorer<'s> {
         study: &'s Study,
         options: SweepOptions,
         journal: Option<SweepJournal>,
-        entries: Vec<JournalEntry>,
+        entries: Vec<JournaledBoundOrAnswer>,
         watcher: &'s SweepProgressCallback<'s>,
     ) -> Result<Self, SweepError> {
         let deals =
@@ -360,7 +360,7 @@ impl<'s> StudyExplorer<'s> {
         score
     }
 
-    fn score_answer(&self, point: &Settings, answer: &PointAnswer) -> Option<f64> {
+    fn score_answer(&self, point: &Settings, answer: &PointRefusalOrMeasures) -> Option<f64> {
         score_of_answer(self.study, point, answer)
     }
 
@@ -374,12 +374,16 @@ impl<'s> StudyExplorer<'s> {
 }
 
 /// Returns the score of an answer: its value by the study's first objective.
-fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
+fn score_of_answer(
+    study: &Study,
+    point: &Settings,
+    answer: &PointRefusalOrMeasures,
+) -> Option<f64> {
     match answer {
-        PointAnswer::Replayed(measures) => {
+        PointRefusalOrMeasures::Replayed(measures) => {
             study.objectives[0].score_to_minimise(measures, &study.merge_with_base_settings(point))
         }
-        PointAnswer::Refused { .. } => None,
+        PointRefusalOrMeasures::Refused { .. } => None,
     }
 }
 

@@ -23,7 +23,7 @@
 //! ```
 
 use super::MOST_POINTS;
-use super::axis::{StudyAxis, parse_axes};
+use super::axis::{JointSettingsAxis, parse_axes};
 use super::objective::SweepObjective;
 use super::setting::{self, PRICE, Settings};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
@@ -87,7 +87,7 @@ pub struct Study {
     /// Settings that all points share.
     pub base: Settings,
     /// Axes along which points differ.
-    pub axes: Vec<StudyAxis>,
+    pub axes: Vec<JointSettingsAxis>,
     /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost, other layers in the
     /// order of their turns.
     pub layers: Vec<StudyLayer>,
@@ -117,7 +117,7 @@ impl Study {
         };
         let field = root.require_field("axis", "a table [[axis]] for each axis")?;
         let axes = parse_axes(&field)?;
-        for (axis, table) in axes.iter().zip(field.read_tables(StudyAxis::KEYS)?) {
+        for (axis, table) in axes.iter().zip(field.read_tables(JointSettingsAxis::KEYS)?) {
             if let Some(key) = axis.keys.iter().find(|key| base.contains_key(*key)) {
                 let found = format!("{key}, which [base] sets to {}", base[key]);
                 return Err(table.invalid_table_error(found, "each key in one place"));

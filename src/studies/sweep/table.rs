@@ -1,9 +1,9 @@
 //! Writes rows as CSV and JSON Lines, computes the Pareto front, and renders the table of the best
 //! rows.
 
-use super::evaluate::{PointAnswer, PointEvaluator};
+use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::objective::{PointMeasures, SweepObjective};
-use super::search::{LayerTurn, RowOutcome, SweepRow};
+use super::search::{LayerTurnRecord, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect;
@@ -14,7 +14,7 @@ use chakram_report::csv::neutralize_formulas;
 use chakram_report::document::VersionedDocument;
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct SweepTable<'s> {
     pub rows: Vec<SweepRow>,
     /// Turns of the layers, if the study is searched in rounds. Empty if the study is not searched
     /// in rounds.
-    turns: Vec<LayerTurn>,
+    turns: Vec<LayerTurnRecord>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
     /// 90 % intervals of the time, by row index. Only rows that users see have an interval.
@@ -53,7 +53,7 @@ pub struct SweepTable<'s> {
 impl<'s> SweepTable<'s> {
     /// Creates the table of `rows`. `turns` contains the turns of the layers if the study is
     /// searched in rounds, and is otherwise empty.
-    pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
+    pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurnRecord]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
             let settings = study.merge_with_base_settings(&row.point);
@@ -252,7 +252,7 @@ impl<'s> SweepTable<'s> {
             .map(|(key, value)| (key.clone(), literal_to_json(value)));
         out.insert("point".to_owned(), Value::Object(values.collect()));
         match &row.outcome {
-            RowOutcome::Answered(PointAnswer::Replayed(measures)) => {
+            RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => {
                 out.insert("outcome".to_owned(), "replayed".into());
                 let measures = serde_json::to_value(measures).expect("its keys are texts");
                 let Value::Object(measures) = measures else {
@@ -277,7 +277,7 @@ impl<'s> SweepTable<'s> {
                     );
                 }
             }
-            RowOutcome::Answered(PointAnswer::Refused { reason, detail }) => {
+            RowOutcome::Answered(PointRefusalOrMeasures::Refused { reason, detail }) => {
                 out.insert("outcome".to_owned(), "infeasible".into());
                 out.insert("reason".to_owned(), reason.clone().into());
                 out.insert("detail".to_owned(), detail.clone().into());
@@ -423,7 +423,7 @@ impl<'s> SweepTable<'s> {
                 RowOutcome::Dominated(bound) => {
                     [bound.time_ps.to_string(), String::new(), String::new()]
                 }
-                RowOutcome::Answered(PointAnswer::Refused { reason, detail }) => {
+                RowOutcome::Answered(PointRefusalOrMeasures::Refused { reason, detail }) => {
                     [String::new(), reason.clone(), detail.clone()]
                 }
                 RowOutcome::Answered(_) => [String::new(), String::new(), String::new()],
@@ -451,7 +451,9 @@ impl<'s> SweepTable<'s> {
         };
         let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
         for row in &self.rows {
-            if let RowOutcome::Answered(PointAnswer::Refused { reason, .. }) = &row.outcome {
+            if let RowOutcome::Answered(PointRefusalOrMeasures::Refused { reason, .. }) =
+                &row.outcome
+            {
                 *reasons.entry(reason).or_default() += 1;
             }
         }
@@ -482,7 +484,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the best rows and the front as text for users.
-    pub fn render_text(&self, most: usize, style: TextStyle) -> String {
+    pub fn render_text(&self, most: usize, style: TextStyleWidthAndDetail) -> String {
         let mut text = String::new();
         let plain = anstyle::Style::new();
         write_paragraph(&mut text, &self.describe_counts(), "", 2, plain)
@@ -569,7 +571,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Describes the best point after each layer's turn, with the values that the layer set.
-    fn render_rounds(&self, style: TextStyle) -> String {
+    fn render_rounds(&self, style: TextStyleWidthAndDetail) -> String {
         if self.turns.is_empty() {
             return String::new();
         }
@@ -624,7 +626,7 @@ impl<'s> SweepTable<'s> {
         &self,
         heading: &str,
         rows: impl Iterator<Item = usize>,
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
     ) -> String {
         let objectives = &self.study.objectives;
         let mut columns = vec![left_aligned_column(heading, 24)];
@@ -682,7 +684,7 @@ impl<'s> SweepTable<'s> {
 /// Returns the measures of a replayed row.
 pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
     match &row.outcome {
-        RowOutcome::Answered(PointAnswer::Replayed(measures)) => Some(measures),
+        RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => Some(measures),
         _ => None,
     }
 }
@@ -690,8 +692,8 @@ pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
 /// Returns a word for the outcome of a row.
 fn outcome_word(row: &SweepRow) -> &'static str {
     match &row.outcome {
-        RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
-        RowOutcome::Answered(PointAnswer::Refused { .. }) => "infeasible",
+        RowOutcome::Answered(PointRefusalOrMeasures::Replayed(_)) => "replayed",
+        RowOutcome::Answered(PointRefusalOrMeasures::Refused { .. }) => "infeasible",
         RowOutcome::Dominated(_) => "dominated",
     }
 }

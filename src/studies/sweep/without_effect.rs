@@ -1,6 +1,6 @@
 //! Finds keys of axes that have no effect: rows that differ only in such a key have equal results.
 
-use super::evaluate::{PointAnswer, PointEvaluator};
+use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::search::{RowOutcome, SweepRow};
 use super::setting::{self, SettingKind, Settings, kind_of_setting};
 use super::study::Study;
@@ -32,7 +32,7 @@ pub(super) fn keys_without_effect(
                 continue;
             };
             let result = |row: usize| match &rows[row].outcome {
-                RowOutcome::Answered(PointAnswer::Replayed(measures)) => {
+                RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => {
                     Some((measures, &values[row]))
                 }
                 _ => None,

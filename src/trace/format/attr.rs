@@ -12,7 +12,9 @@ mod fast_path;
 mod replayed;
 mod shown;
 
-pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, find_replay_attribute};
+pub use replayed::{
+    REPLAY_ATTRIBUTES, ReplayAttribute, ReplayAttributeMeaning, find_replay_attribute,
+};
 pub(in crate::format) use replayed::{ReplayedNodeAttributes, append_replayed_attributes, store};
 
 /// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.

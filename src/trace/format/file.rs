@@ -1,7 +1,7 @@
 //! Finds, opens and decompresses trace files.
 
 use super::{OriginalRecordLocations, TraceError, members, old_schemas, text, trace_format};
-use decompress::{CompressedSize, CompressionFormat, CountingReader};
+use decompress::{CompressionFormat, CountingReader, KnownOrCountedCompressedSize};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
@@ -23,12 +23,14 @@ pub(super) use super::read_all::append_all_bytes;
 pub use super::read_all::{read_all, read_text};
 pub use compress::{GzipWriter, MaybeCompressedWriter};
 pub use decompress::{decompress_bytes, decompress_partly};
-pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover_traces, job_prefix_of_file};
+pub use discover::{
+    FoundTraces, JobFileVerifyLevel, TraceFinder, discover_traces, job_prefix_of_file,
+};
 use mapped::MappedFile;
 pub use mapped::mapped_file_name_at;
 pub use named::PrefixedTraceFiles;
 pub use names::parse_file_rank;
-pub use stored::{StoredTrace, TraceStore};
+pub use stored::{HashAddressedTraceStore, TraceStoredByHash};
 
 /// Minimum size in bytes for mapping a file into memory. Smaller files are read instead.
 const MAP_FROM: u64 = 1 << 18;
@@ -61,7 +63,7 @@ pub struct RankFile {
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileLengthAndHash>,
     /// The store that contains the trace, or `None` if the trace is in a file at `path`.
-    pub stored: Option<StoredTrace>,
+    pub stored: Option<TraceStoredByHash>,
 }
 
 impl RankFile {
@@ -235,7 +237,7 @@ impl DecompressedStream<'static> {
         let metadata = file.metadata().map_err(io("read the size"))?;
         // A named pipe has no known size, so count its bytes while reading.
         if metadata.is_file() {
-            Self::new(file, CompressedSize::Known(metadata.len()))
+            Self::new(file, KnownOrCountedCompressedSize::Known(metadata.len()))
         } else {
             Self::from_reader(file)
         }
@@ -246,17 +248,20 @@ impl DecompressedStream<'static> {
 impl<'s> DecompressedStream<'s> {
     /// Reads from bytes in memory.
     pub fn from_bytes(bytes: &'s [u8]) -> std::io::Result<Self> {
-        Self::new(bytes, CompressedSize::Known(bytes.len() as u64))
+        Self::new(
+            bytes,
+            KnownOrCountedCompressedSize::Known(bytes.len() as u64),
+        )
     }
 
     /// Reads from a source of unknown length.
     pub fn from_reader(source: impl Read + 's) -> std::io::Result<Self> {
         let read = Rc::new(Cell::new(0));
         let source = CountingReader(source, Rc::clone(&read));
-        Self::new(source, CompressedSize::SoFar(read))
+        Self::new(source, KnownOrCountedCompressedSize::SoFar(read))
     }
 
-    fn new(source: impl Read + 's, packed: CompressedSize) -> std::io::Result<Self> {
+    fn new(source: impl Read + 's, packed: KnownOrCountedCompressedSize) -> std::io::Result<Self> {
         let mut source = std::io::BufReader::with_capacity(1 << 17, source);
         let first = std::io::BufRead::fill_buf(&mut source)?;
         Ok(Self(match CompressionFormat::detect_format(first) {

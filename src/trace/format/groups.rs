@@ -27,7 +27,7 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
 }
 
 /// The new name and ranks for a declared group, or `None` to remove the group.
-pub type GroupChange = Option<(String, Vec<u32>)>;
+pub type GroupReplacementOrRemoval = Option<(String, Vec<u32>)>;
 
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Corrects `group_size`,
 /// removes `group_count`, and keeps all other keys.
@@ -36,7 +36,7 @@ pub type GroupChange = Option<(String, Vec<u32>)>;
 pub fn rewrite_group_metadata(
     node: u64,
     values: &str,
-    mut change: impl FnMut(&str, &[u32]) -> Result<GroupChange, TraceError>,
+    mut change: impl FnMut(&str, &[u32]) -> Result<GroupReplacementOrRemoval, TraceError>,
 ) -> Result<String, TraceError> {
     let mut kept = Vec::new();
     for mut entry in parse_entries::<serde_json::Map<String, serde_json::Value>>(node, values)? {

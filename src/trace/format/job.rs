@@ -35,7 +35,7 @@ const SCHEMA: &str = "chakram.job.1";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFile {
     /// The job's traces, in ascending order of ranks.
-    pub ranks: Vec<JobFileTraceEntry>,
+    pub ranks: Vec<JobFileRankEntry>,
     /// Groups that traces use but do not declare.
     pub groups: DeclaredGroups,
     /// Roles of groups. Roles in the job file take precedence over roles in the traces.
@@ -46,7 +46,7 @@ pub struct JobFile {
 
 /// The trace of one rank, as a job file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobFileTraceEntry {
+pub struct JobFileRankEntry {
     /// Number of the rank in the job.
     pub rank: u32,
     /// File name, in the folder of the job file.
@@ -118,7 +118,7 @@ impl JobFile {
                     row.rank
                 )));
             };
-            ranks.push(JobFileTraceEntry {
+            ranks.push(JobFileRankEntry {
                 rank: row.rank,
                 file: row.file,
                 seal: FileLengthAndHash {
@@ -190,7 +190,7 @@ impl JobFile {
     }
 
     /// Returns the trace of `rank`.
-    pub fn trace_of_rank(&self, rank: u32) -> Option<&JobFileTraceEntry> {
+    pub fn trace_of_rank(&self, rank: u32) -> Option<&JobFileRankEntry> {
         let found = self.ranks.binary_search_by_key(&rank, |row| row.rank);
         found.ok().map(|index| &self.ranks[index])
     }
@@ -210,7 +210,7 @@ mod tests {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
         };
-        let rank = |rank: u32| JobFileTraceEntry {
+        let rank = |rank: u32| JobFileRankEntry {
             rank,
             file: format!("it's \"a\".{rank}.et"),
             seal: seal(rank.into()),

@@ -13,7 +13,7 @@
 //! The metadata may omit peers and groups that all members share.
 
 use super::TraceError;
-use super::attr::{AttrView, AttributeContent, find_replay_attribute};
+use super::attr::{AttrView, ReplayAttributeMeaning, find_replay_attribute};
 use super::encoder::ProtobufMessageBuilder;
 use super::rewrite::{AttributeEdit, RecordEdit};
 use super::scan::CORE;
@@ -180,13 +180,13 @@ impl TraceMemberSubstitutions {
     ) -> Option<(&str, AttributeEdit<'_>)> {
         let known = find_replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
-            AttributeContent::MessageEnd => {
+            ReplayAttributeMeaning::MessageEnd => {
                 let rank = u32::try_from(attribute.as_u64().ok()?).ok()?;
                 let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
                 let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
                 Some((known.name, AttributeEdit::Count(found.into())))
             }
-            AttributeContent::Group => {
+            ReplayAttributeMeaning::Group => {
                 let group = match attribute.as_str().ok()? {
                     Some(name) => name.to_owned(),
                     None => attribute.as_u64().ok()?.to_string(),

@@ -18,7 +18,7 @@ pub const STACK: &str = "stack";
 
 /// Origin of a node in the captured program. A field is `None` if the node's record omits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeOrigin {
+pub struct NodeCallerStepAndStack {
     /// Id of the node that called or launched this node.
     pub caller: Option<u64>,
     /// Number of the profiled step to which the node belongs.
@@ -27,7 +27,7 @@ pub struct NodeOrigin {
     pub stack: Option<u64>,
 }
 
-impl NodeOrigin {
+impl NodeCallerStepAndStack {
     /// Stores the attribute if its value is valid; an invalid value counts as unknown.
     #[inline(never)]
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) {
@@ -49,7 +49,7 @@ pub fn parse_profiled_step(name: &str) -> Option<u64> {
 
 /// A call of a Python function or module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PythonCall {
+pub struct NestedPythonCall {
     /// Index in [`CallStacks::names`] of the function's or module's name.
     pub name: u32,
     /// Index of the enclosing call, which is always smaller than this call's index.
@@ -62,7 +62,7 @@ pub struct CallStacks {
     /// Names of functions and modules.
     pub names: Vec<String>,
     /// The Python calls, each after its enclosing call.
-    pub calls: Vec<PythonCall>,
+    pub calls: Vec<NestedPythonCall>,
 }
 
 /// Prefix of the names of modules in PyTorch's profiles, as in `nn.Module: Linear_3`.
@@ -132,7 +132,7 @@ impl CallStacks {
             let numbers = attr.as_ints()?;
             let pairs = (0_u32..).zip(numbers.as_chunks::<2>().0);
             self.calls = pairs
-                .map(|(own, &[name, distance])| PythonCall {
+                .map(|(own, &[name, distance])| NestedPythonCall {
                     name: u32::try_from(name).unwrap_or(u32::MAX),
                     caller: match u32::try_from(distance) {
                         Ok(0) => None,
@@ -149,7 +149,7 @@ impl CallStacks {
 
     /// Drops all calls if any name is missing, so that every remaining call has a name.
     pub(super) fn drop_unless_all_named(self) -> Self {
-        let named = |call: &PythonCall| (call.name as usize) < self.names.len();
+        let named = |call: &NestedPythonCall| (call.name as usize) < self.names.len();
         match self.calls.iter().all(named) {
             true => self,
             false => Self::default(),

@@ -40,7 +40,7 @@ impl CostBasis {
 
 /// Estimated host time that a profiler needs for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProfilerRecordCost {
+pub struct HostTimePerProfilerRecord {
     /// Host time for one record, in ns.
     pub record_ns: u64,
     /// Ends of the cost's 90 % interval, in ns. If the cost comes from measured steps of the job, both ends are equal,
@@ -52,7 +52,7 @@ pub struct ProfilerRecordCost {
 
 /// Steps of a captured job that ran without a profiler, with their measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnprofiledSteps {
+pub struct StepTimesWithoutProfiler {
     /// Number of steps in the capture.
     pub captured: u64,
     /// Median time of a step without a profiler.
@@ -63,16 +63,16 @@ pub struct UnprofiledSteps {
 
 /// Facts about the profiler in a metadata record. A field is `None` if the record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CaptureProfilerFacts {
+pub struct ProfilerOverheadFacts {
     /// Estimated host time for one record of the profiler.
-    pub cost: Option<ProfilerRecordCost>,
+    pub cost: Option<HostTimePerProfilerRecord>,
     /// Steps measured without the profiler.
-    pub unprofiled: Option<UnprofiledSteps>,
+    pub unprofiled: Option<StepTimesWithoutProfiler>,
 }
 
 /// Collects the profiler's attributes one by one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ProfilerAttributeCollector {
+pub(super) struct ProfilerMetadataCollector {
     numbers: [Option<u64>; 7],
     basis: Option<CostBasis>,
 }
@@ -91,7 +91,7 @@ const NUMBERS: [&str; 7] = [
 /// Name of the attribute that states the cost's basis.
 const BASIS: &str = "profiler_cost_basis";
 
-impl ProfilerAttributeCollector {
+impl ProfilerMetadataCollector {
     /// Stores `attr` and returns true if it is about the profiler.
     pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
@@ -106,28 +106,30 @@ impl ProfilerAttributeCollector {
     }
 }
 
-impl From<ProfilerAttributeCollector> for CaptureProfilerFacts {
-    fn from(attributes: ProfilerAttributeCollector) -> Self {
+impl From<ProfilerMetadataCollector> for ProfilerOverheadFacts {
+    fn from(attributes: ProfilerMetadataCollector) -> Self {
         let [captured, step, min, max, record, low, high] = attributes.numbers;
         let span = Span::from_ns;
         Self {
-            cost: record
-                .zip(attributes.basis)
-                .map(|(record_ns, basis)| ProfilerRecordCost {
+            cost: record.zip(attributes.basis).map(|(record_ns, basis)| {
+                HostTimePerProfilerRecord {
                     record_ns,
                     interval_ns: [low.unwrap_or(record_ns), high.unwrap_or(record_ns)],
                     basis,
-                }),
-            unprofiled: captured.zip(step).map(|(captured, step)| UnprofiledSteps {
-                captured,
-                step: span(step),
-                range: min.zip(max).map(|(min, max)| [span(min), span(max)]),
+                }
             }),
+            unprofiled: captured
+                .zip(step)
+                .map(|(captured, step)| StepTimesWithoutProfiler {
+                    captured,
+                    step: span(step),
+                    range: min.zip(max).map(|(min, max)| [span(min), span(max)]),
+                }),
         }
     }
 }
 
-impl CaptureProfilerFacts {
+impl ProfilerOverheadFacts {
     /// Returns the attributes that encode this data in the metadata record.
     pub fn attributes<'a>(&self) -> impl Iterator<Item = NamedAttribute<'a>> + use<'a> {
         let ns = |span: Span| span.0 / 1000;

@@ -16,7 +16,7 @@
 //! Salvage drops a record whose id has already occurred. If anything was lost, salvage also drops dependencies on
 //! missing nodes, even if these nodes never existed.
 
-use super::text::{JsonLineReader, TextFormat};
+use super::text::{JsonLineReader, JsonTraceFormat};
 use super::trace_format::{self, TraceFormat};
 use super::wire::{WireCursor, WireValue, visit_repeated_varints};
 use super::{SchemaGeneration, TraceError, old_schemas};
@@ -76,7 +76,7 @@ impl SalvageReport {
     pub fn detected_format(&self) -> TraceFormat {
         match self.generation {
             Some(generation) => TraceFormat::Et(generation),
-            None => TraceFormat::Text(TextFormat::JsonLines),
+            None => TraceFormat::Text(JsonTraceFormat::JsonLines),
         }
     }
 
@@ -115,7 +115,7 @@ pub fn salvage_trace(
         ..SalvageReport::default()
     };
     let (metadata, found) = match trace_format::detect_text_format(contents) {
-        Some(Ok(TextFormat::JsonLines)) => salvage_lines(contents, &mut report),
+        Some(Ok(JsonTraceFormat::JsonLines)) => salvage_lines(contents, &mut report),
         Some(Ok(_)) => {
             return Err(TraceError::invalid_at(
                 super::TraceErrorLocation::default(),

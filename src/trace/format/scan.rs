@@ -3,8 +3,8 @@
 use super::attr::{self, AttrView, ReplayedNodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
-use super::origin::{CallStacks, NodeOrigin};
-use super::profiler_cost::{CaptureProfilerFacts, ProfilerAttributeCollector};
+use super::origin::{CallStacks, NodeCallerStepAndStack};
+use super::profiler_cost::{ProfilerMetadataCollector, ProfilerOverheadFacts};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::AllToAllSplitText;
 use super::utf8::as_utf8;
@@ -69,7 +69,7 @@ pub struct NodeView<'a> {
     pub labels: NodeLabels<'a>,
     /// Place of the node in the captured program. Callers of the writer pass the origin as separate
     /// [attributes](super::origin) instead.
-    pub origin: NodeOrigin,
+    pub origin: NodeCallerStepAndStack,
 }
 
 impl<'a> NodeView<'a> {
@@ -94,7 +94,7 @@ impl<'a> NodeView<'a> {
             memory: MemoryChanges::default(),
             splits: AllToAllSplitText::default(),
             labels: NodeLabels::default(),
-            origin: NodeOrigin::default(),
+            origin: NodeCallerStepAndStack::default(),
         }
     }
 
@@ -122,7 +122,7 @@ pub struct TraceMetadata {
     /// Work of the whole job, if the trace states it.
     pub amounts: Option<JobWorkAmounts>,
     /// Facts that the trace states about the profiler that captured the job.
-    pub profiler: CaptureProfilerFacts,
+    pub profiler: ProfilerOverheadFacts,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
     /// Number of kernels that were launched during the capture but that the profiler dropped.
@@ -210,7 +210,7 @@ fn parse_core_position(text: &str) -> Option<[u32; 2]> {
 /// readers need.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
-    let mut profiler = ProfilerAttributeCollector::default();
+    let mut profiler = ProfilerMetadataCollector::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.read_field() else {

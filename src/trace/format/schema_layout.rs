@@ -51,7 +51,7 @@ pub(super) struct MessageLayout {
 
 /// How a message deviates from a layout that it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LayoutDeviations {
+pub(super) struct MessageLayoutDeviations {
     /// True if the message has fields that the layout does not know.
     pub unknown: bool,
     /// True if fields are out of order or lists are split. Such messages are valid, but no known tool writes them.
@@ -68,8 +68,8 @@ pub(super) fn check_message(
     message: &[u8],
     offset: usize,
     layout: &MessageLayout,
-) -> Result<LayoutDeviations, TraceError> {
-    let mut fit = LayoutDeviations::default();
+) -> Result<MessageLayoutDeviations, TraceError> {
+    let mut fit = MessageLayoutDeviations::default();
     fit.present = check_fields(message, offset, layout, &mut fit)?;
     Ok(fit)
 }
@@ -78,7 +78,7 @@ fn check_fields(
     message: &[u8],
     offset: usize,
     layout: &MessageLayout,
-    fit: &mut LayoutDeviations,
+    fit: &mut MessageLayoutDeviations,
 ) -> Result<u64, TraceError> {
     let mut cursor = WireCursor::new(message, offset);
     let (mut last, mut seen) = (0, 0_u64);
@@ -130,7 +130,7 @@ impl FieldKind {
     fn accepts_value(
         self,
         raw: WireValue<'_>,
-        fit: &mut LayoutDeviations,
+        fit: &mut MessageLayoutDeviations,
     ) -> Result<bool, TraceError> {
         Ok(match (self, raw) {
             (Self::Number | Self::Numbers, WireValue::Varint(_)) => true,

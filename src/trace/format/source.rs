@@ -4,7 +4,7 @@
 //! reads files of other formats as a whole, because their format or generation may depend on the end of the file.
 
 use super::file::{self, DecompressedStream};
-use super::text::{JsonLineReader, TextFormat};
+use super::text::{JsonLineReader, JsonTraceFormat};
 use super::trace_format::{TraceFormat, detect_text_format};
 use super::wire::{FrameCursor, MAX_RECORD};
 use super::{OriginalRecordLocations, SchemaGeneration, TraceError, old_schemas, text};
@@ -47,14 +47,14 @@ impl<'s> TraceRecordReader<'s> {
             Err(_) if !whole_head => None,
             form => form?,
         };
-        let lines = form == Some(TextFormat::JsonLines);
+        let lines = form == Some(JsonTraceFormat::JsonLines);
         let first = FrameCursor::new(&head).next_record();
         let current = matches!(&first, Ok(Some(first)) if old_schemas::is_current_metadata(first.bytes) == Some(true));
         let current = current && generation.is_none_or(|g| g == SchemaGeneration::V004);
         let rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
         let (form, kind) = if lines {
             (
-                TraceFormat::Text(TextFormat::JsonLines),
+                TraceFormat::Text(JsonTraceFormat::JsonLines),
                 SourceReader::Lines(Box::new(JsonLineReader::new(rest))),
             )
         } else if current {

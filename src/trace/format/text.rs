@@ -12,14 +12,14 @@ mod sniff;
 mod values;
 
 pub use json_lines::{JsonLineReader, JsonLineWriter};
-pub(super) use sniff::{SniffedText, classify_text};
+pub(super) use sniff::{TraceOrCaptureTextKind, classify_text};
 
 /// Name of the JSON Lines format, as the first line states it.
 const SCHEMA: &str = "chakram.trace.1";
 
 /// Text format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextFormat {
+pub enum JsonTraceFormat {
     /// chakram's own format: one record per line.
     JsonLines,
     /// Protobuf's JSON mapping: objects in sequence or in an array, as `chakra_jsonizer` writes them.
@@ -32,14 +32,14 @@ pub enum TextFormat {
 
 /// A trace that was read from text.
 #[derive(Debug)]
-pub struct TextTrace {
+pub struct TraceConvertedFromText {
     /// The trace as the contents of a file in the current schema.
     pub bytes: Vec<u8>,
     /// Original lines of the trace's records.
     pub(super) origins: OriginalRecordLocations,
 }
 
-impl TextTrace {
+impl TraceConvertedFromText {
     /// Adds the record's original line to an error.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
@@ -50,19 +50,22 @@ impl TextTrace {
 /// Parses a complete text in the format `form`.
 ///
 /// Fails on malformed text; the error states the line, the column and, if known, the node.
-pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
+pub fn parse_text_trace(
+    text: &[u8],
+    form: JsonTraceFormat,
+) -> Result<TraceConvertedFromText, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     let mut records = RecordBuffer::default();
     match form {
-        TextFormat::JsonLines => {
+        JsonTraceFormat::JsonLines => {
             let mut lines = JsonLineReader::new(text);
             let mut record = Vec::new();
             while let Some(line) = lines.next_record(&mut record)? {
                 records.push(&record, (line, 1));
             }
         }
-        TextFormat::ProtoJson => proto_json::parse_objects(text, &mut records)?,
-        TextFormat::WorkloadGraph | TextFormat::Nodes => {
+        JsonTraceFormat::ProtoJson => proto_json::parse_objects(text, &mut records)?,
+        JsonTraceFormat::WorkloadGraph | JsonTraceFormat::Nodes => {
             graph_json::parse_graph(text, &mut records)?
         }
     }
@@ -94,8 +97,8 @@ impl RecordBuffer {
         self.lines.push((line as u32, column as u32));
     }
 
-    fn into_trace(self) -> TextTrace {
-        TextTrace {
+    fn into_trace(self) -> TraceConvertedFromText {
+        TraceConvertedFromText {
             bytes: self.bytes,
             origins: OriginalRecordLocations::from_lines(self.lines),
         }

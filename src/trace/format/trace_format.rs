@@ -7,7 +7,7 @@
 //! Text begins with `{` or `[`, possibly after white space, followed by a key of the format. A binary file also begins
 //! with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.
 
-use super::text::{SniffedText, TextFormat, classify_text, not_a_trace_error};
+use super::text::{JsonTraceFormat, TraceOrCaptureTextKind, classify_text, not_a_trace_error};
 use super::wire::FrameCursor;
 use super::{SchemaGeneration, TraceError, TraceErrorLocation, old_schemas};
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum TraceFormat {
     /// Binary records of this schema generation.
     Et(SchemaGeneration),
     /// Text in this format.
-    Text(TextFormat),
+    Text(JsonTraceFormat),
 }
 
 impl fmt::Display for TraceFormat {
@@ -26,10 +26,10 @@ impl fmt::Display for TraceFormat {
         match self {
             Self::Et(SchemaGeneration::V004) => f.write_str("et"),
             Self::Et(generation) => write!(f, "et of {generation}"),
-            Self::Text(TextFormat::JsonLines) => f.write_str("JSON Lines"),
-            Self::Text(TextFormat::ProtoJson) => f.write_str("protobuf's JSON"),
-            Self::Text(TextFormat::WorkloadGraph) => f.write_str("JSON with `workload_graph`"),
-            Self::Text(TextFormat::Nodes) => f.write_str("JSON with `nodes`"),
+            Self::Text(JsonTraceFormat::JsonLines) => f.write_str("JSON Lines"),
+            Self::Text(JsonTraceFormat::ProtoJson) => f.write_str("protobuf's JSON"),
+            Self::Text(JsonTraceFormat::WorkloadGraph) => f.write_str("JSON with `workload_graph`"),
+            Self::Text(JsonTraceFormat::Nodes) => f.write_str("JSON with `nodes`"),
         }
     }
 }
@@ -38,7 +38,7 @@ impl fmt::Display for TraceFormat {
 /// not text.
 ///
 /// Fails if `contents` are text but not a trace.
-pub fn detect_text_format(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
+pub fn detect_text_format(contents: &[u8]) -> Option<Result<JsonTraceFormat, TraceError>> {
     // Any other byte at the start is part of the first record's length, so the file is binary.
     if !matches!(
         contents.first()?,
@@ -47,10 +47,10 @@ pub fn detect_text_format(contents: &[u8]) -> Option<Result<TextFormat, TraceErr
         return None;
     }
     Some(Err(match classify_text(contents) {
-        SniffedText::NoJson => return None,
-        SniffedText::Trace(form) => return Some(Ok(form)),
-        SniffedText::Capture(name) => not_a_trace_error(name),
-        SniffedText::Other => {
+        TraceOrCaptureTextKind::NoJson => return None,
+        TraceOrCaptureTextKind::Trace(form) => return Some(Ok(form)),
+        TraceOrCaptureTextKind::Capture(name) => not_a_trace_error(name),
+        TraceOrCaptureTextKind::Other => {
             if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
                 && old_schemas::is_current_metadata(first.bytes) == Some(true)
             {

@@ -8,7 +8,7 @@ use super::attr;
 use super::encoder::ProtobufMessageBuilder;
 use super::groups::NODE_MARK;
 use super::op::Op;
-use super::origin::NodeOrigin;
+use super::origin::NodeCallerStepAndStack;
 use super::proto::NodeType;
 use super::scan::{self, NodeView};
 use super::wire::RawRecord;
@@ -207,7 +207,7 @@ fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
         let view = read(bytes)?;
         // The node's place in the program does not affect a replay, so the comparison skips it.
         Ok(NodeView {
-            origin: NodeOrigin::default(),
+            origin: NodeCallerStepAndStack::default(),
             ..view
         })
     };

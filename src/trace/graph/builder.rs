@@ -8,7 +8,7 @@ use super::{
 };
 use crate::format::groups::{DeclaredGroups, parse_group_metadata};
 use crate::format::origin::CallStacks;
-use crate::format::profiler_cost::CaptureProfilerFacts;
+use crate::format::profiler_cost::ProfilerOverheadFacts;
 use crate::format::roles::GroupRoles;
 use crate::format::scan::{CaptureEnvironment, NodeView};
 use crate::format::work_amounts::JobWorkAmounts;
@@ -240,7 +240,7 @@ impl GraphBuilder {
     }
 
     /// Sets what the trace states about its profiler.
-    pub fn set_capture_profiler(&mut self, said: CaptureProfilerFacts) {
+    pub fn set_capture_profiler(&mut self, said: ProfilerOverheadFacts) {
         self.graph.profiler.said = said;
     }
 

@@ -16,7 +16,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// The properties of a node that determine its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeTimingInputs {
+pub struct NodeDelayDurationAndLane {
     /// Time from the end of the node's last predecessor until the node is ready.
     pub delay: Span,
     /// Time from the node's start to its end.
@@ -30,7 +30,7 @@ pub struct NodeTimingInputs {
 /// Start and end of each node, and the cause of its start. Nodes on a dependency cycle do not run, and neither do their
 /// successors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeTimeline {
+pub struct ComputedNodeTimeline {
     /// Start time of each node, or [`Time::END`] if it does not run.
     pub start: Vec<Time>,
     /// End time of each node, or [`Time::END`] if it does not run.
@@ -46,16 +46,16 @@ pub struct NodeTimeline {
 
 /// An instant, and a position in the order of the events at this instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct TimelineInstant {
+struct InstantWithEventOrder {
     time: Time,
-    /// How often settling nodes (see [`NodeTimingInputs::settles`]) have begun at this instant, each time after all other
+    /// How often settling nodes (see [`NodeDelayDurationAndLane::settles`]) have begun at this instant, each time after all other
     /// events.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,
 }
 
-impl TimelineInstant {
+impl InstantWithEventOrder {
     /// Returns the instant that is `span` later.
     fn advance_by(self, span: Span, settles: bool) -> Self {
         let time = self.time + span;
@@ -74,10 +74,10 @@ impl TimelineInstant {
     }
 }
 
-impl NodeTimeline {
+impl ComputedNodeTimeline {
     /// Computes the times of all nodes. `next` contains each node's successors, and `step` returns a node's timing.
     /// Lane indices must be below `lanes`.
-    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTimingInputs) -> Self {
+    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeDelayDurationAndLane) -> Self {
         let count = next.row_count();
         let mut waiting = vec![0_u32; count];
         for (_, to) in next.edges() {
@@ -92,17 +92,17 @@ impl NodeTimeline {
         };
         // `freed`: when each node's last predecessor ends. `lanes`: when each lane becomes free, and the node that
         // occupies it until then.
-        let mut freed = vec![TimelineInstant::default(); count];
-        let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
+        let mut freed = vec![InstantWithEventOrder::default(); count];
+        let mut lanes = vec![(InstantWithEventOrder::default(), NONE); lanes];
         // A node ends after it became ready, so its successors become ready later. Therefore, a queue ordered by
         // readiness visits nodes in the order in which lanes serve them.
         let mut ready = BinaryHeap::new();
-        let ready_at = |freed: TimelineInstant, node| match step(node).delay {
+        let ready_at = |freed: InstantWithEventOrder, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),
             delay => Reverse((freed.advance_by(delay, false), node)),
         };
         let first = (0..count as u32).filter(|&node| waiting[node as usize] == 0);
-        ready.extend(first.map(|node| ready_at(TimelineInstant::default(), node)));
+        ready.extend(first.map(|node| ready_at(InstantWithEventOrder::default(), node)));
         while let Some(Reverse((mut start, node))) = ready.pop() {
             let (of, i) = (step(node), node as usize);
             let lane = lanes.get_mut(of.lane as usize);

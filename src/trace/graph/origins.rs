@@ -1,23 +1,23 @@
 //! Determines the callers, steps and Python calls of a graph's nodes.
 
-use super::sparse_columns::{NodeColumn, SparseColumn};
+use super::sparse_columns::{EmptyOrDenseColumn, ReorderableNodeColumn};
 use super::{Graph, NodeIdMap};
-use crate::format::origin::{CallStacks, NodeOrigin};
+use crate::format::origin::{CallStacks, NodeCallerStepAndStack};
 use chakram_base::ids::NodeIndex;
 
 /// Collects the nodes' origins (caller, step and Python call) while a graph is built. Values are stored plus 1; 0 means
 /// that the record omits the value.
 #[derive(Debug, Default)]
 pub(super) struct NodeOriginCollector {
-    callers: SparseColumn<u64>,
-    steps: SparseColumn<u64>,
-    stacks: SparseColumn<u64>,
+    callers: EmptyOrDenseColumn<u64>,
+    steps: EmptyOrDenseColumn<u64>,
+    stacks: EmptyOrDenseColumn<u64>,
 }
 
 impl NodeOriginCollector {
     /// Stores the origin of the latest node.
     #[inline]
-    pub fn push_origin(&mut self, index: usize, origin: &NodeOrigin) {
+    pub fn push_origin(&mut self, index: usize, origin: &NodeCallerStepAndStack) {
         let columns = [
             (&mut self.callers, origin.caller),
             (&mut self.steps, origin.step),
@@ -30,7 +30,7 @@ impl NodeOriginCollector {
         }
     }
 
-    pub fn columns_mut(&mut self) -> [&mut dyn NodeColumn; 3] {
+    pub fn columns_mut(&mut self) -> [&mut dyn ReorderableNodeColumn; 3] {
         [&mut self.callers, &mut self.steps, &mut self.stacks]
     }
 }
@@ -78,8 +78,11 @@ impl Graph {
 
     /// Returns each node's value. A node that has no value of its own gets the value of the nearest caller that has
     /// one. Returned values are increased by one, because 0 means "no value".
-    fn inherit_from_callers(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
-        let mut values = SparseColumn::default();
+    fn inherit_from_callers(
+        &self,
+        own: impl Fn(NodeIndex) -> Option<u32>,
+    ) -> EmptyOrDenseColumn<u32> {
+        let mut values = EmptyOrDenseColumn::default();
         if self.ids.is_empty() {
             return values;
         }
@@ -145,15 +148,15 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::origin::PythonCall;
+    use crate::format::origin::NestedPythonCall;
     use crate::format::write::Sink;
     use crate::format::{NodeView, Op};
     use crate::graph::{DependencyPolicy, GraphBuilder};
 
     /// Builds a graph whose nodes have these ids and stated origins.
-    fn graph(nodes: &[(u64, NodeOrigin)]) -> Graph {
+    fn graph(nodes: &[(u64, NodeCallerStepAndStack)]) -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
-        let call = |caller| PythonCall { name: 0, caller };
+        let call = |caller| NestedPythonCall { name: 0, caller };
         builder.set_call_stacks(CallStacks {
             names: vec!["nn.Module: Linear_0".to_owned()],
             calls: vec![call(None), call(Some(0))],
@@ -170,7 +173,7 @@ mod tests {
     fn steps_and_stacks_are_those_of_callers_in_any_order_of_records() {
         // Node 5 calls nodes 6 and 7. Node 7 launches node 8 and states that it has no Python call. Nodes 9 and 10 call
         // each other. Node 11 has a missing caller and a stack index beyond the table.
-        let states = |caller, step, stack| NodeOrigin {
+        let states = |caller, step, stack| NodeCallerStepAndStack {
             caller,
             step,
             stack,

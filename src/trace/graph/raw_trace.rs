@@ -18,17 +18,17 @@ pub use view::CompactNodeView;
 
 /// A dependency, as a node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawDependency {
+pub struct RawPredecessorDependency {
     /// Id of the predecessor.
     pub id: u64,
-    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or [`RawDependency::MISSING`] if
+    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or [`RawPredecessorDependency::MISSING`] if
     /// there is none.
     pub node: u32,
     /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
 }
 
-impl RawDependency {
+impl RawPredecessorDependency {
     /// Index of a missing node.
     pub const MISSING: u32 = u32::MAX;
 
@@ -104,7 +104,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     pub faults: Vec<ReadFault>,
     /// Memory changes of nodes, in ascending order of indices in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
-    deps: Vec<RawDependency>,
+    deps: Vec<RawPredecessorDependency>,
     index_of: NodeIdMap,
     unsorted: bool,
 }
@@ -126,19 +126,19 @@ fn zero_run_fault(record: RawRecord<'_>) -> ReadFault {
 }
 
 /// Collects the dependencies of a record.
-struct DependencyCollector<'d>(&'d mut Vec<RawDependency>);
+struct RecordDependencyCollector<'d>(&'d mut Vec<RawPredecessorDependency>);
 
-impl DependencyCollector<'_> {
+impl RecordDependencyCollector<'_> {
     fn push(&mut self, id: u64, control: bool) {
-        self.0.push(RawDependency {
+        self.0.push(RawPredecessorDependency {
             id,
-            node: RawDependency::MISSING,
+            node: RawPredecessorDependency::MISSING,
             control,
         });
     }
 }
 
-impl scan::DependencyVisitor for DependencyCollector<'_> {
+impl scan::DependencyVisitor for RecordDependencyCollector<'_> {
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, false);
         Ok(())
@@ -220,7 +220,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             return false;
         }
         let index = self.nodes.len() as u32;
-        let view = match scan::scan_node(record, &mut DependencyCollector(&mut self.deps)) {
+        let view = match scan::scan_node(record, &mut RecordDependencyCollector(&mut self.deps)) {
             Ok(view) => {
                 if !view.memory.is_none() {
                     self.memory.push((index, view.memory));
@@ -234,8 +234,10 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                     node: Some(index),
                     error,
                 });
-                let view =
-                    scan::recover_partial_node(record, &mut DependencyCollector(&mut self.deps));
+                let view = scan::recover_partial_node(
+                    record,
+                    &mut RecordDependencyCollector(&mut self.deps),
+                );
                 self.retained.retain_view(&view)
             }
         };
@@ -273,7 +275,10 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             self.index_of.renumber(&new);
         }
         for dep in &mut self.deps {
-            dep.node = self.index_of.get(dep.id).unwrap_or(RawDependency::MISSING);
+            dep.node = self
+                .index_of
+                .get(dep.id)
+                .unwrap_or(RawPredecessorDependency::MISSING);
         }
     }
 
@@ -295,7 +300,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
 
     /// Returns node `i`'s dependencies, as its record states them.
     #[inline]
-    pub fn dependencies_of(&self, i: u32) -> &[RawDependency] {
+    pub fn dependencies_of(&self, i: u32) -> &[RawPredecessorDependency] {
         let (from, to) = self.nodes[i as usize].deps;
         &self.deps[from as usize..to as usize]
     }
@@ -307,12 +312,15 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
 
     /// Returns each node's successors in ascending order. Includes a dependency only if its predecessor exists and
     /// `holds(successor, dependency)` is true.
-    pub fn build_successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
+    pub fn build_successors(
+        &self,
+        mut holds: impl FnMut(u32, &RawPredecessorDependency) -> bool,
+    ) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {
             for node in all.clone() {
                 for dep in self.dependencies_of(node) {
-                    if dep.node != RawDependency::MISSING && holds(node, dep) {
+                    if dep.node != RawPredecessorDependency::MISSING && holds(node, dep) {
                         each(dep.node, node);
                     }
                 }

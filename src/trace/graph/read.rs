@@ -3,7 +3,7 @@
 use super::builder::{DependencyPolicy, GraphBuilder, RankSlotBinding};
 use super::{Graph, Lane};
 use crate::format::TraceError;
-use crate::format::profiler_cost::CaptureProfilerFacts;
+use crate::format::profiler_cost::ProfilerOverheadFacts;
 use crate::format::scan::{self, NodeView};
 use crate::format::wire::FrameCursor;
 use chakram_base::setting::EnumeratedSetting;
@@ -40,7 +40,7 @@ pub struct TraceProfilerFacts {
     /// True if any node states which part of its times is the profiler's cost.
     pub charged: bool,
     /// Facts about the profiler from the metadata record.
-    pub said: CaptureProfilerFacts,
+    pub said: ProfilerOverheadFacts,
 }
 
 impl Graph {

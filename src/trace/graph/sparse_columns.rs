@@ -9,20 +9,20 @@ use chakram_base::units::Span;
 /// and set its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
-    delays: SparseColumn<Span>,
+    delays: EmptyOrDenseColumn<Span>,
     /// Time that each node waited in the recorded run.
-    waits: SparseColumn<Span>,
+    waits: EmptyOrDenseColumn<Span>,
     /// For each node, the index of its memory change plus 1, or 0 if the node has none.
-    pub memory_of: SparseColumn<u32>,
+    pub memory_of: EmptyOrDenseColumn<u32>,
     /// For each node, the index of its kernel shape plus 1, or 0 if the node has none.
-    pub kernel_of: SparseColumn<u32>,
+    pub kernel_of: EmptyOrDenseColumn<u32>,
     /// For each node, the indices of its caller, its step and its innermost Python call. Each index is stored plus 1; 0
     /// means none.
-    pub caller_of: SparseColumn<u32>,
-    pub step_of: SparseColumn<u32>,
-    pub stack_of: SparseColumn<u32>,
+    pub caller_of: EmptyOrDenseColumn<u32>,
+    pub step_of: EmptyOrDenseColumn<u32>,
+    pub stack_of: EmptyOrDenseColumn<u32>,
     /// Estimated cost of the profiler in each node's times.
-    profiler: SparseColumn<ProfilerCostInTimes>,
+    profiler: EmptyOrDenseColumn<ProfilerCostInTimes>,
 }
 
 /// The profiler's estimated cost in a node's times. The graph records whether its times still include this cost.
@@ -35,10 +35,10 @@ struct ProfilerCostInTimes {
 /// A column with one value per node; the type's default value means that the node has no value. Empty if no node has a
 /// value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct SparseColumn<T>(Vec<T>);
+pub(super) struct EmptyOrDenseColumn<T>(Vec<T>);
 
 /// Operations on a column of any type.
-pub(super) trait NodeColumn {
+pub(super) trait ReorderableNodeColumn {
     /// Extends the column to `nodes` nodes; does nothing if the column is empty.
     fn extend_to(&mut self, nodes: usize);
 
@@ -52,7 +52,7 @@ pub(super) trait NodeColumn {
     fn heap_bytes(&self) -> usize;
 }
 
-impl<T: Copy + Default> NodeColumn for SparseColumn<T> {
+impl<T: Copy + Default> ReorderableNodeColumn for EmptyOrDenseColumn<T> {
     fn extend_to(&mut self, nodes: usize) {
         if !self.0.is_empty() {
             self.0.resize(nodes, T::default());
@@ -74,7 +74,7 @@ impl<T: Copy + Default> NodeColumn for SparseColumn<T> {
     }
 }
 
-impl<T: Copy + Default> SparseColumn<T> {
+impl<T: Copy + Default> EmptyOrDenseColumn<T> {
     #[inline]
     pub fn get(&self, node: NodeIndex) -> T {
         self.0.get(node.index()).copied().unwrap_or_default()
@@ -103,7 +103,7 @@ impl<T: Copy + Default> SparseColumn<T> {
 }
 
 impl SparseColumns {
-    pub fn columns_mut(&mut self) -> [&mut dyn NodeColumn; 8] {
+    pub fn columns_mut(&mut self) -> [&mut dyn ReorderableNodeColumn; 8] {
         [
             &mut self.delays,
             &mut self.waits,
@@ -149,7 +149,7 @@ impl SparseColumns {
             stack_of,
             profiler,
         } = self;
-        let columns: [&dyn NodeColumn; 8] = [
+        let columns: [&dyn ReorderableNodeColumn; 8] = [
             delays, waits, memory_of, kernel_of, caller_of, step_of, stack_of, profiler,
         ];
         columns.iter().map(|column| column.heap_bytes()).sum()

@@ -1,6 +1,6 @@
 //! Matches collectives: the k-th call of a group on one member matches the k-th call on every other member.
 
-use super::CommRef;
+use super::RankAndCommIndex;
 use crate::format::CollectiveKind;
 use crate::graph::Csr;
 use std::borrow::{Borrow, Cow};
@@ -40,12 +40,12 @@ pub struct MemberCalls<'a> {
 
 impl MemberCalls<'_> {
     /// Returns the `k`-th call, or `None` if there are fewer.
-    pub fn call_at(&self, k: usize) -> Option<CommRef> {
+    pub fn call_at(&self, k: usize) -> Option<RankAndCommIndex> {
         self.calls.get(k).map(|&call| (self.rank, call))
     }
 
     /// Iterates over all calls.
-    pub fn iter(&self) -> impl Iterator<Item = CommRef> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = RankAndCommIndex> + Clone {
         self.calls.iter().map(|&call| (self.rank, call))
     }
 
@@ -68,7 +68,7 @@ pub struct CollectiveDisagreement {
     /// Rank of the disagreeing member.
     pub other: u32,
     /// The call of the first member, and the call of the disagreeing member, or `None` if a member has no such call.
-    pub calls: [Option<CommRef>; 2],
+    pub calls: [Option<RankAndCommIndex>; 2],
 }
 
 /// Returns the first collective in which one of `others` differs from `first`. If several members differ, returns the
@@ -77,7 +77,7 @@ pub struct CollectiveDisagreement {
 pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,
-    signature: impl Fn(CommRef) -> CollectiveSignature,
+    signature: impl Fn(RankAndCommIndex) -> CollectiveSignature,
 ) -> Option<CollectiveDisagreement> {
     let differing = others.into_iter().filter_map(|other| {
         let other = other.borrow();
@@ -120,9 +120,9 @@ pub fn first_difference<T: PartialEq>(
 
 /// A trace's calls, by group slot.
 #[derive(Clone, Debug, Default)]
-pub struct CallsByGroupSlot(Csr);
+pub struct TraceCallsByGroupSlot(Csr);
 
-impl CallsByGroupSlot {
+impl TraceCallsByGroupSlot {
     /// Builds the lists from the (slot, index) pairs of all calls, which must be in program order with ascending
     /// indices.
     pub fn new(slots: usize, calls: impl Iterator<Item = (u32, u32)> + Clone) -> Self {

@@ -1,6 +1,6 @@
 //! Matches messages: the k-th send on a channel (sender, receiver, tag) matches the k-th receive on the same channel.
 
-use super::CommRef;
+use super::RankAndCommIndex;
 
 /// Identifies a channel. Messages on one channel are matched by their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,12 +23,19 @@ pub struct MessageHalf<S = ()> {
     /// True for a receive, false for a send.
     pub receive: bool,
     /// The send or receive node.
-    pub at: CommRef,
+    pub at: RankAndCommIndex,
 }
 
 impl<S> MessageHalf<S> {
     /// Creates a send or receive of rank `own`; the other half is on rank `peer`.
-    pub fn new(own: u32, peer: u32, receive: bool, tag: i32, scope: S, at: CommRef) -> Self {
+    pub fn new(
+        own: u32,
+        peer: u32,
+        receive: bool,
+        tag: i32,
+        scope: S,
+        at: RankAndCommIndex,
+    ) -> Self {
         let (source, target) = if receive { (peer, own) } else { (own, peer) };
         let channel = MessageChannel {
             source,
@@ -109,7 +116,9 @@ pub fn match_messages<S: Copy + Ord>(
 
 impl<'h, S: Copy> ChannelMessages<'h, S> {
     /// Iterates over the matched pairs, as (send, receive).
-    pub fn matched_pairs(&self) -> impl Iterator<Item = (CommRef, CommRef)> + use<'h, S> {
+    pub fn matched_pairs(
+        &self,
+    ) -> impl Iterator<Item = (RankAndCommIndex, RankAndCommIndex)> + use<'h, S> {
         let pairs = self.sends.iter().zip(self.receives);
         pairs.map(|(send, receive)| (send.at, receive.at))
     }
@@ -128,7 +137,7 @@ impl<'h, S: Copy> ChannelMessages<'h, S> {
     /// states.
     pub fn find_disagreement(
         &self,
-        bytes: impl Fn(CommRef) -> u64,
+        bytes: impl Fn(RankAndCommIndex) -> u64,
     ) -> Option<MessageDisagreement<S>> {
         let pairs = self.sends.iter().zip(self.receives).enumerate();
         let mut differ = pairs.filter(|(_, (send, receive))| bytes(send.at) != bytes(receive.at));
@@ -149,7 +158,7 @@ impl<S> MessageDisagreement<S> {
     pub fn describe_disagreement(
         &self,
         named: impl Fn(&MessageHalf<S>) -> String,
-        bytes: impl Fn(CommRef) -> u64,
+        bytes: impl Fn(RankAndCommIndex) -> u64,
     ) -> String {
         match self {
             Self::Size { k, send, receive } => format!(

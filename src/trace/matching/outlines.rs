@@ -1,6 +1,6 @@
 //! Matches communication among raw traces, for modules that inspect or rewrite traces without a replay.
 
-use super::{CommRef, MessageChannel, MessageHalf};
+use super::{MessageChannel, MessageHalf, RankAndCommIndex};
 use crate::format::{GroupName, Op};
 use crate::graph::{Interner, RawTrace};
 
@@ -98,7 +98,7 @@ pub struct CommMatches<'r> {
     /// For each rank, the global index of each of its channels.
     numbers: Vec<Vec<u32>>,
     /// The steps of all ranks in ascending order: (channel, index on the channel), and a reference to the step.
-    met: Vec<((u32, u32), CommRef)>,
+    met: Vec<((u32, u32), RankAndCommIndex)>,
 }
 
 impl<'r> CommMatches<'r> {
@@ -130,7 +130,7 @@ impl<'r> CommMatches<'r> {
         &self,
         rank: u32,
         step: &RankCommNode,
-    ) -> impl Iterator<Item = CommRef> + '_ {
+    ) -> impl Iterator<Item = RankAndCommIndex> + '_ {
         let number = self.numbers[rank as usize][step.channel as usize];
         let key = (number, step.k);
         let from = self.met.partition_point(|(other, _)| *other < key);
@@ -147,7 +147,7 @@ impl<'r> CommMatches<'r> {
         Item = (
             &'r CommChannel,
             u32,
-            impl Iterator<Item = CommRef> + Clone + '_,
+            impl Iterator<Item = RankAndCommIndex> + Clone + '_,
         ),
     > {
         let matches = self.met.chunk_by(|(a, _), (b, _)| a == b);

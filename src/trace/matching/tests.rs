@@ -96,10 +96,10 @@ fn members_disagree_where_one_first_differs() {
     ];
     let calls_of = said.clone().map(|calls| {
         let numbers = 0..calls.len() as u32;
-        CallsByGroupSlot::new(1, numbers.map(|call| (0, call)))
+        TraceCallsByGroupSlot::new(1, numbers.map(|call| (0, call)))
     });
     let member = |rank: u32, of: usize| calls_of[of].calls_of_member(rank, [0]);
-    let signature = |(rank, call): CommRef| said[rank as usize][call as usize];
+    let signature = |(rank, call): RankAndCommIndex| said[rank as usize][call as usize];
     let [first, alike, root, size] = [member(0, 0), member(1, 0), member(2, 2), member(3, 3)];
     assert_eq!(find_disagreement(&first, [&alike], signature), None);
     let found = |others: &[&MemberCalls<'_>]| {
@@ -119,7 +119,7 @@ fn members_disagree_where_one_first_differs() {
 #[test]
 fn calls_by_several_slots_are_in_program_order() {
     let slots = [0, 1, 0, 2, 1];
-    let calls = CallsByGroupSlot::new(3, slots.into_iter().zip(0..));
+    let calls = TraceCallsByGroupSlot::new(3, slots.into_iter().zip(0..));
     let of = |slots: &[u32]| {
         calls
             .calls_of_member(0, slots.iter().copied())

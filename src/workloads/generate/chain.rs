@@ -1,7 +1,7 @@
 //! Chains of kernels: a benchmark of dependencies and lanes, without communication.
 
 use super::{
-    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
     check_ranks, check_whole_ns, option_refused,
 };
 use chakram_base::units::Span;
@@ -42,7 +42,7 @@ impl KernelChainPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<KernelChainGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<KernelChainGenerator, PatternOptionError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;

@@ -1,7 +1,7 @@
 //! One or more collectives of the same kind, among all ranks or among a group of ranks.
 
 use super::{
-    GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    MOST_NODES, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
     check_ranks, check_whole_ns, delay_op, option_refused,
 };
 use chakram_base::units::Span;
@@ -59,7 +59,7 @@ impl CollectivePattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<CollectiveGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<CollectiveGenerator, PatternOptionError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("count", self.count, 1)?;
         check_limit(
@@ -111,7 +111,7 @@ impl CollectivePattern {
         })
     }
 
-    fn check_root(&self, members: Option<&CollectiveSubgroup>) -> Result<(), GenerateError> {
+    fn check_root(&self, members: Option<&CollectiveSubgroup>) -> Result<(), PatternOptionError> {
         let Some(root) = self.root else {
             return Ok(());
         };
@@ -146,7 +146,7 @@ struct CollectiveSubgroup {
 
 impl CollectiveSubgroup {
     /// Returns `None` if `group` is the world in rank order.
-    fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
+    fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, PatternOptionError> {
         if group.is_empty() {
             return Err(option_refused("group", "empty", "at least one rank"));
         }

@@ -36,10 +36,10 @@
 //! finally the optimizers from the top layer down.
 
 use super::{
-    GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
+    MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
     check_limit, check_ranks, option_refused,
 };
-use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
+use chakram_base::units::{Bandwidth, BufferPartSize, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 
 /// Lane of all kernels; the kernels run one after another.
@@ -109,7 +109,7 @@ impl DataParallelPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<DataParallelGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<DataParallelGenerator, PatternOptionError> {
         check_ranks(self.ranks, 1)?;
         for (option, value) in [
             ("layers", self.layers),
@@ -178,13 +178,13 @@ impl DataParallelPattern {
         (numbers * bits).div_ceil(8)
     }
 
-    fn kernel_cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, GenerateError> {
+    fn kernel_cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, PatternOptionError> {
         let flops = check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?;
         let bytes = check_limit("bytes of a kernel", bytes, MOST_WORK, SMALLER)?;
         let computing = self.reference_flops.time_for_flops(flops);
         let moving = self
             .reference_bandwidth
-            .serialization_time(BufferShare::from_bytes(bytes));
+            .serialization_time(BufferPartSize::from_bytes(bytes));
         let longer = computing.max(moving);
         if longer == Span::MAX {
             let found = longer.0.into();

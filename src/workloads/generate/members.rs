@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 /// A rank's peers and groups, in order of first use in its trace.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct RankPeersAndGroups {
+struct RankPeerAndGroupCollector {
     peers: Vec<u32>,
     groups: Vec<String>,
 }
 
-impl Sink for RankPeersAndGroups {
+impl Sink for RankPeerAndGroupCollector {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         match node.op {
             Op::Message { peer, .. } if !self.peers.contains(&peer) => self.peers.push(peer),
@@ -40,19 +40,19 @@ impl CheckedWorkloadPattern {
     ///
     /// Fails only if emitting a node fails, which does not happen for a generated job.
     pub fn find_equal_rank_ranges(&self) -> Result<Vec<TraceMemberSubstitutions>, TraceError> {
-        let partners = |rank: u32| -> Result<RankPeersAndGroups, TraceError> {
-            let mut partners = RankPeersAndGroups::default();
+        let partners = |rank: u32| -> Result<RankPeerAndGroupCollector, TraceError> {
+            let mut partners = RankPeerAndGroupCollector::default();
             self.emit_nodes(rank, &mut partners)?;
             Ok(partners)
         };
         let mut all = Vec::new();
-        let mut run: Vec<RankPeersAndGroups> = Vec::new();
+        let mut run: Vec<RankPeerAndGroupCollector> = Vec::new();
         let mut first = 0;
         for rank in 0..=self.rank_count() {
             let own = (rank < self.rank_count())
                 .then(|| partners(rank))
                 .transpose()?;
-            let joins = |own: &RankPeersAndGroups| {
+            let joins = |own: &RankPeerAndGroupCollector| {
                 let among = first..rank;
                 run.first().is_some_and(|of| {
                     (of.peers.len(), of.groups.len()) == (own.peers.len(), own.groups.len())
@@ -72,7 +72,7 @@ impl CheckedWorkloadPattern {
     fn members_of(
         &self,
         first: u32,
-        run: &[RankPeersAndGroups],
+        run: &[RankPeerAndGroupCollector],
     ) -> Option<TraceMemberSubstitutions> {
         if run.len() < 2 {
             return None;

@@ -1,7 +1,7 @@
 //! Memory loads, kernels that wait for these loads, and stores: a benchmark of memory alone.
 
 use super::{
-    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
     check_ranks, check_whole_ns, option_refused,
 };
 use chakram_base::units::Span;
@@ -51,7 +51,7 @@ impl MemoryAccessPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<MemoryAccessGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<MemoryAccessGenerator, PatternOptionError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;

@@ -1,7 +1,7 @@
 //! Point-to-point traffic patterns: messages between pairs of ranks.
 
 use super::{
-    GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
+    MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
     check_limit, check_ranks, option_refused,
 };
 use chakram_base::random::split_mix;
@@ -57,7 +57,7 @@ impl P2pPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<P2pGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<P2pGenerator, PatternOptionError> {
         check_ranks(self.ranks, 2)?;
         check_at_least("count", self.count, 1)?;
         check_limit("tags", self.count.into(), i32::MAX as u64, "a lower count")?;

@@ -27,7 +27,7 @@
 //! path within a column. The model has no head and no embedding.
 
 use super::{
-    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
     option_refused,
 };
 use chakram_base::units::Span;
@@ -93,7 +93,7 @@ impl PalmPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<PalmGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<PalmGenerator, PatternOptionError> {
         for (option, value) in [
             ("layers", self.layers),
             ("hidden", self.hidden),
@@ -125,7 +125,7 @@ impl PalmPattern {
         let weights = 6 * h / t * (4 * h + 2 * wide);
         let parts = input.div_ceil(SRAM);
         let power = i32::try_from(parts).unwrap_or(i32::MAX);
-        let counted = |bytes: f64| -> Result<u64, GenerateError> {
+        let counted = |bytes: f64| -> Result<u64, PatternOptionError> {
             let bytes = (bytes * COUNTED).round() as u128;
             check_limit("bytes of an access", bytes, MOST_WORK, "a smaller model")
         };
@@ -154,7 +154,7 @@ impl Default for PalmPattern {
 }
 
 /// Limits a product of sizes to 2^48, so that later products with other sizes cannot overflow.
-fn limit_size_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
+fn limit_size_product(factors: [u128; 3]) -> Result<u128, PatternOptionError> {
     let product = factors.iter().product();
     check_limit(
         "numbers of a layer's input",
@@ -186,12 +186,12 @@ pub(super) struct PalmGenerator {
 
 /// A core: its stage and its index in the stage.
 #[derive(Clone, Copy)]
-struct PalmStageCore {
+struct PalmCorePosition {
     stage: u32,
     place: u32,
 }
 
-impl PalmStageCore {
+impl PalmCorePosition {
     fn of_rank(rank: u32) -> Self {
         Self {
             stage: rank / STAGE,
@@ -250,7 +250,7 @@ impl PalmGenerator {
 
     /// Returns the numbers of a core's groups: its stage, the pair of cores that forwards
     /// activations in the stage, its tensor group, and its replicas.
-    fn group_numbers_of_core(&self, core: PalmStageCore) -> [u32; 4] {
+    fn group_numbers_of_core(&self, core: PalmCorePosition) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
         let first = 1 + 2 * STAGES;
@@ -292,8 +292,8 @@ impl PalmGenerator {
     /// Emits one side (send or receive) of a message in `pass` between `core` and the core `peer`.
     fn emit_message(
         &self,
-        core: PalmStageCore,
-        (receive, peer): (bool, PalmStageCore),
+        core: PalmCorePosition,
+        (receive, peer): (bool, PalmCorePosition),
         pass: StagePass,
         data: &[u64],
         out: &mut TraceEmitter<'_>,
@@ -320,7 +320,7 @@ impl PalmGenerator {
     /// all cores of the stage. The nodes belong to one layer's pass or to one layer's update.
     fn emit_layer(
         &self,
-        core: PalmStageCore,
+        core: PalmCorePosition,
         before: Option<u64>,
         sums: (Option<u64>, u64),
         access: u64,
@@ -373,7 +373,7 @@ impl PalmGenerator {
     /// The pass starts after node `before`.
     fn emit_pass(
         &self,
-        core: PalmStageCore,
+        core: PalmCorePosition,
         pass: StagePass,
         mut before: Option<u64>,
         out: &mut TraceEmitter<'_>,
@@ -384,7 +384,7 @@ impl PalmGenerator {
             let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
             out.set_name(format_args!("mb{m}/{way}/{what}"));
         };
-        let other = |stage, place| PalmStageCore { stage, place };
+        let other = |stage, place| PalmCorePosition { stage, place };
         let [from, to] = Self::adjacent_stages(core.stage, pass.backward);
         if let Some(from) = from {
             let mut arrived: Vec<u64> = before.into_iter().collect();
@@ -432,7 +432,7 @@ impl TraceGenerator for PalmGenerator {
     fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for rank in 0..self.rank_count() {
-            let core = PalmStageCore::of_rank(rank);
+            let core = PalmCorePosition::of_rank(rank);
             let [stage, pair, tensor, replicas] = self.group_numbers_of_core(core);
             let passes_on = core.is_first() || core.is_last();
             for number in [
@@ -469,7 +469,7 @@ impl TraceGenerator for PalmGenerator {
     /// Cores follow a serpentine path over the rows of a die, and dies follow a serpentine path
     /// over the columns of the wafer.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
-        let core = PalmStageCore::of_rank(rank);
+        let core = PalmCorePosition::of_rank(rank);
         let column = core.stage / DIES[1];
         let turned = column % 2 == 1;
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
@@ -485,7 +485,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let core = PalmStageCore::of_rank(rank);
+        let core = PalmCorePosition::of_rank(rank);
         let passes_on = u64::from(core.is_first() || core.is_last());
         let replicas = STAGE / self.options.tensor;
         let nodes = |access: u64, sums: bool, kernel: bool| {
@@ -506,7 +506,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
-        let core = PalmStageCore::of_rank(rank);
+        let core = PalmCorePosition::of_rank(rank);
         let mut before = None;
         for pass in self.pass_order(core.stage) {
             before = self.emit_pass(core, pass, before, out)?;

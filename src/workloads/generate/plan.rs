@@ -4,7 +4,7 @@
 //! combines a plan with a model and rejects plans that do not fit the model.
 
 use super::schedule::PipelineSchedule;
-use super::{GenerateError, option_refused};
+use super::{PatternOptionError, option_refused};
 use std::fmt;
 
 mod axis_mapping;
@@ -20,10 +20,10 @@ mod rank_memory;
 mod routing;
 mod tile_order;
 
-pub use axis_mapping::{AxisDimensionMapping, MachineDimensionRef};
+pub use axis_mapping::{AxisPartMapping, MachineDimensionRef};
 pub use binding::PlanMachineProperties;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
-pub use operators::{OperatorDegrees, OperatorPattern};
+pub use operators::{OperatorPattern, OperatorPatternDegrees};
 pub use options::format_degrees;
 pub use options::{OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
@@ -462,9 +462,9 @@ words! {
 
 /// The set of effects that are removed from a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AblationSet(u16);
+pub struct RemovedEffectSet(u16);
 
-impl AblationSet {
+impl RemovedEffectSet {
     /// Adds `effect` to the removed effects.
     pub fn add_effect(&mut self, effect: AblationEffect) {
         self.0 |= 1 << effect as u8;
@@ -524,7 +524,7 @@ impl ScheduleName {
     ///
     /// Fails if `chunks` is given for a schedule without chunks, or missing for a schedule that
     /// needs it.
-    pub fn to_schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, GenerateError> {
+    pub fn to_schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, PatternOptionError> {
         let schedule = match (self, chunks) {
             (Self::Interleaved, Some(chunks)) => {
                 return Ok(PipelineSchedule::Interleaved { chunks });

@@ -15,7 +15,7 @@
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
 //! blocking receives.
 
-use super::{GenerateError, MOST_NODES, check_at_least, check_limit, option_refused};
+use super::{MOST_NODES, PatternOptionError, check_at_least, check_limit, option_refused};
 use std::sync::Arc;
 
 mod dual_pipe;
@@ -182,7 +182,7 @@ struct ScheduleParameters {
 
 impl PipelineSchedule {
     /// Checks that this schedule can run `micro_batches` micro-batches per step on `stages` stages.
-    pub fn check_size(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+    pub fn check_size(&self, stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
         match self {
@@ -514,7 +514,7 @@ fn check_listed(
     orders: &StagePassOrders,
     stages: u32,
     micro_batches: u32,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let lines = orders.stage_count();
     if lines != stages {
         let expected = format!("{lines}, the number of stages in the pass orders");

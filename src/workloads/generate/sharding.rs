@@ -26,7 +26,7 @@
 //!
 //! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
 
-use super::{GenerateError, MOST_WORK, check_limit, option_refused};
+use super::{MOST_WORK, PatternOptionError, check_limit, option_refused};
 use crate::model::{OperatorAxesAndTensors, OperatorKind};
 use chakram_base::ids::Rank;
 use std::ops::Range;
@@ -39,11 +39,11 @@ mod sizes;
 mod tests;
 
 use grid::OperatorShardGrid;
-use sizes::{LETTERS, OperatorTotals};
+use sizes::{LETTERS, UnshardedOperatorTotals};
 
-pub use crate::model::OperatorAxis;
+pub use crate::model::OperatorShardAxis;
 pub use layout::{
-    MemberNumberDigit, MemberPartition, Redistribution, ShardLayout, ShardMessage,
+    EqualSizedMemberGroups, MemberNumberDigit, Redistribution, ShardLayout, ShardMessage,
     plan_redistribution, reduce_scatter_groups,
 };
 
@@ -96,18 +96,18 @@ impl ShardingDegrees {
     }
 
     /// Number of shards along `axis`.
-    pub fn degree_along(&self, axis: OperatorAxis) -> u32 {
+    pub fn degree_along(&self, axis: OperatorShardAxis) -> u32 {
         match axis {
-            OperatorAxis::B => self.b,
-            OperatorAxis::M => self.m,
-            OperatorAxis::N => self.n,
-            OperatorAxis::K => self.k,
+            OperatorShardAxis::B => self.b,
+            OperatorShardAxis::M => self.m,
+            OperatorShardAxis::N => self.n,
+            OperatorShardAxis::K => self.k,
         }
     }
 
     /// Number of devices: the product of the degrees.
     pub fn device_count(&self) -> u128 {
-        OperatorAxis::ALL
+        OperatorShardAxis::ALL
             .iter()
             .map(|&axis| u128::from(self.degree_along(axis)))
             .product()
@@ -124,7 +124,7 @@ pub struct ShardReduction {
     pub size: u32,
     /// Axes along which the summing devices differ; along all other axes, these devices have the
     /// same index.
-    pub over: &'static [OperatorAxis],
+    pub over: &'static [OperatorShardAxis],
 }
 
 /// Sharding of one operator: the work of each device, and the sums over devices.
@@ -132,7 +132,7 @@ pub struct ShardReduction {
 pub struct OperatorSharding {
     grid: OperatorShardGrid,
     degrees: ShardingDegrees,
-    rows: Option<halo::SlidingWindowRows>,
+    rows: Option<halo::SlidingWindowGeometry>,
     /// FLOPs of a device's forward pass, two per multiplication; multiplications by padding count.
     /// As in [`OperatorKind::multiplication_count`], matrix products count. As in PALM's Table III,
     /// comparisons in pooling windows also count.
@@ -153,7 +153,7 @@ impl OperatorSharding {
         batch: u64,
         degrees: ShardingDegrees,
         devices: u32,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self, PatternOptionError> {
         Self::from_spec(&work.to_axes_and_tensors(), batch, degrees, devices)
     }
 
@@ -163,14 +163,14 @@ impl OperatorSharding {
         batch: u64,
         degrees: ShardingDegrees,
         devices: u32,
-    ) -> Result<Self, GenerateError> {
-        let sizes = OperatorTotals::new(spec, batch);
+    ) -> Result<Self, PatternOptionError> {
+        let sizes = UnshardedOperatorTotals::new(spec, batch);
         let named: Vec<String> = sizes
             .order
             .iter()
             .map(|&axis| format!("{} {}", LETTERS[axis as usize], degrees.degree_along(axis)))
             .collect();
-        for axis in OperatorAxis::ALL {
+        for axis in OperatorShardAxis::ALL {
             if degrees.degree_along(axis) == 0 {
                 return Err(option_refused(LETTERS[axis as usize], 0, "1 or more"));
             }
@@ -181,14 +181,14 @@ impl OperatorSharding {
             let expected = format!("{product}, the product of the degrees {all}");
             return Err(option_refused("devices", devices, expected));
         }
-        for axis in OperatorAxis::ALL {
+        for axis in OperatorShardAxis::ALL {
             sizes.check_axis_degree(axis, degrees.degree_along(axis))?;
         }
         // These divisions have no remainder, because degrees that do not divide the sizes are
         // rejected. No degree exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
-        let reduction = |amount, over: &'static [OperatorAxis]| {
+        let reduction = |amount, over: &'static [OperatorShardAxis]| {
             let elements = limit("elements of a device", amount)?;
             // If the operator has no such result, there is nothing to sum.
             let over = if elements == 0 { &[] } else { over };
@@ -212,19 +212,19 @@ impl OperatorSharding {
             degrees,
             rows: sizes.rows,
             flops: limit("FLOPs of a device", sizes.flops / (b * m * n * k))?,
-            forward: reduction(sizes.outputs / (b * m * n), &[OperatorAxis::K])?,
-            backward: reduction(sizes.inputs / (b * m * k), &[OperatorAxis::N])?,
-            update: reduction(weights, &[OperatorAxis::B, OperatorAxis::M])?,
+            forward: reduction(sizes.outputs / (b * m * n), &[OperatorShardAxis::K])?,
+            backward: reduction(sizes.inputs / (b * m * k), &[OperatorShardAxis::N])?,
+            update: reduction(weights, &[OperatorShardAxis::B, OperatorShardAxis::M])?,
         })
     }
 
     /// Returns the index of the shard that the device at `position` has along `axis`.
-    pub fn shard_index(&self, position: u32, axis: OperatorAxis) -> u32 {
+    pub fn shard_index(&self, position: u32, axis: OperatorShardAxis) -> u32 {
         self.mesh_axis_of(axis).shard_of_member(position)
     }
 
     /// Returns the digit of a device's position that is the index of its shard along `axis`.
-    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MemberNumberDigit {
+    pub fn mesh_axis_of(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
         self.grid.mesh_axis_for_operator_axis(axis)
     }
 
@@ -245,7 +245,7 @@ impl OperatorSharding {
     /// Returns two ranges of image rows: the rows that the device at `position` stores, and the
     /// rows that its windows cover. Returns `None` if the operator has no windows.
     pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
-        self.rows_of(self.shard_index(position, OperatorAxis::M))
+        self.rows_of(self.shard_index(position, OperatorShardAxis::M))
     }
 
     /// Like `image_rows_of`, for all devices that have shard `part` of the rows.

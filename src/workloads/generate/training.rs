@@ -10,7 +10,7 @@ use super::plan::{
     RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
-use super::{GenerateError, MOST_WORK, option_refused};
+use super::{MOST_WORK, PatternOptionError, option_refused};
 use crate::model::{Model, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
@@ -50,16 +50,16 @@ pub use emit::{
     COMPUTE_LANE, CONTEXT_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE,
     TENSOR_LANE,
 };
-pub use parameter_state::{ParameterMemory, ResidentBytes};
-pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
+pub use parameter_state::{MemoryPerParameter, ResidentBytes};
+pub use summary::{CommunicationKindTotals, ParallelGroupsOfOneKind, PlanSummary, StageRankTotals};
 
-use adapters::StageAdapterGroups;
+use adapters::InterStageAdapterGroups;
 use buckets::GradientBucket;
 use cost::KernelCostParameters;
 use distinct_layers::DistinctLayers;
 use layer::{LayerLoweringOptions, LoweredLayer};
 use model_chunks::ModelChunks;
-use ranks::RankNodeCounts;
+use ranks::ExactAndMinimumNodeCount;
 
 /// Maximum number of groups in a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -75,7 +75,7 @@ pub struct TrainingPattern {
 
 impl TrainingPattern {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
-    pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, GenerateError> {
+    pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, PatternOptionError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
             // Every layer is a chunk, so the model determines the number of layers.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
@@ -98,7 +98,7 @@ impl TrainingPattern {
     fn choose_least_recomputed(
         self,
         micro_batches: u32,
-    ) -> Result<TrainingGenerator, GenerateError> {
+    ) -> Result<TrainingGenerator, PatternOptionError> {
         let memory = RankMemoryCapacity::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
         let capacity = memory.capacity_with_streaming(true);
         let mut choices = vec![
@@ -158,10 +158,10 @@ pub(super) struct TrainingGenerator {
     ring_slots: u32,
     /// Groups whose adapters exchange activations with other stages. `None` if each member
     /// exchanges its own activations.
-    adapters: Option<StageAdapterGroups>,
+    adapters: Option<InterStageAdapterGroups>,
     /// Node counts of ranks: one entry per stage or, if members of a tensor group have different
     /// nodes, one entry per member of a stage's tensor group.
-    counts: Vec<RankNodeCounts>,
+    counts: Vec<ExactAndMinimumNodeCount>,
 }
 
 /// Bytes per value, rounded up to whole bytes: a 4-bit value has one byte.
@@ -175,7 +175,7 @@ fn bytes_of(dtype: Dtype) -> u64 {
 }
 
 impl TrainingGenerator {
-    fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, GenerateError> {
+    fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, PatternOptionError> {
         let TrainingPattern { model, plan } = training;
         let model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
         let mut recompute = plan.recompute;
@@ -234,7 +234,7 @@ impl TrainingGenerator {
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
-        let adapters = StageAdapterGroups::new(&plan, &mut partitions);
+        let adapters = InterStageAdapterGroups::new(&plan, &mut partitions);
         placement.declare_operator_partitions(partitions);
         if parts.tied_weights().is_some() && plan.has_training() {
             placement.declare_embedding_groups();
@@ -245,7 +245,9 @@ impl TrainingGenerator {
         // Counting nodes takes long, so count them only once per class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
-        let counts = (0..kinds).map(|_| RankNodeCounts::default()).collect();
+        let counts = (0..kinds)
+            .map(|_| ExactAndMinimumNodeCount::default())
+            .collect();
         Ok(Self {
             model,
             plan,

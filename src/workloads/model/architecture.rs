@@ -16,14 +16,14 @@
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
-    ActivationFunction, AttentionSpan, ExpertRouterRule, LayerOperator, LayerRole, ModelLayer,
-    OperatorKind, TensorSplit,
+    ActivationFunction, AttentionSpan, ExpertScoringAndGroupRule, LayerOperator, LayerRole,
+    ModelLayer, OperatorKind, TensorSplit,
 };
 use serde::Serialize;
 
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TransformerArchitecture {
+pub struct ExtendedTransformerModel {
     /// The model without the parts that the other fields describe. If the model's block has
     /// experts, all layers that are not dense have experts.
     pub base: TransformerModel,
@@ -49,7 +49,7 @@ pub struct TransformerArchitecture {
     /// Intermediate size of the shared experts' MLP; 0 without shared experts.
     pub shared_ffn: u64,
     /// The router's rule for choosing experts from scores.
-    pub router: ExpertRouterRule,
+    pub router: ExpertScoringAndGroupRule,
     /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,
     /// Period of layers with experts: the last layer of each period has experts, and the other
@@ -141,7 +141,7 @@ impl DeltaAttention {
     }
 }
 
-impl TransformerArchitecture {
+impl ExtendedTransformerModel {
     /// Creates an architecture that equals `base`.
     pub fn from_plain_transformer(base: TransformerModel) -> Self {
         Self {
@@ -155,7 +155,7 @@ impl TransformerArchitecture {
             full_every: 0,
             sandwich_norm: false,
             shared_ffn: 0,
-            router: ExpertRouterRule::default(),
+            router: ExpertScoringAndGroupRule::default(),
             dense_layers: 0,
             experts_every: 1,
             dense_ffn: base.block.ffn,

@@ -14,7 +14,7 @@
 //! | positions | `positions` learned, rotary or none, `position_rows` (sequence), `segments` (0) |
 //! | end | `head` logits, masked or pooler (logits), `tied` for logits |
 //!
-//! Other keys describe a [`TransformerArchitecture`](super::TransformerArchitecture):
+//! Other keys describe a [`ExtendedTransformerModel`](super::ExtendedTransformerModel):
 //!
 //! | part | keys |
 //! |---|---|
@@ -63,7 +63,7 @@ use super::Model;
 
 /// A model, with properties that its file gives for the whole model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelDefinition {
+pub struct ModelFromDefinitionFile {
     /// Form in which the file describes the model.
     pub kind: ModelDefinitionForm,
     /// Width of the activations between blocks; `None` if blocks differ in width.

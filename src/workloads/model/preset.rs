@@ -1,7 +1,7 @@
 //! The built-in models, and the search for a model file by preset name or path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
-use super::{Model, ModelDefinition, ModelError, ModelSizeOverrides};
+use super::{Model, ModelError, ModelFromDefinitionFile, ModelSizeOverrides};
 use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -99,14 +99,14 @@ presets!(
 
 /// Text of a model file, and the file's name for error messages.
 #[derive(Clone, Debug)]
-pub struct ModelSource {
+pub struct ModelFileText {
     /// Name of the preset, or the path as the user gave it.
     pub file: String,
     /// Contents of the model file.
     pub text: Cow<'static, str>,
 }
 
-impl ModelSource {
+impl ModelFileText {
     /// Finds the model file that `name` refers to. A name that contains a `/` or ends in `.toml` or
     /// `.json` is a path; any other name is a preset.
     ///
@@ -150,8 +150,11 @@ impl ModelSource {
     /// # Errors
     ///
     /// Fails if the model is invalid, or if its samples cannot have this number of tokens.
-    pub fn parse_definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
-        ModelDefinition::parse(&self.text, &self.file, tokens)
+    pub fn parse_definition(
+        &self,
+        tokens: Option<u64>,
+    ) -> Result<ModelFromDefinitionFile, ModelError> {
+        ModelFromDefinitionFile::parse(&self.text, &self.file, tokens)
     }
 
     /// Parses the text; `sizes` replace the sizes in the file.
@@ -162,8 +165,8 @@ impl ModelSource {
     pub fn parse_definition_with_sizes(
         &self,
         sizes: ModelSizeOverrides,
-    ) -> Result<ModelDefinition, ModelError> {
-        ModelDefinition::parse_with_sizes(&self.text, &self.file, sizes)
+    ) -> Result<ModelFromDefinitionFile, ModelError> {
+        ModelFromDefinitionFile::parse_with_sizes(&self.text, &self.file, sizes)
     }
 
     /// Returns the size that the key `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`)
@@ -193,7 +196,7 @@ impl Model {
     ///
     /// Fails if there is no such preset, or if the file cannot be read or is invalid.
     pub fn load_named(name: &str) -> Result<Self, ModelError> {
-        Ok(ModelSource::find_source(name)?
+        Ok(ModelFileText::find_source(name)?
             .parse_definition(None)?
             .model)
     }
@@ -206,7 +209,7 @@ impl Model {
     /// Fails like [`Model::load_named`], and also if the model's samples cannot have this number of
     /// tokens.
     pub fn load_with_token_count(name: &str, tokens: u64) -> Result<Self, ModelError> {
-        Ok(ModelSource::find_source(name)?
+        Ok(ModelFileText::find_source(name)?
             .parse_definition(Some(tokens))?
             .model)
     }

@@ -35,12 +35,14 @@
 mod kernels;
 mod operators;
 
-pub use kernels::{BytesPerElement, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorKernelSpec};
+pub use kernels::{
+    FormatDependentElementBytes, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorKernelSpec,
+};
 pub use operators::DELTA_CHUNK;
 
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperatorAxis {
+pub enum OperatorShardAxis {
     /// Samples of a batch.
     B,
     /// Rows of a sample: tokens, or rows of pixels.
@@ -51,7 +53,7 @@ pub enum OperatorAxis {
     K,
 }
 
-impl OperatorAxis {
+impl OperatorShardAxis {
     /// All axes, in the order of degrees.
     pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
 }
@@ -64,18 +66,18 @@ pub struct TensorAxis {
     /// Size of the axis for one sample.
     pub extent: u64,
     /// The degree that divides the axis, if any.
-    pub cut: AxisDivision,
+    pub cut: AxisDividingDegree,
 }
 
 /// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AxisDivision {
+pub enum AxisDividingDegree {
     /// The degree of the given operator axis divides this axis. The string is a plural noun for the
     /// axis's units, for error messages.
-    By(OperatorAxis, &'static str),
+    By(OperatorShardAxis, &'static str),
     /// The degree of the given operator axis must be 1, because this axis must stay whole. The
     /// string is the reason, for error messages.
-    Whole(OperatorAxis, &'static str),
+    Whole(OperatorShardAxis, &'static str),
     /// No degree divides the axis.
     Never,
 }
@@ -228,8 +230,9 @@ impl OperatorAxesAndTensors {
     }
 
     /// Returns true if the degree of `axis` divides the tensor with the axes `axes`.
-    pub fn is_tensor_divided_along_axis(&self, axis: OperatorAxis, axes: &str) -> bool {
-        let cut = |one: &&TensorAxis| matches!(one.cut, AxisDivision::By(by, _) if by == axis);
+    pub fn is_tensor_divided_along_axis(&self, axis: OperatorShardAxis, axes: &str) -> bool {
+        let cut =
+            |one: &&TensorAxis| matches!(one.cut, AxisDividingDegree::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
         all.any(|one| axes.contains(one.letter))
     }
@@ -237,16 +240,16 @@ impl OperatorAxesAndTensors {
     /// Returns the sizes that the degree of `axis` must divide, each with a noun for its units.
     pub fn sizes_along_axis(
         &self,
-        axis: OperatorAxis,
+        axis: OperatorShardAxis,
     ) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
-            AxisDivision::By(by, what) if by == axis => Some((one.extent, what)),
+            AxisDividingDegree::By(by, what) if by == axis => Some((one.extent, what)),
             _ => None,
         })
     }
 
     /// Returns true if `axis` can be divided into `parts` equal parts.
-    pub fn can_divide(&self, axis: OperatorAxis, parts: u64) -> bool {
+    pub fn can_divide(&self, axis: OperatorShardAxis, parts: u64) -> bool {
         let mut sizes = self.sizes_along_axis(axis).peekable();
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
@@ -320,7 +323,7 @@ impl OperatorAxesAndTensors {
 
     /// Number of rows per sample that a degree can divide: tokens. `None` for rows of images.
     pub fn divisible_token_rows(&self) -> Option<u64> {
-        let mut sizes = self.sizes_along_axis(OperatorAxis::M);
+        let mut sizes = self.sizes_along_axis(OperatorShardAxis::M);
         sizes
             .next()
             .filter(|_| self.windows.is_none())
@@ -332,8 +335,8 @@ impl OperatorAxesAndTensors {
     pub fn allow_column_division(mut self) -> Self {
         let alone = self.computes_columns_independently();
         for axis in &mut self.axes {
-            if let (AxisDivision::Whole(OperatorAxis::N, _), true) = (axis.cut, alone) {
-                axis.cut = AxisDivision::By(OperatorAxis::N, "columns");
+            if let (AxisDividingDegree::Whole(OperatorShardAxis::N, _), true) = (axis.cut, alone) {
+                axis.cut = AxisDividingDegree::By(OperatorShardAxis::N, "columns");
             }
         }
         self

@@ -1,8 +1,8 @@
 //! Transformers that a few sizes describe, such as GPT, BERT, Llama and Mixtral.
 
 use super::{
-    ActivationFunction, ExpertRouterRule, LayerOperator, LayerRole, ModelLayer, OperatorKind,
-    TensorSplit,
+    ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, LayerRole, ModelLayer,
+    OperatorKind, TensorSplit,
 };
 
 /// A transformer that processes tokens.
@@ -176,7 +176,7 @@ impl TransformerBlock {
             width,
             experts,
             chosen,
-            form: ExpertRouterRule::default(),
+            form: ExpertScoringAndGroupRule::default(),
         };
         let combine = OperatorKind::ExpertCombine {
             tokens,

@@ -1,7 +1,8 @@
 //! A network model: a hub that forwards messages one at a time.
 
 use chakram::extend::{
-    DeliveryNotice, EventScheduler, LineSendPattern, NetworkBackend, NetworkEvent, NetworkMessage,
+    EventScheduler, LineSendPattern, MessageProgressNotice, NetworkBackend, NetworkEvent,
+    NetworkMessage,
 };
 use chakram::units::{Bandwidth, Span, Time};
 
@@ -54,11 +55,11 @@ impl NetworkBackend for HubNetwork {
         _: Time,
         event: NetworkEvent,
         _: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
-            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::Injected(op) => notices.push(MessageProgressNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(MessageProgressNotice::Delivered(op)),
             _ => unreachable!("nothing else is scheduled"),
         }
     }

@@ -1,7 +1,8 @@
 //! A collective algorithm: an all-reduce through the first member.
 
 use chakram::extend::{
-    CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep, UserAlgorithmModel,
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+    UserAlgorithmModel,
 };
 
 /// All members send their buffers to the first member, and the first member sends the sum back to
@@ -14,8 +15,8 @@ impl UserAlgorithmModel for StarAllReduce {
         "star"
     }
 
-    fn supports_primitive(&self, primitive: CollectivePrimitive, _: u32) -> bool {
-        primitive == CollectivePrimitive::AllReduce
+    fn supports_primitive(&self, primitive: CollectiveStagePrimitive, _: u32) -> bool {
+        primitive == CollectiveStagePrimitive::AllReduce
     }
 
     fn nth_send(
@@ -23,7 +24,7 @@ impl UserAlgorithmModel for StarAllReduce {
         stage: &CollectiveStage,
         line: MemberLinePosition,
         i: u32,
-    ) -> Option<SendStep> {
+    ) -> Option<SendStepWithConditions> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
             // When all buffers have arrived, the first member sends the sum to one member after
@@ -31,7 +32,7 @@ impl UserAlgorithmModel for StarAllReduce {
             0 => (others, i + 1, others),
             _ => (1, 0, 0),
         };
-        (i < count).then_some(SendStep {
+        (i < count).then_some(SendStepWithConditions {
             to,
             amount: stage.buffer,
             after,

@@ -30,18 +30,18 @@ pub enum DelayedCall {
     /// A chunk of a broadcast ends. A broadcast only takes time and sends no messages.
     BroadcastEnds(u64),
     /// A packet has crossed the bus, and may need a reduction.
-    Packet(StreamPacket),
+    Packet(StreamBusPacket),
     /// A compute node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
     /// The memory server takes the next request.
     MemoryNext(usize),
     /// A delay on a side of the shared bus ends.
-    Bus(usize, super::bus::BusDelayEnd),
+    Bus(usize, super::bus::EndedBusDelay),
 }
 
 /// A packet, that is, data of a stream on the way between network and memory.
 #[derive(Clone, Debug)]
-pub struct StreamPacket {
+pub struct StreamBusPacket {
     pub stream: usize,
     pub bytes: u64,
     pub reduce: bool,

@@ -6,8 +6,8 @@ pub mod halving;
 pub mod tree;
 
 use super::OracleSimulator;
-use super::agenda::{DelayedCall, StreamPacket};
-use super::post::{ArrivalHandler, MessageEnvelope};
+use super::agenda::{DelayedCall, StreamBusPacket};
+use super::post::{ArrivalHandler, UnnumberedMessageKey};
 
 /// Event for an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +71,14 @@ pub struct MemoryMove {
 
 /// The members of a logical ring, and the index of this NPU among them.
 #[derive(Clone, Debug)]
-pub struct RingPeers {
+pub struct RingMembersAndOwnIndex {
     pub ids: Vec<usize>,
     pub me: usize,
     /// `true` for a declared group, `false` for all NPUs of a dimension.
     pub group: bool,
 }
 
-impl RingPeers {
+impl RingMembersAndOwnIndex {
     pub fn of_group(members: &[usize], npu: usize) -> Self {
         let me = members.iter().position(|&m| m == npu).unwrap_or(0);
         Self {
@@ -143,7 +143,7 @@ impl OracleSimulator<'_> {
         };
         let acts = phase.algo.step_algorithm(input);
         let (npu, tag) = (self.streams[stream].npu, self.streams[stream].tag);
-        let on = |tag, src, dst, bytes| MessageEnvelope {
+        let on = |tag, src, dst, bytes| UnnumberedMessageKey {
             tag,
             src,
             dst,
@@ -188,7 +188,7 @@ impl OracleSimulator<'_> {
     /// Moves data between NPU and memory. As in ASTRA-sim 2.x, a move without the shared bus has a
     /// constant delay (10 ns in groups).
     fn move_data_to_or_from_memory(&mut self, npu: usize, stream: usize, how: MemoryMove) {
-        let packet = StreamPacket {
+        let packet = StreamBusPacket {
             stream,
             bytes: how.bytes,
             reduce: how.reduce,
@@ -207,13 +207,13 @@ impl OracleSimulator<'_> {
     /// as ready.
     ///
     /// As in ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
-    pub fn continue_packet(&mut self, packet: StreamPacket) {
+    pub fn continue_packet(&mut self, packet: StreamBusPacket) {
         if packet.reduce {
             let bw = self.config.system.local_mem_bw * 1e9;
             let ns = packet.bytes as f64 / bw * 1e9;
             let ns = if ns.is_finite() { 3 * (ns as u64) } else { 0 };
             let npu = self.streams[packet.stream].npu;
-            let done = StreamPacket {
+            let done = StreamBusPacket {
                 reduce: false,
                 ..packet
             };

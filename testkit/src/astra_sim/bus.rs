@@ -8,7 +8,7 @@
 //! time.
 
 use super::OracleSimulator;
-use super::agenda::{DelayedCall, StreamPacket};
+use super::agenda::{DelayedCall, StreamBusPacket};
 use super::algorithm::MemoryMove;
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ const INNER_GAP: f64 = 0.0038;
 
 /// The end of a delay on the given side of a bus.
 #[derive(Clone, Copy, Debug)]
-pub enum BusDelayEnd {
+pub enum EndedBusDelay {
     Sent(usize),
     Received(usize),
     Reduced(usize),
@@ -44,13 +44,13 @@ struct BusRequest {
 /// Next step after a transfer.
 #[derive(Clone, Debug)]
 enum BusFollowUp {
-    Packet(StreamPacket),
+    Packet(StreamBusPacket),
     /// The transfer has crossed the second bus, and continues on the NPU's side of the shared bus.
-    Outer(BusStage, Box<BusRequest>),
+    Outer(SharedBusNextAction, Box<BusRequest>),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum BusStage {
+enum SharedBusNextAction {
     Send,
     Reduce,
     Retire,
@@ -79,7 +79,7 @@ pub struct SharedBusSide {
 
 impl OracleSimulator<'_> {
     /// Moves a packet over the bus.
-    pub fn move_packet_over_bus(&mut self, npu: usize, packet: StreamPacket, how: MemoryMove) {
+    pub fn move_packet_over_bus(&mut self, npu: usize, packet: StreamBusPacket, how: MemoryMove) {
         let request = BusRequest {
             bytes: packet.bytes as i32,
             reduce: packet.reduce,
@@ -87,7 +87,7 @@ impl OracleSimulator<'_> {
             then: BusFollowUp::Packet(packet),
         };
         if how.to_memory {
-            self.move_over_second_bus(npu, INNER_MEMORY, BusStage::Send, request, false);
+            self.move_over_second_bus(npu, INNER_MEMORY, SharedBusNextAction::Send, request, false);
         } else {
             self.queue_bus_request(npu, MEMORY, request);
         }
@@ -102,7 +102,7 @@ impl OracleSimulator<'_> {
         &mut self,
         npu: usize,
         from: usize,
-        stage: BusStage,
+        stage: SharedBusNextAction,
         what: BusRequest,
         back: bool,
     ) {
@@ -165,29 +165,30 @@ impl OracleSimulator<'_> {
         partner.in_a_row = 0;
         let there = offset as f64 + bytes * gap + bus.l as f64 + bus.o as f64;
         let sent = offset as f64 + gap * bytes;
-        let received = DelayedCall::Bus(npu, BusDelayEnd::Received(side ^ 1));
+        let received = DelayedCall::Bus(npu, EndedBusDelay::Received(side ^ 1));
         self.agenda.add_delay(npu, there as u64, received);
         self.agenda.add_delay(
             npu,
             sent as u64,
-            DelayedCall::Bus(npu, BusDelayEnd::Sent(side)),
+            DelayedCall::Bus(npu, EndedBusDelay::Sent(side)),
         );
     }
 
     /// Continues a transfer at the end of a bus delay.
-    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: BusDelayEnd) {
+    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: EndedBusDelay) {
         let now = self.agenda.now;
-        let (BusDelayEnd::Sent(side) | BusDelayEnd::Received(side) | BusDelayEnd::Reduced(side)) =
-            signal;
+        let (EndedBusDelay::Sent(side)
+        | EndedBusDelay::Received(side)
+        | EndedBusDelay::Reduced(side)) = signal;
         let this = self.bus_side_mut(npu, side);
         match signal {
-            BusDelayEnd::Sent(_) => {
+            EndedBusDelay::Sent(_) => {
                 this.last = now;
                 this.before = this.state;
                 this.state = SharedBusSideState::Free;
                 this.in_a_row += 1;
             }
-            BusDelayEnd::Received(_) => {
+            EndedBusDelay::Received(_) => {
                 this.last = now;
                 this.before = this.state;
                 if this.receives.len() < 2 {
@@ -203,7 +204,7 @@ impl OracleSimulator<'_> {
                     }
                 }
             }
-            BusDelayEnd::Reduced(_) => {
+            EndedBusDelay::Reduced(_) => {
                 this.reducing = false;
                 if let Some(request) = this.reductions.pop_front() {
                     self.return_or_finish_bus_request(npu, side, request);
@@ -216,7 +217,7 @@ impl OracleSimulator<'_> {
 
     fn queue_reduction(&mut self, npu: usize, side: usize, request: BusRequest) {
         if side == NPU {
-            self.move_over_second_bus(npu, INNER_NPU, BusStage::Reduce, request, true);
+            self.move_over_second_bus(npu, INNER_NPU, SharedBusNextAction::Reduce, request, true);
         } else {
             self.bus_side_mut(npu, side).reductions.push_back(request);
         }
@@ -226,12 +227,12 @@ impl OracleSimulator<'_> {
         if request.send_back {
             request.send_back = false;
             if side == NPU {
-                self.move_over_second_bus(npu, INNER_NPU, BusStage::Send, request, true);
+                self.move_over_second_bus(npu, INNER_NPU, SharedBusNextAction::Send, request, true);
             } else {
                 self.bus_side_mut(npu, side).sends.push_back(request);
             }
         } else if side == NPU {
-            self.move_over_second_bus(npu, INNER_NPU, BusStage::Retire, request, false);
+            self.move_over_second_bus(npu, INNER_NPU, SharedBusNextAction::Retire, request, false);
         } else {
             self.finish_request(npu, request);
         }
@@ -246,7 +247,7 @@ impl OracleSimulator<'_> {
         if let Some(request) = this.reductions.front() {
             let ns = request.bytes as u64 / 100 * delay + 50;
             this.reducing = true;
-            let call = DelayedCall::Bus(npu, BusDelayEnd::Reduced(side));
+            let call = DelayedCall::Bus(npu, EndedBusDelay::Reduced(side));
             self.agenda.add_delay(npu, ns, call);
         }
     }
@@ -256,12 +257,12 @@ impl OracleSimulator<'_> {
             BusFollowUp::Packet(packet) => self.continue_packet(packet),
             BusFollowUp::Outer(stage, what) => {
                 match stage {
-                    BusStage::Send => self.bus_side_mut(npu, NPU).sends.push_back(*what),
-                    BusStage::Reduce => {
+                    SharedBusNextAction::Send => self.bus_side_mut(npu, NPU).sends.push_back(*what),
+                    SharedBusNextAction::Reduce => {
                         self.bus_side_mut(npu, NPU).reductions.push_back(*what);
                         self.start_next_reduction(npu, NPU);
                     }
-                    BusStage::Retire => self.finish_request(npu, *what),
+                    SharedBusNextAction::Retire => self.finish_request(npu, *what),
                 }
                 self.send_next_bus_transfer(npu, NPU);
             }

@@ -3,7 +3,7 @@
 
 pub mod plan;
 
-use super::algorithm::{RingPeers, RunningAlgorithm, credits, custom, tree};
+use super::algorithm::{RingMembersAndOwnIndex, RunningAlgorithm, credits, custom, tree};
 use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
 use super::post::encode_collective_tag as tag_of;
@@ -28,7 +28,7 @@ pub struct RunningCollective {
 
 /// The NPUs that take part in a phase.
 enum PhaseMembers {
-    Ring(RingPeers),
+    Ring(RingMembersAndOwnIndex),
     Tree {
         n: usize,
         start: usize,
@@ -105,7 +105,9 @@ impl OracleSimulator<'_> {
             _ => list.clone(),
         };
         let places = match small {
-            Some(members) => vec![PhaseMembers::Ring(RingPeers::of_group(members, npu))],
+            Some(members) => vec![PhaseMembers::Ring(RingMembersAndOwnIndex::of_group(
+                members, npu,
+            ))],
             None => self.phase_members_by_dimension(npu, &list),
         };
         let involved = |dim: usize| match dims {
@@ -170,11 +172,9 @@ impl OracleSimulator<'_> {
         let mut stride = 1;
         for (dim, algorithm) in list.iter().enumerate().take(self.config.dims.len()) {
             if algorithm.one {
-                places.push(PhaseMembers::Ring(RingPeers::from_dimension_line(
-                    npu,
-                    self.config.npu_count(),
-                    1,
-                )));
+                places.push(PhaseMembers::Ring(
+                    RingMembersAndOwnIndex::from_dimension_line(npu, self.config.npu_count(), 1),
+                ));
                 break;
             }
             let n = self.config.dims[dim].n;
@@ -187,7 +187,9 @@ impl OracleSimulator<'_> {
                     };
                     PhaseMembers::Tree { n, start, stride }
                 }
-                _ => PhaseMembers::Ring(RingPeers::from_dimension_line(npu, n, stride)),
+                _ => {
+                    PhaseMembers::Ring(RingMembersAndOwnIndex::from_dimension_line(npu, n, stride))
+                }
             });
             stride *= n;
         }

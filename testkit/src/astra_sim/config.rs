@@ -51,7 +51,7 @@ pub enum PriorityPolicy {
 
 /// The LogGP parameters of the shared bus between NPU and memory.
 #[derive(Clone, Copy, Debug)]
-pub struct BusParameters {
+pub struct LogGpBusParameters {
     pub l: u64,
     pub o: u64,
     pub g: u64,
@@ -82,7 +82,7 @@ pub struct SystemConfig {
     pub peak_perf: f64,
     pub roofline: bool,
     pub replay_only: bool,
-    pub bus: Option<BusParameters>,
+    pub bus: Option<LogGpBusParameters>,
     pub reduction_delay: u64,
 }
 

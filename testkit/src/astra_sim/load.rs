@@ -2,7 +2,7 @@
 
 use super::algorithms::NativeAlgorithm;
 use super::config::{
-    BusParameters, CollectiveOperation, CustomAlgorithm, DimensionTopology, MemoryConfig,
+    CollectiveOperation, CustomAlgorithm, DimensionTopology, LogGpBusParameters, MemoryConfig,
     MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig,
     SystemConfig,
 };
@@ -140,7 +140,7 @@ fn parse_system(json: &Value, traces: &dyn Fn(&str) -> CustomAlgorithm) -> Syste
         peak_perf: float("peak-perf"),
         roofline: flag("roofline-enabled"),
         replay_only: flag("replay-only"),
-        bus: flag("model-shared-bus").then(|| BusParameters {
+        bus: flag("model-shared-bus").then(|| LogGpBusParameters {
             l: whole("L"),
             o: whole("o"),
             g: whole("g"),

@@ -5,13 +5,13 @@ pub mod unaware;
 
 use super::agenda::EventAgenda;
 use super::config::{NetworkModel as Model, SimulationConfig};
-use super::post::MessageKey;
+use super::post::NumberedMessageKey;
 use std::collections::VecDeque;
 
 /// A message in flight.
 #[derive(Debug)]
 pub struct TransitMessage {
-    pub key: MessageKey,
+    pub key: NumberedMessageKey,
     /// The devices on the rest of the message's path, beginning with the current device.
     pub route: VecDeque<usize>,
 }
@@ -37,7 +37,7 @@ impl SimulatedNetwork {
     }
 
     /// Sends a message at the current time.
-    pub fn send_message(&mut self, key: MessageKey, agenda: &mut EventAgenda) {
+    pub fn send_message(&mut self, key: NumberedMessageKey, agenda: &mut EventAgenda) {
         match self {
             Self::Aware(aware) => aware.send_message(key, agenda),
             Self::Unaware(unaware) => unaware.schedule_arrival(key, agenda),
@@ -50,7 +50,7 @@ impl SimulatedNetwork {
         &mut self,
         mut transfer: TransitMessage,
         agenda: &mut EventAgenda,
-    ) -> Option<MessageKey> {
+    ) -> Option<NumberedMessageKey> {
         transfer.route.pop_front();
         match self {
             Self::Aware(aware) if transfer.route.len() > 1 => {

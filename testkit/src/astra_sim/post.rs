@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Identity of a message, including its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MessageKey {
+pub struct NumberedMessageKey {
     pub tag: u64,
     pub src: usize,
     pub dst: usize,
@@ -31,14 +31,14 @@ pub enum ArrivalHandler {
     /// A node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
     /// The receiver is ready, so the sender may send the data.
-    DataMayLeave(MessageEnvelope, Box<ArrivalHandler>),
+    DataMayLeave(UnnumberedMessageKey, Box<ArrivalHandler>),
     /// The sender knows that the receiver is ready, so the receive is posted.
-    PostReceive(MessageEnvelope, Box<ArrivalHandler>),
+    PostReceive(UnnumberedMessageKey, Box<ArrivalHandler>),
 }
 
 /// Identity of a message without its index, which distinguishes messages with the same envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MessageEnvelope {
+pub struct UnnumberedMessageKey {
     pub tag: u64,
     pub src: usize,
     pub dst: usize,
@@ -56,8 +56,8 @@ struct SendReceivePair {
 #[derive(Debug, Default)]
 pub struct MessageMatching {
     /// Numbers of sends and of receives so far, by envelope.
-    counts: BTreeMap<MessageEnvelope, (u64, u64)>,
-    meetings: BTreeMap<MessageKey, SendReceivePair>,
+    counts: BTreeMap<UnnumberedMessageKey, (u64, u64)>,
+    meetings: BTreeMap<NumberedMessageKey, SendReceivePair>,
     /// Number of messages sent over the network.
     pub messages: u64,
 }
@@ -78,8 +78,8 @@ pub fn encode_collective_tag(id: u64) -> u64 {
 }
 
 /// Returns the message that signals that the receiver of `message` is ready.
-fn handshake_message_for(message: MessageEnvelope) -> MessageEnvelope {
-    MessageEnvelope {
+fn handshake_message_for(message: UnnumberedMessageKey) -> UnnumberedMessageKey {
+    UnnumberedMessageKey {
         tag: message.tag + 2 * RANGE,
         src: message.dst,
         dst: message.src,
@@ -87,8 +87,8 @@ fn handshake_message_for(message: MessageEnvelope) -> MessageEnvelope {
     }
 }
 
-fn with_number(message: MessageEnvelope, number: u64) -> MessageKey {
-    MessageKey {
+fn with_number(message: UnnumberedMessageKey, number: u64) -> NumberedMessageKey {
+    NumberedMessageKey {
         tag: message.tag,
         src: message.src,
         dst: message.dst,
@@ -99,7 +99,7 @@ fn with_number(message: MessageEnvelope, number: u64) -> MessageKey {
 
 impl OracleSimulator<'_> {
     /// Sends a message. With rendezvous, the message leaves only when the receiver is ready.
-    pub fn send_message(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
+    pub fn send_message(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
         if self.config.rendezvous {
             let then = ArrivalHandler::DataMayLeave(message, Box::new(handler));
             self.receive_message_now(handshake_message_for(message), then);
@@ -109,7 +109,7 @@ impl OracleSimulator<'_> {
     }
 
     /// Posts a receive. With rendezvous, the receiver first signals that it is ready.
-    pub fn post_receive(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
+    pub fn post_receive(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
         if self.config.rendezvous {
             let then = ArrivalHandler::PostReceive(message, Box::new(handler));
             self.send_message_now(handshake_message_for(message), then);
@@ -118,7 +118,7 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn send_message_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
+    fn send_message_now(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
         let key = with_number(message, count.0);
         count.0 += 1;
@@ -127,7 +127,7 @@ impl OracleSimulator<'_> {
         self.network.send_message(key, &mut self.agenda);
     }
 
-    fn receive_message_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
+    fn receive_message_now(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
         let key = with_number(message, count.1);
         count.1 += 1;
@@ -141,7 +141,7 @@ impl OracleSimulator<'_> {
     }
 
     /// Handles a message that has arrived at its destination.
-    pub fn on_arrived(&mut self, key: MessageKey) {
+    pub fn on_arrived(&mut self, key: NumberedMessageKey) {
         let meeting = self.post.meetings.entry(key).or_default();
         let send = meeting.send.take();
         let receive = meeting.receive.take();

@@ -7,7 +7,7 @@
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
 use super::config::{NodeWork, TraceNode};
-use super::post::{ArrivalHandler, MessageEnvelope, encode_native_tag};
+use super::post::{ArrivalHandler, UnnumberedMessageKey, encode_native_tag};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Resource that a node occupies while it runs.
@@ -180,7 +180,7 @@ impl OracleSimulator<'_> {
             NodeWork::Compute { .. } => self.run_for_recorded_duration(npu, node),
             NodeWork::Send { dst, bytes, tag } => {
                 let tag = encode_native_tag(tag);
-                let message = MessageEnvelope {
+                let message = UnnumberedMessageKey {
                     tag,
                     src: npu,
                     dst,
@@ -190,7 +190,7 @@ impl OracleSimulator<'_> {
             }
             NodeWork::Receive { src, bytes, tag } => {
                 let tag = encode_native_tag(tag);
-                let message = MessageEnvelope {
+                let message = UnnumberedMessageKey {
                     tag,
                     src,
                     dst: npu,

@@ -2,7 +2,7 @@
 //! in this folder call a collective or message a *meeting* of its members.
 
 use super::cost::{self, CommunicationOperation, PYTHON};
-use super::layout::JobLayout;
+use super::layout::JobGroupsAndCommunications;
 use super::program::{
     AutogradRole, CommunicationMember, CopyDirection, GroupAxis, ProgramOperator, StepProgram,
     ThreadInstruction,
@@ -16,7 +16,7 @@ use std::fmt::Write;
 pub(super) struct StepProgramBuilder<'o> {
     pub program: StepProgram,
     pub options: &'o Options,
-    pub layout: &'o JobLayout,
+    pub layout: &'o JobGroupsAndCommunications,
     pub rank: u32,
     /// The program's meetings (collectives and messages), each with its kind, its bytes, and the
     /// number of earlier meetings of its group.
@@ -30,7 +30,7 @@ pub(super) struct StepProgramBuilder<'o> {
 
 /// An operator's name and its role in autograd.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OperatorCall<'a> {
+pub(super) struct OperatorNameAndAutogradRole<'a> {
     pub name: &'a str,
     pub role: AutogradRole,
     pub seq: Option<u32>,
@@ -41,8 +41,8 @@ pub(super) struct OperatorCall<'a> {
 }
 
 /// Returns the call of an operator outside autograd.
-pub(super) fn operator_call(name: &str) -> OperatorCall<'_> {
-    OperatorCall {
+pub(super) fn operator_call(name: &str) -> OperatorNameAndAutogradRole<'_> {
+    OperatorNameAndAutogradRole {
         name,
         role: AutogradRole::Plain,
         seq: None,
@@ -53,16 +53,16 @@ pub(super) fn operator_call(name: &str) -> OperatorCall<'_> {
 }
 
 /// Returns the call of an annotation.
-pub(super) fn annotation_call(name: &str) -> OperatorCall<'_> {
-    OperatorCall {
+pub(super) fn annotation_call(name: &str) -> OperatorNameAndAutogradRole<'_> {
+    OperatorNameAndAutogradRole {
         role: AutogradRole::Annotation,
         ..operator_call(name)
     }
 }
 
 /// Returns the call of an operator of the forward pass.
-pub(super) fn forward_call(name: &str, seq: u32) -> OperatorCall<'_> {
-    OperatorCall {
+pub(super) fn forward_call(name: &str, seq: u32) -> OperatorNameAndAutogradRole<'_> {
+    OperatorNameAndAutogradRole {
         role: AutogradRole::Forward,
         seq: Some(seq),
         ..operator_call(name)
@@ -70,7 +70,11 @@ pub(super) fn forward_call(name: &str, seq: u32) -> OperatorCall<'_> {
 }
 
 impl<'o> StepProgramBuilder<'o> {
-    pub(super) fn new(options: &'o Options, layout: &'o JobLayout, rank: u32) -> Self {
+    pub(super) fn new(
+        options: &'o Options,
+        layout: &'o JobGroupsAndCommunications,
+        rank: u32,
+    ) -> Self {
         Self {
             program: StepProgram::default(),
             options,
@@ -163,7 +167,7 @@ impl<'o> StepProgramBuilder<'o> {
     /// Adds an operator to the program's list without starting it.
     pub(super) fn declare_operator(
         &mut self,
-        call: OperatorCall<'_>,
+        call: OperatorNameAndAutogradRole<'_>,
         inputs: &[OperatorOperand<'_>],
         outputs: &[OperatorOperand<'_>],
     ) -> u32 {
@@ -214,7 +218,7 @@ impl<'o> StepProgramBuilder<'o> {
     /// Adds an operator that encloses everything that `body` adds.
     pub(super) fn add_operator(
         &mut self,
-        call: OperatorCall<'_>,
+        call: OperatorNameAndAutogradRole<'_>,
         inputs: &[OperatorOperand<'_>],
         outputs: &[OperatorOperand<'_>],
         body: impl FnOnce(&mut Self),

@@ -1,7 +1,9 @@
 //! Adds collectives and messages in the form that each backend records.
 
 use super::Device;
-use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
+use super::build::{
+    OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, operator_call,
+};
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
 use super::layout::record_name;
@@ -86,7 +88,7 @@ impl StepProgramBuilder<'_> {
             "{comms}, \"Global rank start\": {start}, \"Global rank stride\": {stride}, \
              \"Rank\": {root}, \"Seq\": {NUMBER}"
         );
-        let call = OperatorCall {
+        let call = OperatorNameAndAutogradRole {
             number: self.assign_next_communication_number(ask.axis),
             more: [&attrs, &recorded],
             ..operator_call("record_param_comms")
@@ -127,7 +129,7 @@ impl StepProgramBuilder<'_> {
                     _ => ("nccl:broadcast", "ncclDevKernel_Broadcast_RING_LL"),
                 };
                 let number = b.assign_next_communication_number(ask.axis);
-                let frame = OperatorCall {
+                let frame = OperatorNameAndAutogradRole {
                     number,
                     ..annotation_call(frame)
                 };
@@ -176,7 +178,7 @@ impl StepProgramBuilder<'_> {
         let recorded = "\"Collective name\": \"wait\", \"In msg nelems\": 0, \"Out msg nelems\": 0, \
                         \"Group size\": 1, \"dtype\": \"Byte\", \"In split size\": \"[]\", \
                         \"Out split size\": \"[]\", \"Process Group Ranks\": \"[]\"";
-        let call = OperatorCall {
+        let call = OperatorNameAndAutogradRole {
             number: self.program.ops[self.program.meets[meet as usize].op as usize].number,
             more: [&attrs, recorded],
             ..operator_call("record_param_comms")

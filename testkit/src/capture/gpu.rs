@@ -4,7 +4,7 @@
 use super::kineto::KinetoFileWriter;
 use super::out::template_number_in_step;
 use super::program::{CopyDirection, ProgramKernel};
-use super::records::{GpuRecord, StepRecords};
+use super::records::{RuntimeCallOrGpuRecord, StepRecords};
 use super::simulate::{COMPUTE, RuntimeCall, StreamWork};
 use super::{Device as Kind, step};
 use std::io::{Result, Write};
@@ -186,7 +186,7 @@ pub(super) fn write_gpu_step(
     let mut computing: Option<(u64, u64)> = None;
     for event in &records.gpu {
         match *event {
-            GpuRecord::Call {
+            RuntimeCallOrGpuRecord::Call {
                 call,
                 thread,
                 at,
@@ -216,7 +216,7 @@ pub(super) fn write_gpu_step(
                     file.write_flow_arrow_end("ac2g", false, correlation, pid, tid, at);
                 }
             }
-            GpuRecord::Device {
+            RuntimeCallOrGpuRecord::Device {
                 what,
                 stream,
                 at,
@@ -225,7 +225,7 @@ pub(super) fn write_gpu_step(
                 external,
                 frame,
             } => {
-                let ids = StreamEventIds {
+                let ids = StreamActivityIdSet {
                     device,
                     stream: stream.into(),
                     correlation,
@@ -275,14 +275,14 @@ pub(super) fn write_gpu_step(
 
 /// Ids of an event that runs on a stream.
 #[derive(Clone, Copy)]
-struct StreamEventIds {
+struct StreamActivityIdSet {
     device: u64,
     stream: u64,
     correlation: u64,
     external: u64,
 }
 
-impl StreamEventIds {
+impl StreamActivityIdSet {
     fn write_kernel(
         self,
         file: &mut KinetoFileWriter<'_, impl Write>,

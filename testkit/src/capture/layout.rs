@@ -16,7 +16,7 @@ pub(super) struct LayoutGroup {
 
 /// Groups and meetings (collectives and messages), which are the same for all ranks.
 #[derive(Debug)]
-pub(super) struct JobLayout {
+pub(super) struct JobGroupsAndCommunications {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
     pub groups: Vec<LayoutGroup>,
     pub meetings: Vec<CommunicationProperties>,
@@ -24,7 +24,7 @@ pub(super) struct JobLayout {
     tensor: (u32, u32),
 }
 
-impl JobLayout {
+impl JobGroupsAndCommunications {
     /// Computes the groups. The list of meetings is still empty.
     pub(super) fn new(options: &Options) -> Self {
         let (ranks, tp) = (options.ranks, options.tensor_parallel);

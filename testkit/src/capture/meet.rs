@@ -3,7 +3,7 @@
 
 use super::Options;
 use super::cost::{hash_parts, simulated_transfer_duration};
-use super::layout::JobLayout;
+use super::layout::JobGroupsAndCommunications;
 use super::program::StepProgram;
 use super::simulate::{
     CommunicationAccess, CommunicationWaiterKind, EventRecorder, RankPace, SimulatedRankState,
@@ -121,7 +121,7 @@ pub(super) struct SimulationOutcome {
 /// Number of members that have arrived at a meeting in the current step, and the latest start of
 /// these members.
 #[derive(Clone, Default)]
-struct CommunicationArrivals {
+struct ArrivalCountAndLatestStart {
     arrived: u32,
     last: u64,
 }
@@ -144,16 +144,16 @@ pub(super) fn create_clock(options: &Options, rank: u32) -> SimulatedRankState {
 }
 
 /// One rank's view of meetings (collectives and messages) while some of their ends are unknown.
-struct UnfinishedCommunications<'a> {
+struct RankUnfinishedCommunications<'a> {
     history: &'a mut RankCommunicationHistory,
     rank: u32,
-    layout: &'a JobLayout,
+    layout: &'a JobGroupsAndCommunications,
     program: &'a StepProgram,
-    gatherings: &'a mut [CommunicationArrivals],
+    gatherings: &'a mut [ArrivalCountAndLatestStart],
     arrived: &'a mut Vec<u32>,
 }
 
-impl CommunicationAccess for UnfinishedCommunications<'_> {
+impl CommunicationAccess for RankUnfinishedCommunications<'_> {
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
         let at = self.history.communication_position(step, m);
         self.history.parts[at] = MemberCommunicationTimes {
@@ -189,7 +189,7 @@ impl CommunicationAccess for UnfinishedCommunications<'_> {
 /// Runs all ranks through the whole job, and returns their histories.
 pub(super) fn simulate_job(
     options: &Options,
-    layout: &JobLayout,
+    layout: &JobGroupsAndCommunications,
     programs: &[StepProgram],
 ) -> SimulationOutcome {
     let ranks = options.ranks as usize;
@@ -226,7 +226,7 @@ pub(super) fn simulate_job(
     }
     let mut arrived = Vec::new();
     for step in 0..options.steps {
-        let mut gatherings = vec![CommunicationArrivals::default(); layout.meetings.len()];
+        let mut gatherings = vec![ArrivalCountAndLatestStart::default(); layout.meetings.len()];
         let mut ready: Vec<u32> = (0..options.ranks).rev().collect();
         let mut done = vec![false; ranks];
         while let Some(rank) = ready.pop() {
@@ -235,7 +235,7 @@ pub(super) fn simulate_job(
                 continue;
             }
             arrived.clear();
-            let mut live = UnfinishedCommunications {
+            let mut live = RankUnfinishedCommunications {
                 history: &mut outcome.histories[rank],
                 rank: rank as u32,
                 layout,

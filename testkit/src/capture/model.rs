@@ -5,7 +5,7 @@
 //! first matrix, and a reduce-scatter follows the second matrix.
 
 use super::JobParallelism;
-use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
+use super::build::{OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, operator_call};
 use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
 use super::ops::LinearResult;
@@ -93,7 +93,7 @@ impl StepProgramBuilder<'_> {
         let seq = self.next_sequence();
         let mut output = None;
         self.add_python_time();
-        let call = OperatorCall {
+        let call = OperatorNameAndAutogradRole {
             flow: true,
             ..forward_call(name, seq)
         };
@@ -122,7 +122,7 @@ impl StepProgramBuilder<'_> {
         let gelu = self.next_sequence();
         let bent = self.create_temporary(&first.y.shape);
         self.add_python_time();
-        let call = OperatorCall {
+        let call = OperatorNameAndAutogradRole {
             flow: true,
             ..forward_call("aten::gelu", gelu)
         };
@@ -143,7 +143,7 @@ impl StepProgramBuilder<'_> {
         let add = self.next_sequence();
         let sum = self.create_temporary(&x.shape);
         self.add_python_time();
-        let call = OperatorCall {
+        let call = OperatorNameAndAutogradRole {
             flow: true,
             ..forward_call("aten::add", add)
         };
@@ -194,7 +194,7 @@ impl StepProgramBuilder<'_> {
             &[OperatorOperand::Tensor(&y)],
             |b| {
                 let results = [&y, &statistics[0], &statistics[1]];
-                let call = OperatorCall {
+                let call = OperatorNameAndAutogradRole {
                     flow: true,
                     ..forward_call("aten::native_layer_norm", seq)
                 };

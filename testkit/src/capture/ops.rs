@@ -1,6 +1,6 @@
 //! Adds a model's operators, each with the child operators that it has on the device.
 
-use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
+use super::build::{OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, operator_call};
 use super::program::AutogradRole;
 use super::tensor::{OperatorOperand, ProgramTensor, dense_strides};
 
@@ -97,7 +97,7 @@ impl StepProgramBuilder<'_> {
     /// Adds a transposition, and returns the transposed tensor.
     pub(super) fn add_transpose(
         &mut self,
-        call: OperatorCall<'_>,
+        call: OperatorNameAndAutogradRole<'_>,
         of: &ProgramTensor,
     ) -> ProgramTensor {
         let swapped = |v: &[u64]| [v[1], v[0]];
@@ -188,7 +188,7 @@ impl StepProgramBuilder<'_> {
             &args,
             &[OperatorOperand::Tensor(&y)],
             |b| {
-                let with = |name, seq| OperatorCall {
+                let with = |name, seq| OperatorNameAndAutogradRole {
                     flow: true,
                     ..forward_call(name, seq)
                 };
@@ -286,7 +286,7 @@ impl StepProgramBuilder<'_> {
         behind: impl FnOnce(&mut Self) -> B,
     ) -> (A, B) {
         let frame = format!("autograd::engine::evaluate_function: {name}");
-        let call = |name, role| OperatorCall {
+        let call = |name, role| OperatorNameAndAutogradRole {
             role,
             seq,
             flow: role == AutogradRole::Backward && seq.is_some(),
@@ -310,7 +310,7 @@ impl StepProgramBuilder<'_> {
     /// Adds an operator with one kernel, which reads and writes whole tensors.
     pub(super) fn add_pointwise(
         &mut self,
-        call: OperatorCall<'_>,
+        call: OperatorNameAndAutogradRole<'_>,
         args: &[OperatorOperand<'_>],
         result: &ProgramTensor,
         per_element: u64,
@@ -333,7 +333,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::None,
         ];
         let seq = self.next_sequence();
-        let call = OperatorCall {
+        let call = OperatorNameAndAutogradRole {
             flow: true,
             ..forward_call("aten::sum", seq)
         };

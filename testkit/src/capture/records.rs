@@ -35,7 +35,7 @@ impl HostRecord {
 
 /// A runtime call, or its kernel, copy or wait on a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum GpuRecord {
+pub(super) enum RuntimeCallOrGpuRecord {
     Call {
         call: RuntimeCall,
         thread: u8,
@@ -76,7 +76,7 @@ pub(super) struct StepRecords<'p> {
     pub list: Vec<HostRecord>,
     /// Indices into `list`, in order of end time.
     pub done: Vec<u32>,
-    pub gpu: Vec<GpuRecord>,
+    pub gpu: Vec<RuntimeCallOrGpuRecord>,
     pub with_gpu: bool,
     /// Ids of tensors, indexed by their slots in the program.
     pub tensors: Vec<u64>,
@@ -305,7 +305,7 @@ impl EventRecorder for StepRecords<'_> {
     fn record_call(&mut self, call: RuntimeCall, at: u64, ns: u64, correlation: u64) {
         if self.with_gpu {
             let external = self.enclosing_external_id(None);
-            self.gpu.push(GpuRecord::Call {
+            self.gpu.push(RuntimeCallOrGpuRecord::Call {
                 call,
                 thread: self.thread,
                 at,
@@ -329,7 +329,7 @@ impl EventRecorder for StepRecords<'_> {
                 self.enclosing_external_id(None),
                 self.enclosing_external_id(Some(AutogradRole::Annotation)),
             );
-            self.gpu.push(GpuRecord::Device {
+            self.gpu.push(RuntimeCallOrGpuRecord::Device {
                 what,
                 stream,
                 at,

@@ -1,10 +1,12 @@
 //! Adds a training step: data, forward pass, backward pass and optimizer, or the microbatches of a pipeline.
 
-use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
+use super::build::{
+    OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, operator_call,
+};
 use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
-use super::layout::JobLayout;
+use super::layout::JobGroupsAndCommunications;
 use super::model::{LayerParameters, SavedActivations};
 use super::program::{CopyDirection, GroupAxis, StepProgram, ThreadInstruction};
 use super::reducer::GradientReducer;
@@ -25,12 +27,12 @@ struct InFlightMicroBatch {
 /// Builds the program of `rank`, and lists its meetings (collectives and messages).
 pub(super) fn build_program(
     options: &Options,
-    layout: &JobLayout,
+    layout: &JobGroupsAndCommunications,
     rank: u32,
 ) -> (StepProgram, Vec<(CommunicationOperation, u64, u32)>) {
     let mut b = StepProgramBuilder::new(options, layout, rank);
     let name = format!("ProfilerStep#{NUMBER}");
-    let call = OperatorCall {
+    let call = OperatorNameAndAutogradRole {
         number: (FIRST_STEP, 1),
         ..annotation_call(&name)
     };

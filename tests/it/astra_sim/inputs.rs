@@ -3,7 +3,7 @@
 use crate::commands::chakram;
 use crate::corpus::unpack_cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeImplementationFile};
+use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, CollectiveNodeAlgorithmFile};
 use chakram::trace::{NodeExtras, NodeView, Op, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -484,7 +484,7 @@ fn bombs_do_not_go_off() {
     parse_all(&many(&|_| "# a comment\n".to_owned()));
     parse_all(&format!("\"{}\": 1", "x".repeat(300_000)));
     let seen: BTreeMap<u64, _> =
-        PerNodeImplementationFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
+        CollectiveNodeAlgorithmFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
             .map(|(nodes, _)| {
                 nodes
                     .iter()

@@ -11,7 +11,7 @@ const NOT_RUN: usize = 47;
 /// Minimum number of commands. Fewer commands show that the search for commands is broken.
 const LEAST_RUN: usize = 100;
 
-struct PageCommandSession {
+struct PageCommandSequence {
     /// Reason why the command is not run, if there is one.
     not_run: Option<String>,
     steps: Vec<SessionCommand>,
@@ -26,7 +26,7 @@ struct SessionCommand {
 }
 
 /// Returns the sessions of a page, in order.
-fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSession> {
+fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSequence> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -47,7 +47,7 @@ fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSession> {
             page.display()
         );
         if !steps.is_empty() {
-            found.push(PageCommandSession { not_run, steps });
+            found.push(PageCommandSequence { not_run, steps });
         }
         at = end + 1;
     }

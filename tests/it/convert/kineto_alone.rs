@@ -1,7 +1,7 @@
 //! Tests Kineto traces without host traces, and host traces without Kineto. The existing files
 //! convert, no device time is lost, and replays end when the capture ended.
 
-use super::plain_count::{Intervals, PlainFileEvents, clamp_length, common, union};
+use super::plain_count::{FileBusyAndBlockedIntervals, Intervals, clamp_length, common, union};
 use super::rig::{
     COLLECTIVE, ConversionResult, SchemaRankTrace, attribute, capture, causes, convert, json,
     on_host, replay, try_convert,
@@ -181,7 +181,7 @@ fn hold_alone(path: &Path) {
     let job = try_convert(&[path.to_owned()], &Conversion::default())
         .unwrap_or_else(|e| panic!("{what}: {e}"));
     hold_ends(&job, &what);
-    let plain = PlainFileEvents::of(path);
+    let plain = FileBusyAndBlockedIntervals::of(path);
     let span = plain.last - plain.first;
     let (streams, blocked) = replayed(&job.traces[0]);
     let kept: i64 = streams.values().map(|list| clamp_length(list)).sum();

@@ -10,7 +10,7 @@ use std::path::Path;
 pub type Intervals = Vec<(i64, i64)>;
 
 /// Events of a file.
-pub struct PlainFileEvents {
+pub struct FileBusyAndBlockedIntervals {
     /// Busy intervals of each stream.
     pub streams: BTreeMap<(String, String), Intervals>,
     /// Time in which the host waited for the device inside a call.
@@ -56,7 +56,7 @@ fn ns(value: &Value) -> i64 {
     us.parse::<i64>().unwrap() * 1000 + rest
 }
 
-impl PlainFileEvents {
+impl FileBusyAndBlockedIntervals {
     pub fn of(path: &Path) -> Self {
         let file = json(path).expect("it is JSON");
         let mut this = Self {

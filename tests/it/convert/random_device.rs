@@ -67,7 +67,7 @@ struct RankFileBuilder {
 
 /// A launch without its kernel, which is added later.
 #[derive(Clone, Copy)]
-struct LaunchWithoutKernel {
+struct LaunchAwaitingKernel {
     correlation: u64,
     /// Earliest start of the launch's kernel.
     ready: u64,
@@ -114,7 +114,7 @@ impl RankFileBuilder {
         result
     }
 
-    fn launch(&mut self, extended: bool) -> LaunchWithoutKernel {
+    fn launch(&mut self, extended: bool) -> LaunchAwaitingKernel {
         let correlation = 10_000 + self.id;
         self.id += 1;
         let name = match extended {
@@ -126,7 +126,7 @@ impl RankFileBuilder {
             "ts": us(self.now), "dur": 3.0, "args": {"correlation": correlation},
         }));
         self.now += 3_000;
-        LaunchWithoutKernel {
+        LaunchAwaitingKernel {
             correlation,
             ready: self.now + 2_000,
             extended,
@@ -141,7 +141,7 @@ impl RankFileBuilder {
 
     fn kernel(
         &mut self,
-        launch: LaunchWithoutKernel,
+        launch: LaunchAwaitingKernel,
         stream: u64,
         name: &str,
         (from, to): (u64, u64),
@@ -334,7 +334,7 @@ fn check_batch(
 fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
     let elements = 1 + random.below(1 << 20);
     let world = files.len() as u64;
-    let launches: Vec<(LaunchWithoutKernel, u64)> = files
+    let launches: Vec<(LaunchAwaitingKernel, u64)> = files
         .iter_mut()
         .map(|file| {
             let said = json!({

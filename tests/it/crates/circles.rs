@@ -3,14 +3,14 @@
 //! A module includes all modules below it. A child may name its parent, and a parent may name its
 //! child. A name that the parent re-exports from another child counts as a name of that child.
 
-use super::paths::{self, FileModule, Modules};
+use super::paths::{self, FileModulesByPath, FileOrInlineModule};
 use super::{MEMBERS, SOURCES};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The modules of a crate, by path from the crate's root, each with its file.
 #[derive(Default)]
 struct CrateModules<'a> {
-    modules: BTreeMap<Vec<String>, (&'a str, &'a FileModule)>,
+    modules: BTreeMap<Vec<String>, (&'a str, &'a FileOrInlineModule)>,
 }
 
 /// Imports between siblings, by parent module, then by importing child, and then by imported child.
@@ -31,7 +31,12 @@ fn reached<'a>(siblings: &'a ImportsBetweenSiblings, from: &'a String) -> BTreeS
 
 impl<'a> CrateModules<'a> {
     /// Adds the module `at` and all modules below it, for the crate whose `lib.rs` is in `folder`.
-    fn add(&mut self, sources: &'a BTreeMap<String, Modules>, folder: &str, at: &[String]) {
+    fn add(
+        &mut self,
+        sources: &'a BTreeMap<String, FileModulesByPath>,
+        folder: &str,
+        at: &[String],
+    ) {
         let stem = if at.is_empty() {
             "lib".to_owned()
         } else {

@@ -9,8 +9,8 @@ use syn::{Fields, Item, ItemStruct, Visibility};
 const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Dataflow", "dataflow", &[]),
     ("Processors", "processors", &["dataflow", "lanes"]),
-    ("Lanes", "lanes", &["dataflow"]),
-    ("ProgramLaunches", "frames", &["dataflow", "lanes"]),
+    ("NpuLanes", "lanes", &["dataflow"]),
+    ("AllProgramLaunches", "frames", &["dataflow", "lanes"]),
     ("RunningFeeds", "feeding", &[]),
     ("TileGroups", "tile_groups", &["dataflow", "lanes"]),
     // A packed word with the node identifies an access.

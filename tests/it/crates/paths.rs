@@ -18,7 +18,7 @@ pub struct RustSourcePath {
 
 /// A module of a file: the file itself, or an inline module of it.
 #[derive(Debug, Default)]
-pub struct FileModule {
+pub struct FileOrInlineModule {
     /// Imports, by local name, with the full path.
     pub imports: BTreeMap<String, Vec<String>>,
     /// Paths of glob imports.
@@ -29,31 +29,31 @@ pub struct FileModule {
 }
 
 /// The modules of a file, by path within the file. The file itself has the empty path.
-pub type Modules = BTreeMap<Vec<String>, FileModule>;
+pub type FileModulesByPath = BTreeMap<Vec<String>, FileOrInlineModule>;
 
 /// Finds the modules of `source`, and the paths in each module.
-pub fn modules(source: &str) -> Result<Modules, syn::Error> {
-    let mut finder = ModulePathVisitor {
+pub fn modules(source: &str) -> Result<FileModulesByPath, syn::Error> {
+    let mut finder = FileModuleCollector {
         at: Vec::new(),
         is_test: false,
         depth: 0,
-        found: Modules::from([(Vec::new(), FileModule::default())]),
+        found: FileModulesByPath::from([(Vec::new(), FileOrInlineModule::default())]),
     };
     finder.visit_file(&syn::parse_file(source)?);
     Ok(finder.found)
 }
 
-struct ModulePathVisitor {
+struct FileModuleCollector {
     at: Vec<String>,
     is_test: bool,
     /// Nesting depth of the current item within its module. Imports inside functions declare no
     /// names in the module.
     depth: usize,
-    found: Modules,
+    found: FileModulesByPath,
 }
 
-impl ModulePathVisitor {
-    fn module(&mut self) -> &mut FileModule {
+impl FileModuleCollector {
+    fn module(&mut self) -> &mut FileOrInlineModule {
         self.found.entry(self.at.clone()).or_default()
     }
 
@@ -142,7 +142,7 @@ impl ModulePathVisitor {
     }
 }
 
-impl<'ast> Visit<'ast> for ModulePathVisitor {
+impl<'ast> Visit<'ast> for FileModuleCollector {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.is_test;
         self.is_test |= attributes(item).iter().any(is_test);

@@ -2,7 +2,7 @@
 //! ignore.
 
 use super::{Folder, makespan, text};
-use chakram::trace::{TraceFinder, VerifyLevel};
+use chakram::trace::{JobFileVerifyLevel, TraceFinder};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -195,9 +195,9 @@ fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
         let job = format!("{{\"schema\":\"chakram.job.1\",\"ranks\":[{row}]}}");
         folder.write("a.job.json", job.as_bytes());
         for (verify, expected) in [
-            (VerifyLevel::Lengths, Some(hashed)),
-            (VerifyLevel::Hashes, Some(true)),
-            (VerifyLevel::Nothing, None),
+            (JobFileVerifyLevel::Lengths, Some(hashed)),
+            (JobFileVerifyLevel::Hashes, Some(true)),
+            (JobFileVerifyLevel::Nothing, None),
         ] {
             let mut finder = TraceFinder::new(verify);
             finder.add_path(&folder.at("a")).unwrap();

@@ -140,9 +140,9 @@ fn capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String, String) {
     (host, kineto)
 }
 
-struct LastCompletionObserver(Vec<Time>);
+struct RankLastCompletionObserver(Vec<Time>);
 
-impl Observer for LastCompletionObserver {
+impl Observer for RankLastCompletionObserver {
     fn on_issued(
         &mut self,
         _: Time,
@@ -204,7 +204,7 @@ pub fn run(data: &[u8]) {
     let Ok(prepared) = CompiledReplay::new(&workload, &machine, &options) else {
         return;
     };
-    let last = LastCompletionObserver(vec![Time::ZERO; ends.len()]);
+    let last = RankLastCompletionObserver(vec![Time::ZERO; ends.len()]);
     let (_, last) = prepared.run(last).expect("nobody waits for anybody");
     for (found, end) in last.0.iter().zip(&ends) {
         let found = found.since(Time::ZERO);

@@ -10,7 +10,7 @@ use chakram::generate::{
     WorkloadPattern, ZeroStage,
 };
 use chakram::machine::Machine;
-use chakram::model::{Model, ModelDefinition};
+use chakram::model::{Model, ModelFromDefinitionFile};
 use chakram::trace::{GroupName, NodeView, Op, Sink, TensorClass, TraceError};
 use chakram::workload::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ algorithm = "ring"
 
 /// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanCheckOutcome {
+pub enum PlanCheckDepth {
     /// The plan was rejected.
     Refused,
     /// The plan has too many nodes for any check.
@@ -173,12 +173,12 @@ pub fn run(data: &[u8]) {
         }
     };
     let model = MODELS[usize::from(*first) % MODELS.len()];
-    let model = ModelDefinition::parse(model, "model.toml", None).expect("it is a model");
+    let model = ModelFromDefinitionFile::parse(model, "model.toml", None).expect("it is a model");
     look(&model.model, &plan);
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
+pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepth {
     let operators = model
         .layers
         .iter()
@@ -193,18 +193,18 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     };
     // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
-        return PlanCheckOutcome::Long;
+        return PlanCheckDepth::Long;
     }
     let job = match CheckedWorkloadPattern::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
             assert!((10..400).contains(&why.len()), "{why}");
-            return PlanCheckOutcome::Refused;
+            return PlanCheckDepth::Refused;
         }
     };
     if work > MORE {
-        return PlanCheckOutcome::Long;
+        return PlanCheckDepth::Long;
     }
     let summary = training()
         .summarize_plan()
@@ -227,15 +227,15 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
         );
     }
     if work > LITTLE || plan.rank_count() > RANKS {
-        return PlanCheckOutcome::Summed;
+        return PlanCheckDepth::Summed;
     }
     ranks(&job, plan, &summary);
-    PlanCheckOutcome::Held
+    PlanCheckDepth::Held
 }
 
 /// Sums over the work of all ranks.
 #[derive(Default)]
-struct All {
+struct SumsOverAllRanks {
     flops: u128,
     nodes: u64,
     /// Bytes that were sent and bytes that were received, by (source, destination, tag).
@@ -246,7 +246,7 @@ struct All {
 
 /// Receives one rank's nodes in order.
 struct OneRankReceiver<'a> {
-    all: &'a mut All,
+    all: &'a mut SumsOverAllRanks,
     groups: &'a DeclaredGroups,
     ranks: u32,
     rank: u32,
@@ -307,7 +307,7 @@ impl Sink for OneRankReceiver<'_> {
 /// Compares the ranks of `job` with one another, and replays them.
 fn ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSummary) {
     let groups = job.declared_groups();
-    let mut all = All::default();
+    let mut all = SumsOverAllRanks::default();
     for rank in 0..job.rank_count() {
         let mut one = OneRankReceiver {
             all: &mut all,

@@ -4,7 +4,7 @@
 
 use chakram::validate::{
     DefectKind, DefectLog, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
-    ValidationStyle, to_json, to_text,
+    ValidationTextStyles, to_json, to_text,
 };
 use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
 
@@ -87,7 +87,7 @@ fn check(traces: &[&ValidatedTrace], options: &ValidateOptions) {
         [0, traces.len() - 1].map(|turn| ValidationReport::new(sources(turn), options, false));
     let texts = reports.each_ref().map(|report| {
         let document = to_json(report, ().into(), ().into());
-        to_text(report, ValidationStyle::default()) + &document.to_string()
+        to_text(report, ValidationTextStyles::default()) + &document.to_string()
     });
     assert_eq!(texts[0], texts[1]);
     let [report, _] = reports;

@@ -1,6 +1,6 @@
 //! Tests memory in files: through graphs, through texts, and through commands that rewrite traces.
 
-use super::{KERNEL, MemoryTraceNode, activations, contents};
+use super::{KERNEL, TraceNodeWithMemoryChanges, activations, contents};
 use crate::commands::{answer, chakram};
 use chakram::ids::NodeIndex;
 use chakram::trace::{MemoryChanges, NodeLabels, NodeView, Sink, TrainingPhase};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Returns four kernels. The second and the fourth kernel make the same memory changes, and the
 /// third makes other changes.
-fn lines() -> Vec<MemoryTraceNode> {
+fn lines() -> Vec<TraceNodeWithMemoryChanges> {
     let plain = MemoryChanges::default();
     let changes = [
         plain,
@@ -18,7 +18,8 @@ fn lines() -> Vec<MemoryTraceNode> {
         activations(0, 5),
         activations(5, 0),
     ];
-    let lines = changes.map(|changes| MemoryTraceNode(KERNEL, 1, 10, changes, Vec::new()));
+    let lines =
+        changes.map(|changes| TraceNodeWithMemoryChanges(KERNEL, 1, 10, changes, Vec::new()));
     lines.into()
 }
 
@@ -40,7 +41,7 @@ fn graphs_from_files_and_from_memory_are_one() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 10);
         for i in order {
-            let MemoryTraceNode(op, lane, ns, memory, _) = lines()[i];
+            let TraceNodeWithMemoryChanges(op, lane, ns, memory, _) = lines()[i];
             let name = format!("n{}", i + 1);
             let node = NodeView {
                 lane: Some(lane),
@@ -61,7 +62,7 @@ fn graphs_from_files_and_from_memory_are_one() {
 /// node takes 4 bytes more, and each of the two distinct changes takes 88 bytes.
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
-    let read = |lines: &[MemoryTraceNode]| {
+    let read = |lines: &[TraceNodeWithMemoryChanges]| {
         Graph::read_graph(&contents(lines), 0, DependencyPolicy::Both)
             .unwrap()
             .0
@@ -142,7 +143,7 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
 
     let one = folder.path().join("one.0.et");
     let held = [activations(5, 0), activations(3, 3)];
-    let lines = held.map(|changes| MemoryTraceNode(KERNEL, 1, 10, changes, Vec::new()));
+    let lines = held.map(|changes| TraceNodeWithMemoryChanges(KERNEL, 1, 10, changes, Vec::new()));
     std::fs::write(&one, contents(&lines)).unwrap();
     let (one, three) = (at("one"), at("three"));
     answer(&[
@@ -190,7 +191,7 @@ fn a_difference_in_memory_is_a_difference() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, frees| {
         let path = folder.path().join(format!("{name}.0.et"));
-        let line = MemoryTraceNode(KERNEL, 1, 10, activations(5, frees), Vec::new());
+        let line = TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, frees), Vec::new());
         std::fs::write(&path, contents(&[line])).unwrap();
         path.to_str().unwrap().to_owned()
     };

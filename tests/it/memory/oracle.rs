@@ -1,7 +1,7 @@
 //! Compares random jobs with an oracle that sorts the starts and ends of nodes, and adds up their
 //! memory.
 
-use super::{BARRIER, KERNEL, MemoryTraceNode, report};
+use super::{BARRIER, KERNEL, TraceNodeWithMemoryChanges, report};
 use chakram::trace::MemoryChanges;
 use chakram::units::Time;
 use proptest::collection::vec;
@@ -11,9 +11,12 @@ use proptest::test_runner::{Config, RngSeed};
 /// Computes the memory of one rank by sorting: at each instant, completions come before issues.
 /// Returns the peak by class, the peak's first instant, the memory left at the end, and the missing
 /// memory.
-fn oracle(lines: &[MemoryTraceNode], ran: &[(Time, Time)]) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
+fn oracle(
+    lines: &[TraceNodeWithMemoryChanges],
+    ran: &[(Time, Time)],
+) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
     let mut events = Vec::new();
-    for (MemoryTraceNode(_, _, _, changes, _), (start, end)) in lines.iter().zip(ran) {
+    for (TraceNodeWithMemoryChanges(_, _, _, changes, _), (start, end)) in lines.iter().zip(ran) {
         events.push((end.0, 0, changes.frees));
         events.push((start.0, 1, changes.allocates));
     }
@@ -49,7 +52,7 @@ fn changes() -> impl Strategy<Value = MemoryChanges> {
 
 /// Generates kernels on three lanes. Kernels take 1 to 4 ns, so that many begin and end together,
 /// and each has up to two dependencies. If every rank has a barrier, the job has barriers.
-fn ranks() -> impl Strategy<Value = Vec<Vec<MemoryTraceNode>>> {
+fn ranks() -> impl Strategy<Value = Vec<Vec<TraceNodeWithMemoryChanges>>> {
     let node = (
         0_i64..3,
         1_u64..5,
@@ -70,12 +73,14 @@ fn ranks() -> impl Strategy<Value = Vec<Vec<MemoryTraceNode>>> {
             };
             after.sort_unstable();
             after.dedup();
-            lines.push(MemoryTraceNode(op, lane, ns, changes, after));
+            lines.push(TraceNodeWithMemoryChanges(op, lane, ns, changes, after));
         }
         lines
     });
     vec(rank, 1..4).prop_map(|mut ranks| {
-        let calls = |lines: &Vec<MemoryTraceNode>| lines.iter().filter(|line| line.1 == 9).count();
+        let calls = |lines: &Vec<TraceNodeWithMemoryChanges>| {
+            lines.iter().filter(|line| line.1 == 9).count()
+        };
         let fewest = ranks.iter().map(calls).min().unwrap_or(0);
         for lines in &mut ranks {
             let late = lines.iter_mut().filter(|line| line.1 == 9).skip(fewest);

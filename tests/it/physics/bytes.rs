@@ -1,20 +1,20 @@
 //! Tests that the sent bytes equal the received bytes, counted from the programs themselves.
 
 use super::rig::cases;
-use chakram::extend::{CollectivePrimitive, CollectiveStage, MemberLinePosition};
+use chakram::extend::{CollectiveStage, CollectiveStagePrimitive, MemberLinePosition};
 use chakram::machine::CollectiveAlgorithm;
-use chakram::units::BufferShare;
+use chakram::units::BufferPartSize;
 use proptest::prelude::*;
 
-const PRIMITIVES: [CollectivePrimitive; 8] = [
-    CollectivePrimitive::ReduceScatter,
-    CollectivePrimitive::AllGather,
-    CollectivePrimitive::AllReduce,
-    CollectivePrimitive::AllToAll,
-    CollectivePrimitive::Broadcast,
-    CollectivePrimitive::Reduce,
-    CollectivePrimitive::Gather,
-    CollectivePrimitive::Scatter,
+const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
+    CollectiveStagePrimitive::ReduceScatter,
+    CollectiveStagePrimitive::AllGather,
+    CollectiveStagePrimitive::AllReduce,
+    CollectiveStagePrimitive::AllToAll,
+    CollectiveStagePrimitive::Broadcast,
+    CollectiveStagePrimitive::Reduce,
+    CollectiveStagePrimitive::Gather,
+    CollectiveStagePrimitive::Scatter,
 ];
 
 /// State of a line's members when no member can continue.
@@ -33,7 +33,7 @@ struct HaltedLineState {
 /// Runs the programs of all members without a clock, in rounds, until no program can continue.
 fn line(
     algorithm: CollectiveAlgorithm,
-    primitive: CollectivePrimitive,
+    primitive: CollectiveStagePrimitive,
     n: u32,
     root: u32,
     bytes: u64,
@@ -41,7 +41,7 @@ fn line(
     let stage = CollectiveStage {
         phase: 0,
         primitive,
-        buffer: BufferShare::from_bytes(bytes),
+        buffer: BufferPartSize::from_bytes(bytes),
         mirrored: false,
         bidirectional: false,
     };
@@ -110,7 +110,7 @@ proptest! {
     /// Volumes with a buffer of S; a member's share is S/n.
     #[test]
     fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         let root = root % n;
         let m = u64::from(n);
         for (algorithm, _) in CollectiveAlgorithm::ALL {

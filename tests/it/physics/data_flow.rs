@@ -9,28 +9,30 @@
 //! take random times, but messages between two members keep their order.
 
 use super::programs::halved;
-use chakram::extend::{CollectivePrimitive, CollectiveStage, MemberLinePosition, SendStep};
+use chakram::extend::{
+    CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
+};
 use chakram::machine::CollectiveAlgorithm;
-use chakram::units::BufferShare;
+use chakram::units::BufferPartSize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-const PRIMITIVES: [CollectivePrimitive; 8] = [
-    CollectivePrimitive::ReduceScatter,
-    CollectivePrimitive::AllGather,
-    CollectivePrimitive::AllReduce,
-    CollectivePrimitive::AllToAll,
-    CollectivePrimitive::Broadcast,
-    CollectivePrimitive::Reduce,
-    CollectivePrimitive::Gather,
-    CollectivePrimitive::Scatter,
+const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
+    CollectiveStagePrimitive::ReduceScatter,
+    CollectiveStagePrimitive::AllGather,
+    CollectiveStagePrimitive::AllReduce,
+    CollectiveStagePrimitive::AllToAll,
+    CollectiveStagePrimitive::Broadcast,
+    CollectiveStagePrimitive::Reduce,
+    CollectiveStagePrimitive::Gather,
+    CollectiveStagePrimitive::Scatter,
 ];
 
 /// A line and its collective.
 #[derive(Clone, Copy, Debug)]
 struct LineCollective {
     algorithm: CollectiveAlgorithm,
-    primitive: CollectivePrimitive,
+    primitive: CollectiveStagePrimitive,
     n: usize,
     root: usize,
     mirrored: bool,
@@ -38,7 +40,7 @@ struct LineCollective {
 }
 
 /// Parts, each with the set of members whose data it has.
-type PartContributors = Vec<(usize, u64)>;
+type ContributorsByPart = Vec<(usize, u64)>;
 
 #[derive(Clone, Default)]
 struct MemberDataState {
@@ -48,16 +50,19 @@ struct MemberDataState {
     arrived: u32,
     /// Messages that arrived early: the number of steps that the member must take first, and the
     /// messages' data.
-    early: Vec<(u32, PartContributors)>,
+    early: Vec<(u32, ContributorsByPart)>,
     /// For each part, the set of members whose data this member has.
     has: Vec<u64>,
 }
 
 /// Event at a member: the member may act, or a message arrives.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum MemberActionOrArrival {
     Act,
-    Message { heard: u32, load: PartContributors },
+    Message {
+        heard: u32,
+        load: ContributorsByPart,
+    },
 }
 
 impl LineCollective {
@@ -67,7 +72,7 @@ impl LineCollective {
 
     fn parts(&self) -> usize {
         match self.primitive {
-            CollectivePrimitive::AllToAll => self.n * self.n,
+            CollectiveStagePrimitive::AllToAll => self.n * self.n,
             _ => self.n,
         }
     }
@@ -78,7 +83,7 @@ impl LineCollective {
 
     /// Returns the parts that the member `index` has at the beginning.
     fn start(&self, index: usize) -> Vec<u64> {
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         let own = 1 << index;
         let has = |part: usize| match self.primitive {
             P::ReduceScatter | P::Reduce | P::AllReduce => true,
@@ -93,7 +98,7 @@ impl LineCollective {
 
     /// Returns `true` if the member `index` has the data that it should have at the end.
     fn is_done(&self, index: usize, has: &[u64]) -> bool {
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         let n = self.n;
         let is_root = index == self.root;
         match self.primitive {
@@ -123,7 +128,7 @@ impl LineCollective {
     /// Returns the parts that message `i` from `index` to `to` should carry.
     fn parts_of(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
         use CollectiveAlgorithm as A;
-        use CollectivePrimitive as P;
+        use CollectiveStagePrimitive as P;
         let n = self.n;
         let back = |k: usize| (index + 2 * n - k) % n;
         // Returns the members whose lowest `bits` bits equal the lowest bits of `with`.
@@ -161,13 +166,19 @@ impl LineCollective {
 
     /// Returns the parts that message `i` of `index` carries. A part that is reduced elsewhere
     /// leaves its sender.
-    fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> PartContributors {
+    fn load(
+        &self,
+        index: usize,
+        i: u32,
+        step: &SendStepWithConditions,
+        has: &mut [u64],
+    ) -> ContributorsByPart {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
         assert_eq!(step.amount.bytes * self.n as u64, shares, "{self:?}: size");
         let away = matches!(
             self.primitive,
-            CollectivePrimitive::ReduceScatter | CollectivePrimitive::Reduce
+            CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::Reduce
         );
         let take = |part: usize| {
             assert_ne!(has[part], 0, "{self:?}: {index} has nothing of {part}");
@@ -180,14 +191,14 @@ impl LineCollective {
     }
 
     /// Adds a message's data to the receiver's.
-    fn unload(&self, load: PartContributors, has: &mut [u64]) {
+    fn unload(&self, load: ContributorsByPart, has: &mut [u64]) {
         for (part, set) in load {
             match has[part] & set {
                 0 => has[part] |= set,
                 // The whole buffer comes back down a tree.
                 _ => {
                     let back =
-                        self.primitive == CollectivePrimitive::AllReduce && set == self.all();
+                        self.primitive == CollectiveStagePrimitive::AllReduce && set == self.all();
                     assert!(back && has[part] != set, "{self:?}: {part} counted twice");
                     has[part] = set;
                 }
@@ -209,7 +220,7 @@ impl LineCollective {
         let stage = CollectiveStage {
             phase: 0,
             primitive: self.primitive,
-            buffer: BufferShare::from_bytes(BYTES),
+            buffer: BufferPartSize::from_bytes(BYTES),
             mirrored: self.mirrored,
             bidirectional: false,
         };
@@ -223,26 +234,27 @@ impl LineCollective {
         // Events are ordered by time, then by order of creation.
         let mut events = BinaryHeap::new();
         let mut made = 0_u64;
-        let mut plan = |events: &mut BinaryHeap<_>, at: u64, to: usize, event: Event| {
-            made += 1;
-            events.push(Reverse((at, made, to, event)));
-        };
+        let mut plan =
+            |events: &mut BinaryHeap<_>, at: u64, to: usize, event: MemberActionOrArrival| {
+                made += 1;
+                events.push(Reverse((at, made, to, event)));
+            };
         for index in 0..self.n {
-            plan(&mut events, dice.delay(), index, Event::Act);
+            plan(&mut events, dice.delay(), index, MemberActionOrArrival::Act);
         }
         let mut last = BTreeMap::new();
         while let Some(Reverse((now, _, index, event))) = events.pop() {
             let member = &mut members[index];
             match event {
-                Event::Act => member.begun = true,
-                Event::Message { heard, load } => member.early.push((heard, load)),
+                MemberActionOrArrival::Act => member.begun = true,
+                MemberActionOrArrival::Message { heard, load } => member.early.push((heard, load)),
             }
             if !member.begun {
                 continue;
             }
             loop {
                 let taken = member.taken;
-                let ready = |(heard, _): &(u32, PartContributors)| *heard <= taken;
+                let ready = |(heard, _): &(u32, ContributorsByPart)| *heard <= taken;
                 while let Some(found) = member.early.iter().position(ready) {
                     let (_, load) = member.early.remove(found);
                     self.unload(load, &mut member.has);
@@ -261,11 +273,16 @@ impl LineCollective {
                 let arrives = last.entry((index, to)).or_insert(0);
                 *arrives = (now + dice.delay()).max(*arrives);
                 let heard = step.recv_posted;
-                plan(&mut events, *arrives, to, Event::Message { heard, load });
+                plan(
+                    &mut events,
+                    *arrives,
+                    to,
+                    MemberActionOrArrival::Message { heard, load },
+                );
                 // Sometimes a member pauses before it continues.
                 let pause = dice.delay();
                 if pause > 100 {
-                    plan(&mut events, now + pause, index, Event::Act);
+                    plan(&mut events, now + pause, index, MemberActionOrArrival::Act);
                     break;
                 }
             }

@@ -6,7 +6,9 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::loads::{self, access, load};
 use super::rig::{Dim, ReplayOutcomeAndLog, cases, dim, job, machine, replay_with, switched};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
-use chakram::extend::{EventScheduler, LoadStoreTransfer, NetworkBackend, NetworkEvent, OpIndex};
+use chakram::extend::{
+    EventScheduler, MemoryLoadStoreTransfer, NetworkBackend, NetworkEvent, OpIndex,
+};
 use chakram::ids::{EndpointId, Npu};
 use chakram::internals::{
     ContentionFreeNetwork, ExclusiveNetwork, LinkContentionNetwork, PortContentionNetwork,
@@ -15,7 +17,7 @@ use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
 use chakram::trace::{CollectiveKind as K, MemoryLocation};
-use chakram::units::{Bandwidth, BufferShare, Span, Time};
+use chakram::units::{Bandwidth, BufferPartSize, Span, Time};
 use chakram::workload::Workload;
 use proptest::prelude::*;
 
@@ -323,7 +325,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = LoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
+        let transfer = MemoryLoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferPartSize::from_bytes(bytes) };
         let alone = path.time_message(transfer.amount);
         let now = Time(1_000_000);
         let taken = [

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 /// A message from one NPU to another.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct TimedMessageBetweenNpus {
     /// Time in ns at which the message is sent.
     pub ns: u64,
     pub from: u32,
@@ -17,8 +17,8 @@ pub struct Flow {
     pub bytes: u64,
 }
 
-pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
-    Flow {
+pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetweenNpus {
+    TimedMessageBetweenNpus {
         ns,
         from,
         to,
@@ -28,7 +28,11 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
 
 /// Replays `flows` on a machine. Returns the times in picoseconds at which each message has left
 /// and has arrived.
-pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
+pub fn ends(
+    machine: &Machine,
+    model: NetworkModel,
+    flows: &[TimedMessageBetweenNpus],
+) -> Vec<[u64; 2]> {
     let npus = machine.topology().npu_count();
     let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![kernel(0)]; npus as usize];
     let ids: Vec<_> = (0..)
@@ -49,7 +53,11 @@ pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64;
 }
 
 /// Returns the arrival time of each message of `flows`, in picoseconds.
-pub fn arrivals(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<u64> {
+pub fn arrivals(
+    machine: &Machine,
+    model: NetworkModel,
+    flows: &[TimedMessageBetweenNpus],
+) -> Vec<u64> {
     let ends = ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
 }

@@ -5,9 +5,9 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
     CompiledReplay, EnumeratedSetting, FeedRequestBuffer, InstanceId, LanelessProcessorModel,
-    LaunchDurationSource, LaunchFeed, LaunchRecord, LaunchRequest, NetworkModel, ProcessorJobTimes,
-    ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions, SingleLaunchFeed,
-    TimedLaunchFeed, run_launches,
+    LaunchFeed, LaunchKernelDurationSource, LaunchRecord, LaunchRequest, NetworkModel,
+    ProcessorJobTimes, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
+    SingleLaunchFeed, TimedLaunchFeed, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -209,8 +209,8 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
     let first = job(&[rank(10, 1), rank(100, 1)], &[]);
     let second = job(&[rank(50, 2), rank(50, 2)], &[]);
     let machine = machine(&[ring(2)]);
-    struct Both(bool);
-    impl LaunchFeed for Both {
+    struct TwoProgramLaunchFeed(bool);
+    impl LaunchFeed for TwoProgramLaunchFeed {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
@@ -229,7 +229,13 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
         compiled(&second, &machine, |_| {}),
     ];
     let mut log = LaunchLog::default();
-    run_launches(&programs, &mut [&mut Both(false)], None, &mut log).unwrap();
+    run_launches(
+        &programs,
+        &mut [&mut TwoProgramLaunchFeed(false)],
+        None,
+        &mut log,
+    )
+    .unwrap();
     assert_eq!(log.ended, [(0, 1102 * NS), (1, 2104 * NS)]);
 }
 
@@ -262,7 +268,7 @@ impl LaunchFeed for Requests {
             queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: self.launched,
-                prices: LaunchDurationSource::ByClass(Arc::new([Some(service)])),
+                prices: LaunchKernelDurationSource::ByClass(Arc::new([Some(service)])),
                 ..LaunchRequest::default()
             });
             self.launched += 1;
@@ -372,8 +378,8 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
     let workload = job(&[line], &[]);
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
-    struct Three(u64);
-    impl LaunchFeed for Three {
+    struct ThreeLaunchFeed(u64);
+    impl LaunchFeed for ThreeLaunchFeed {
         fn wake_at(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
@@ -382,14 +388,14 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
             queue.begin_launch(LaunchRequest {
                 tag: self.0,
                 npu: Some(Npu(1)),
-                prices: LaunchDurationSource::ByClass(Arc::new([price, price])),
+                prices: LaunchKernelDurationSource::ByClass(Arc::new([price, price])),
                 ..LaunchRequest::default()
             });
             self.0 += 1;
         }
     }
     let (mut log, mut server) = (LaunchLog::default(), ShortestJobFirstServer::default());
-    let feeds: &mut [&mut dyn LaunchFeed] = &mut [&mut Three(0)];
+    let feeds: &mut [&mut dyn LaunchFeed] = &mut [&mut ThreeLaunchFeed(0)];
     run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
     let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
     let occupied: Vec<_> = log.occupied.iter().copied().map(us).collect();
@@ -417,8 +423,8 @@ fn stuck_launches_are_named() {
     let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
-    struct HalfReleasedFeed(bool);
-    impl LaunchFeed for HalfReleasedFeed {
+    struct OneRankReleasedFeed(bool);
+    impl LaunchFeed for OneRankReleasedFeed {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
@@ -426,7 +432,7 @@ fn stuck_launches_are_named() {
             self.0 = true;
             queue.begin_launch(LaunchRequest::default());
             let half = queue.begin_launch(LaunchRequest {
-                release: chakram::engine::RankReleaseMode::ByRank,
+                release: chakram::engine::LaunchRankStartMode::ByRank,
                 ..LaunchRequest::default()
             });
             queue.release_rank(half, chakram::ids::Rank(1));
@@ -434,7 +440,7 @@ fn stuck_launches_are_named() {
     }
     let found = run_launches(
         &[program],
-        &mut [&mut HalfReleasedFeed(false)],
+        &mut [&mut OneRankReleasedFeed(false)],
         None,
         &mut (),
     );

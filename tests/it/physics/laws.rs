@@ -28,8 +28,8 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{self, Dim, ReplayOutcomeAndLog, job, machine_of, replay_with};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
-    DeliveryNotice, EventScheduler, LineSendPattern, NetworkBackend, NetworkEvent, NetworkMessage,
-    OpIndex, PortRange,
+    EventScheduler, LineSendPattern, MessageProgressNotice, NetworkBackend, NetworkEvent,
+    NetworkMessage, OpIndex, PortRange,
 };
 use chakram::ids::Npu;
 use chakram::internals::{
@@ -325,12 +325,12 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
         now: Time,
         event: NetworkEvent,
         agenda: &mut impl EventScheduler,
-        notices: &mut Vec<DeliveryNotice>,
+        notices: &mut Vec<MessageProgressNotice>,
     ) {
         let before = notices.len();
         self.network.handle_event(now, event, agenda, notices);
         for notice in &notices[before..] {
-            if let DeliveryNotice::Delivered(op) = notice
+            if let MessageProgressNotice::Delivered(op) = notice
                 && let Some((name, to, operation)) = self.in_flight.remove(op)
             {
                 let [_, (dimension, side)] = self.topology.first_and_last_port(name.0, to);
@@ -500,14 +500,14 @@ fn to_ordered_bits(seed: u64) -> Vec<String> {
 
 /// Parts of an NPU's time: compute, transfer, waiting in collectives, waiting for messages, and
 /// other time.
-type Parts = [u64; 5];
+type NpuTimeParts = [u64; 5];
 
 /// A rank and the index of one of its nodes.
 type RankNode = (u32, u32);
 
 /// Returns the attribution of each rank's time, computed only from the issue and the end of its
 /// nodes.
-fn swept(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<Parts> {
+fn swept(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<NpuTimeParts> {
     let events = &replay.log.events;
     let mut times: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
     for &(at, completed, rank, node) in events {
@@ -567,7 +567,7 @@ fn swept(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<Parts> {
         cuts.extend([0, end]);
         cuts.sort_unstable();
         cuts.dedup();
-        let mut parts = Parts::default();
+        let mut parts = NpuTimeParts::default();
         for cut in cuts.windows(2) {
             let at = cut[0];
             let active = nodes.iter().filter(|&&node| {

@@ -1,7 +1,7 @@
 //! Tests links that all operations share. Times are compared with sums by hand, with packets, and
 //! with times without contention.
 
-use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
+use super::flows::{TimedMessageBetweenNpus, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with, switched};
 use super::trains;
@@ -280,7 +280,7 @@ enum Pattern {
 struct RandomFlowTraffic {
     dims: Vec<Dim>,
     segment: Option<u64>,
-    flows: Vec<Flow>,
+    flows: Vec<TimedMessageBetweenNpus>,
 }
 
 /// Returns traffic over these shapes.

@@ -9,7 +9,7 @@
 use super::oracle::{phases, pipeline_pass};
 use super::programs;
 use super::rig::Dim;
-use chakram::extend::CollectivePrimitive;
+use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
@@ -30,12 +30,12 @@ pub type MemberProgramMessage = (u32, SendCondition, (u64, u64));
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
 fn program(
     algorithm: CollectiveAlgorithm,
-    what: CollectivePrimitive,
+    what: CollectiveStagePrimitive,
     n: u32,
     index: u32,
     root: u32,
 ) -> Vec<MemberProgramMessage> {
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
     if !matches!(
         algorithm,
         CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct
@@ -56,12 +56,12 @@ fn program(
 /// receptions before each message.
 fn counted(
     algorithm: CollectiveAlgorithm,
-    what: CollectivePrimitive,
+    what: CollectiveStagePrimitive,
     n: u32,
     index: u32,
     root: u32,
 ) -> Vec<(u32, usize)> {
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
     let next = (index + 1) % n;
     // Number of members from the root to this member, and from this member to the root.
     let from_root = ((index + n - root) % n) as usize;
@@ -124,7 +124,7 @@ pub fn ends(
 /// Returns the time of a stage on a line of all NPUs of `dim`, if these NPUs start together.
 pub fn line(
     dim: &Dim,
-    stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
+    stage: (CollectiveAlgorithm, CollectiveStagePrimitive, u64, u64),
     root: u32,
 ) -> u64 {
     let (algorithm, what, bytes, parts) = stage;
@@ -136,19 +136,30 @@ pub fn line(
 
 /// Returns the messages of a collective over all NPUs of `dims`, with the sender, the receiver, and
 /// the bytes as a fraction.
-pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<SentFraction> {
+pub fn sent(
+    dims: &[Dim],
+    kind: CollectiveKind,
+    comm_size: u64,
+    root: usize,
+) -> Vec<SenderReceiverAndFraction> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
     let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
     let sent = |m: MessageWithGuessedTimes| (m.from as u32, m.to as u32, m.bytes);
     messages.into_iter().map(sent).collect()
 }
 
-pub type SentFraction = (u32, u32, (u64, u64));
+pub type SenderReceiverAndFraction = (u32, u32, (u64, u64));
 
 /// Returns all messages of `stages`, without their times.
 fn messages(
     dims: &[Dim],
-    stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
+    stages: &[(
+        usize,
+        CollectiveAlgorithm,
+        CollectiveStagePrimitive,
+        u64,
+        u64,
+    )],
     root: usize,
     npus: usize,
 ) -> Vec<MessageWithGuessedTimes> {
@@ -208,7 +219,13 @@ fn messages(
 /// Returns the ends of all NPUs' parts for a list of stages.
 fn run(
     dims: &[Dim],
-    stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
+    stages: &[(
+        usize,
+        CollectiveAlgorithm,
+        CollectiveStagePrimitive,
+        u64,
+        u64,
+    )],
     root: usize,
     starts: &[u64],
 ) -> Vec<u64> {

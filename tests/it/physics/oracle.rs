@@ -6,7 +6,7 @@
 
 use super::naive;
 use super::rig::Dim;
-use chakram::extend::CollectivePrimitive;
+use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
@@ -63,11 +63,11 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
 /// algorithm: the algorithm itself, or the documented substitute.
 pub fn used(
     algorithm: CollectiveAlgorithm,
-    primitive: CollectivePrimitive,
+    primitive: CollectiveStagePrimitive,
     n: u32,
 ) -> CollectiveAlgorithm {
     use CollectiveAlgorithm as A;
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
     let even = n.count_ones() == 1;
     match (algorithm, primitive) {
         (A::Ring | A::Direct, _) => algorithm,
@@ -97,11 +97,11 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
 /// together. The line's buffer has `bytes / parts`.
 pub fn phase_name(
     dim: &Dim,
-    stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
+    stage: (CollectiveAlgorithm, CollectiveStagePrimitive, u64, u64),
     root: u32,
 ) -> u64 {
     let (algorithm, primitive, bytes, parts) = stage;
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
     let n = u64::from(dim.size);
     // Rings send half in each direction. Each half has its own link, so the time equals the time of
     // all bytes at the rate of both links.
@@ -188,7 +188,13 @@ pub fn phases(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
-) -> Vec<(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)> {
+) -> Vec<(
+    usize,
+    CollectiveAlgorithm,
+    CollectiveStagePrimitive,
+    u64,
+    u64,
+)> {
     use CollectiveKind as K;
     let size = |range: std::ops::Range<usize>| -> u64 {
         dims[range].iter().map(|dim| u64::from(dim.size)).product()
@@ -212,8 +218,8 @@ pub fn phases(
     };
     let mut all = match kind {
         K::AllReduce => {
-            let mut both = out(CollectivePrimitive::ReduceScatter, &inside);
-            both.extend(back(out(CollectivePrimitive::AllGather, &inside)));
+            let mut both = out(CollectiveStagePrimitive::ReduceScatter, &inside);
+            both.extend(back(out(CollectiveStagePrimitive::AllGather, &inside)));
             both.retain(|(i, ..)| dims[*i].size > 1);
             // The last phase out and the first phase back follow each other directly and use the
             // same dimension.
@@ -221,20 +227,20 @@ pub fn phases(
             if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
                 both.remove(out + 1);
-                both[out].1 = CollectivePrimitive::AllReduce;
+                both[out].1 = CollectiveStagePrimitive::AllReduce;
             }
             both
         }
-        K::ReduceScatter => out(CollectivePrimitive::ReduceScatter, &inside),
-        K::AllGather | K::Barrier => back(out(CollectivePrimitive::AllGather, &inside)),
-        K::AllToAll => out(CollectivePrimitive::AllToAll, &|_| 1),
-        K::Broadcast => back(out(CollectivePrimitive::Broadcast, &|_| 1)),
-        K::Reduce => out(CollectivePrimitive::Reduce, &|_| 1),
-        K::Gather => out(CollectivePrimitive::Gather, &outside),
-        K::Scatter => back(out(CollectivePrimitive::Scatter, &outside)),
+        K::ReduceScatter => out(CollectiveStagePrimitive::ReduceScatter, &inside),
+        K::AllGather | K::Barrier => back(out(CollectiveStagePrimitive::AllGather, &inside)),
+        K::AllToAll => out(CollectiveStagePrimitive::AllToAll, &|_| 1),
+        K::Broadcast => back(out(CollectiveStagePrimitive::Broadcast, &|_| 1)),
+        K::Reduce => out(CollectiveStagePrimitive::Reduce, &|_| 1),
+        K::Gather => out(CollectiveStagePrimitive::Gather, &outside),
+        K::Scatter => back(out(CollectiveStagePrimitive::Scatter, &outside)),
     };
     all.retain(|(i, ..)| dims[*i].size > 1);
-    let how = |(i, what, bytes, parts): (usize, CollectivePrimitive, u64, u64)| {
+    let how = |(i, what, bytes, parts): (usize, CollectiveStagePrimitive, u64, u64)| {
         let algorithm = used(dims[i].algorithm, what, dims[i].size);
         (i, algorithm, what, bytes, parts)
     };
@@ -247,7 +253,13 @@ pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32)
     let phases = phases(dims, kind, comm_size);
     // On a ring, members that exchange data with the member at index XOR k are at different
     // distances from it.
-    let apart = |(d, how, ..): &(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)| {
+    let apart = |(d, how, ..): &(
+        usize,
+        CollectiveAlgorithm,
+        CollectiveStagePrimitive,
+        u64,
+        u64,
+    )| {
         let Dim { shape, size, .. } = dims[*d];
         *how == CollectiveAlgorithm::Pairwise
             && shape == DimensionShape::Ring

@@ -3,18 +3,18 @@
 //! senders, not for a number of receptions.
 
 use super::naive::{MemberProgramMessage, SendCondition};
-use chakram::extend::CollectivePrimitive;
+use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
 pub fn program(
     algorithm: CollectiveAlgorithm,
-    what: CollectivePrimitive,
+    what: CollectiveStagePrimitive,
     n: u32,
     index: u32,
     root: u32,
 ) -> Vec<MemberProgramMessage> {
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
     match (algorithm, what) {
         (
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
@@ -155,12 +155,12 @@ pub fn sorted(n: u32) -> Tree {
 
 fn along(
     tree: &Tree,
-    what: CollectivePrimitive,
+    what: CollectiveStagePrimitive,
     n: u32,
     index: u32,
     root: u32,
 ) -> Vec<MemberProgramMessage> {
-    use CollectivePrimitive as P;
+    use CollectiveStagePrimitive as P;
     let x = ((index + n - root) % n) as usize;
     let at = |x: u32| (x + root) % n;
     let parent = at(tree.parent[x]);

@@ -11,7 +11,7 @@ use chakram::engine::{
 };
 use chakram::internals::{NamedMachineText, find_sensitivities};
 use chakram::machine::Machine;
-use chakram::report::sensitivity::{SensitivityInputs, SensitivityRow};
+use chakram::report::sensitivity::{SensitivityReplayInputs, SensitivityRow};
 use chakram::trace::{CollectiveKind as K, KernelShape, MemoryBoundKernelClass};
 use chakram::workload::Workload;
 
@@ -95,7 +95,7 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let workload = job(&random_ranks(random), &[]);
         let options = ReplayOptions::default();
-        let run = SensitivityInputs {
+        let run = SensitivityReplayInputs {
             workload: &workload,
             machine: &machine,
             options: &options,
@@ -169,7 +169,7 @@ fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
         };
         let text = network_text(shape, 1.0, 1.0);
         let machine = Machine::parse(&text, "four").unwrap();
-        let run = SensitivityInputs {
+        let run = SensitivityReplayInputs {
             workload: &workload,
             machine: &machine,
             options: &options,
@@ -246,7 +246,7 @@ fn a_slope_holds_until_the_next_path() {
     ];
     let workload = job(&[lines], &[]);
     let machine = Machine::load_preset("dgx-h100").unwrap();
-    let run = SensitivityInputs {
+    let run = SensitivityReplayInputs {
         workload: &workload,
         machine: &machine,
         options: &ReplayOptions::default(),

@@ -8,7 +8,7 @@ use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroS
 use chakram::ids::Npu;
 use chakram::job::{EditedMachineValue, Job, edits_from_preset, note_settings_without_effect};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
-use chakram::model::{ModelDefinition, ModelSource};
+use chakram::model::{ModelFileText, ModelFromDefinitionFile};
 use chakram::report::{Report, replay_to_report};
 use chakram::trace::{
     CollectiveKind, Dtype, KernelShape, MemoryBoundKernelClass, MemoryLocation, Op,
@@ -343,9 +343,9 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
         plan.zero = ZeroStage::Optimizer;
     }
     plan.linears = (dtype != Dtype::Bf16).then_some(dtype);
-    let source = ModelSource::find_source("gpt2-small").unwrap();
+    let source = ModelFileText::find_source("gpt2-small").unwrap();
     let text = source.text.replace("layers = 12", "layers = 2");
-    let model = ModelDefinition::parse(&text, "small.toml", Some(64))
+    let model = ModelFromDefinitionFile::parse(&text, "small.toml", Some(64))
         .unwrap()
         .model;
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
@@ -462,7 +462,7 @@ fn general(path: &str) -> String {
 
 /// Keys, each with `true` if it changed a result of some job.
 #[derive(Debug, Default)]
-struct TriedKeys {
+struct TriedKeyEffects {
     keys: BTreeMap<String, bool>,
     refused: BTreeSet<String>,
     runs: u64,
@@ -473,8 +473,8 @@ const MAX_ALIKE: usize = 2;
 
 /// Tries every `stride`-th key of the machine `text`, called `name`, whose path contains these
 /// parts. Of similar tables, only the first are tried.
-fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> TriedKeys {
-    let mut tried = TriedKeys::default();
+fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> TriedKeyEffects {
+    let mut tried = TriedKeyEffects::default();
     let original = Machine::parse(text, name).unwrap();
     let root: Toml = Toml::Table(text.parse().unwrap());
     let mut paths = Vec::new();
@@ -537,7 +537,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
     tried
 }
 
-impl TriedKeys {
+impl TriedKeyEffects {
     fn add(&mut self, other: Self) {
         for (key, acts) in other.keys {
             *self.keys.entry(key).or_default() |= acts;
@@ -549,7 +549,7 @@ impl TriedKeys {
 
 #[test]
 fn an_edited_key_acts_or_is_named() {
-    let mut tried = TriedKeys::default();
+    let mut tried = TriedKeyEffects::default();
     for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
         tried.add(try_keys(
             (name, &read_preset_text(name).unwrap()),
@@ -590,7 +590,7 @@ fn machines() -> Vec<(String, String, &'static str)> {
 #[ignore = "takes minutes"]
 fn every_key_of_every_preset_acts_or_is_named() {
     let part = std::env::var("CHAKRAM_KEYS").unwrap_or_default();
-    let tried = Mutex::new(TriedKeys::default());
+    let tried = Mutex::new(TriedKeyEffects::default());
     let left = Mutex::new(machines().into_iter());
     let work = || {
         loop {

@@ -6,7 +6,7 @@
 //! ready for a server when the server can serve it without gaps. The train is ready at the maximum,
 //! over packets p, of p's arrival minus the server's time for the packets before p.
 
-use super::flows::Flow;
+use super::flows::TimedMessageBetweenNpus;
 use super::rig::Dim;
 use chakram::topology::DimensionShape;
 use std::cmp::Reverse;
@@ -83,7 +83,7 @@ pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
 
 /// Returns the arrival times of `flows` in picoseconds, with packets of at most `segment` bytes, or
 /// with whole messages.
-pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> {
+pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[TimedMessageBetweenNpus]) -> Vec<u64> {
     let ways: Vec<_> = flows.iter().map(|f| route(dims, f.from, f.to)).collect();
     let packets: Vec<Vec<u64>> = flows
         .iter()

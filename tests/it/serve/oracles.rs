@@ -4,7 +4,8 @@ use super::{build_scenario, picosecond_cores, served};
 use chakram::serve::CompletedRequest;
 use std::fmt::Write;
 use testkit::serving::{
-    PlainPolicy, PlainRequest, TaskJob, TaskRequest, deal_task_by_task, serve_plainly,
+    JobOfEqualTasks, MultiJobRequest, PlainRequest, PlainRequestOrderRule, deal_task_by_task,
+    serve_plainly,
 };
 
 /// A random sequence independent of the scenarios' own.
@@ -51,7 +52,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
         let mut models = Vec::new();
         let mut text = format!("name = \"case {case}\"\n");
         for model in 0..1 + numbers.below(3) {
-            let mut jobs: Vec<TaskJob> = Vec::new();
+            let mut jobs: Vec<JobOfEqualTasks> = Vec::new();
             let mut list = String::new();
             let chain = numbers.below(2) == 0;
             for j in 0..1 + numbers.below(6) as usize {
@@ -65,7 +66,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
                     "{{ tasks = {tasks}, length = {length}, after = {after:?} }},"
                 )
                 .unwrap();
-                jobs.push(TaskJob {
+                jobs.push(JobOfEqualTasks {
                     tasks,
                     length,
                     after,
@@ -82,9 +83,9 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
             })
             .collect();
         text += &arrivals(&folder, &requests);
-        let plain: Vec<TaskRequest> = requests
+        let plain: Vec<MultiJobRequest> = requests
             .iter()
-            .map(|&(ready, model)| TaskRequest {
+            .map(|&(ready, model)| MultiJobRequest {
                 ready,
                 jobs: models[model].clone(),
             })
@@ -96,7 +97,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
         let ends = deal_task_by_task(cores, &plain);
         let (report, found) = served(&build_scenario(&text), Some(&picosecond_cores(cores)));
         for (model, jobs) in models.iter().enumerate() {
-            let one = TaskRequest {
+            let one = MultiJobRequest {
                 ready: 0,
                 jobs: jobs.clone(),
             };
@@ -120,7 +121,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
 /// preempted.
 fn hold_policy(
     seed: u64,
-    policy: impl Fn(&mut RandomSequence) -> (PlainPolicy, String),
+    policy: impl Fn(&mut RandomSequence) -> (PlainRequestOrderRule, String),
     preempts: bool,
 ) {
     let folder = tempfile::tempdir().unwrap();
@@ -211,7 +212,12 @@ fn hold_policy(
 fn first_come_is_first_served() {
     hold_policy(
         2,
-        |_| (PlainPolicy::FirstCome, "kind = \"first-come\"".to_owned()),
+        |_| {
+            (
+                PlainRequestOrderRule::FirstCome,
+                "kind = \"first-come\"".to_owned(),
+            )
+        },
         false,
     );
 }
@@ -220,7 +226,7 @@ fn first_come_is_first_served() {
 fn the_shortest_goes_first() {
     let policy = |_: &mut RandomSequence| {
         (
-            PlainPolicy::Shortest,
+            PlainRequestOrderRule::Shortest,
             "kind = \"shortest-job-first\"".to_owned(),
         )
     };
@@ -232,13 +238,13 @@ fn the_shortest_goes_first() {
 fn the_most_urgent_goes_first() {
     let policy = |numbers: &mut RandomSequence| match numbers.below(2) {
         0 => (
-            PlainPolicy::Priority(None),
+            PlainRequestOrderRule::Priority(None),
             "kind = \"priority\"".to_owned(),
         ),
         _ => {
             let aging = 1 + numbers.below(200);
             let text = format!("kind = \"priority\"\naging = \"{aging} ps\"");
-            (PlainPolicy::Priority(Some(aging)), text)
+            (PlainRequestOrderRule::Priority(Some(aging)), text)
         }
     };
     hold_policy(5, policy, false);
@@ -249,7 +255,7 @@ fn the_most_urgent_goes_first() {
 fn the_earliest_deadline_goes_first() {
     let policy = |_: &mut RandomSequence| {
         (
-            PlainPolicy::Deadline,
+            PlainRequestOrderRule::Deadline,
             "kind = \"earliest-deadline\"".to_owned(),
         )
     };
@@ -262,7 +268,7 @@ fn batches_are_of_one_model() {
     let policy = |numbers: &mut RandomSequence| {
         let (most, wait) = (1 + numbers.below(5), numbers.below(150));
         let text = format!("kind = \"batching\"\nbatch = {most}\nwait = \"{wait} ps\"");
-        (PlainPolicy::Batching(most as usize, wait), text)
+        (PlainRequestOrderRule::Batching(most as usize, wait), text)
     };
     hold_policy(9, policy, false);
 }

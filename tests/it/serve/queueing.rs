@@ -192,7 +192,7 @@ fn a_million_requests() {
     let report = chakram::serve::serve_requests(
         &scenario,
         Some(&platform),
-        chakram::serve::ServeOptions::default(),
+        chakram::serve::ServeSloOption::default(),
         &mut chakram::serve::NoRequestObserver,
     )
     .unwrap();

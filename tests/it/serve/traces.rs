@@ -1,7 +1,7 @@
 //! Tests figures 5-1 and 5-2 of the thesis, and an hour of Azure's requests.
 
 use super::served;
-use chakram::report::text::TextStyle;
+use chakram::report::text::TextStyleWidthAndDetail;
 use chakram::serve::{Platform, Scenario, ServeReport, compare};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 #[ignore = "seconds: cargo test --release --test it serve::traces::figures -- --ignored --nocapture; BLESS=1 writes the tables"]
 fn figures_5_1_and_5_2_as_far_as_they_follow() {
     let rates = [10, 100].map(|gbps| PLATFORMS.map(|platform| burst(gbps, platform)));
-    let style = TextStyle::default();
+    let style = TextStyleWidthAndDetail::default();
     let tables = rates
         .each_ref()
         .map(|of| compare::complete_platforms(of, style));

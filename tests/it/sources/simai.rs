@@ -15,10 +15,10 @@ moe\t-1\t7000\tALLTOALL_EP\t10000\t0\tALLTOALL_EP\t10000\t9000\tALLREDUCE_DP_EP\
 ";
 
 /// A node: its id, its dependencies, and either its nanoseconds or its kind, group and bytes.
-type SimaiNode = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
+type TraceNodeFromSimai = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
 
 /// Returns the nodes of a rank's trace after the declaration of groups.
-fn nodes(folder: &Folder, prefix: &str, rank: u32) -> Vec<SimaiNode> {
+fn nodes(folder: &Folder, prefix: &str, rank: u32) -> Vec<TraceNodeFromSimai> {
     let lines = folder.path("lines.jsonl");
     let trace = folder.path(&format!("{prefix}.{rank}.et"));
     done(&["convert", "trace", &trace, "-o", &lines]);
@@ -80,7 +80,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
     // part: 6000 / 2 and 8000 / 4.
     let comm = |kind, group: &str, bytes| Err((kind, group.to_owned(), bytes));
     let (reduce, gather, exchange, scatter) = (0, 2, 6, 7);
-    let pass: [SimaiNode; 14] = [
+    let pass: [TraceNodeFromSimai; 14] = [
         (2, vec![], Ok(1)),
         (3, vec![2], Ok(3000)),
         (4, vec![3], comm(gather, "3", 3000)),

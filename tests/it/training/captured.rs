@@ -27,13 +27,13 @@ use chakram::generate::{
     CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
 use chakram::machine::Machine;
-use chakram::model::{Model, ModelDefinition, OperatorKind};
+use chakram::model::{Model, ModelFromDefinitionFile, OperatorKind};
 
 mod captures;
 mod event;
 mod generated;
 
-use event::ProductOrReduction;
+use event::ProductOrAllReduce;
 use generated::{GeneratedNode, GeneratedNodes};
 
 const MODEL: &str = r#"
@@ -74,12 +74,12 @@ const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
 
-fn captured() -> Vec<ProductOrReduction> {
-    CAPTURED.lines().map(ProductOrReduction::parse).collect()
+fn captured() -> Vec<ProductOrAllReduce> {
+    CAPTURED.lines().map(ProductOrAllReduce::parse).collect()
 }
 
 fn model() -> Model {
-    ModelDefinition::parse(MODEL, "model.toml", None)
+    ModelFromDefinitionFile::parse(MODEL, "model.toml", None)
         .unwrap()
         .model
 }
@@ -100,20 +100,20 @@ fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<GeneratedNode> {
     nodes.0
 }
 
-fn events(nodes: &[GeneratedNode]) -> Vec<ProductOrReduction> {
+fn events(nodes: &[GeneratedNode]) -> Vec<ProductOrAllReduce> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
 /// Requires that both are equal, except for the order of the two products of the logits, which have
 /// 1024 words.
-fn hold(generated: &[ProductOrReduction], captured: &[ProductOrReduction], what: &str) {
+fn hold(generated: &[ProductOrAllReduce], captured: &[ProductOrAllReduce], what: &str) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();
     // The backward pass of the logits has 1024 x 256 weights from 128 tokens, and 128 x 256 inputs
     // from 1024 words.
     let [weights, inputs] = [
-        ProductOrReduction::product(1024, 128, 256),
-        ProductOrReduction::product(128, 1024, 256),
+        ProductOrAllReduce::product(1024, 128, 256),
+        ProductOrAllReduce::product(128, 1024, 256),
     ];
     let mut swapped = 0;
     for (i, event) in generated.iter().enumerate() {
@@ -143,7 +143,7 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     }
     // Every weight is in one bucket.
     let reduced = captured().into_iter().map(|event| match event {
-        ProductOrReduction::Reduction(bytes) => bytes,
+        ProductOrAllReduce::Reduction(bytes) => bytes,
         _ => 0,
     });
     assert_eq!(reduced.sum::<u64>(), 4 * model().parameter_count());
@@ -158,7 +158,7 @@ fn flops_are_the_captured_ones() {
         let nodes = nodes(&job(model, |_| {}), 0);
         nodes.iter().map(|node| node.flops).sum::<u64>()
     };
-    let expected: u64 = captured().iter().map(ProductOrReduction::flops).sum();
+    let expected: u64 = captured().iter().map(ProductOrAllReduce::flops).sum();
     let mut both_ways = model();
     for layer in &mut both_ways.layers {
         for operator in &mut layer.operators {
@@ -177,7 +177,7 @@ fn a_first_bucket_is_what_older_versions_begin_with() {
     let sizes = |first| {
         let job = job(model(), |plan| plan.first_bucket = first);
         let bytes = events(&nodes(&job, 0)).into_iter().filter_map(|e| match e {
-            ProductOrReduction::Reduction(bytes) => Some(bytes),
+            ProductOrAllReduce::Reduction(bytes) => Some(bytes),
             _ => None,
         });
         bytes.collect::<Vec<_>>()
@@ -204,7 +204,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     let mut found = Vec::new();
     let mut reductions = Vec::new();
     for node in &nodes {
-        if matches!(node.event, Some(ProductOrReduction::Reduction(_))) {
+        if matches!(node.event, Some(ProductOrAllReduce::Reduction(_))) {
             assert_eq!(node.data, found, "{}", node.name);
             assert!(!found.is_empty());
             found.clear();
@@ -262,7 +262,7 @@ algorithm = "ring"
                 .count()
         };
         let is_reduction =
-            |event: &&ProductOrReduction| matches!(event, ProductOrReduction::Reduction(_));
+            |event: &&ProductOrAllReduce| matches!(event, ProductOrAllReduce::Reduction(_));
         let mut launched = captured.iter().enumerate().filter(|(_, e)| is_reduction(e));
         for node in &nodes {
             if node

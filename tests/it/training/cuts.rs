@@ -10,18 +10,18 @@ mod elements;
 use super::job;
 use crate::corpus::sample_every_nth;
 use chakram::generate::{
-    CheckedWorkloadPattern, OperatorDegrees, Optimizer, ParallelismPlan, ShardingDegrees,
+    CheckedWorkloadPattern, OperatorPatternDegrees, Optimizer, ParallelismPlan, ShardingDegrees,
 };
 use chakram::model::{
     ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
 };
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
-use elements::{ExpectedMemberTraffic, TestedOperatorKind, expected};
+use elements::{ExpectedReceivesAndReductions, TestedOperatorKind, expected};
 use std::collections::BTreeMap;
 
 /// The communication of one member.
 #[derive(Default)]
-struct MemberCommunication {
+struct AllCommunicationOfMember {
     rank: u32,
     groups: BTreeMap<String, Vec<u32>>,
     members: u32,
@@ -32,7 +32,7 @@ struct MemberCommunication {
     sums: Vec<(String, u64, Vec<u32>)>,
 }
 
-impl Sink for MemberCommunication {
+impl Sink for AllCommunicationOfMember {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         let name = node.name.strip_prefix("mb0/chain/").unwrap_or(node.name);
         let whose = name.rsplit_once('.').map_or(name, |(whose, _)| whose);
@@ -71,13 +71,13 @@ impl Sink for MemberCommunication {
     }
 }
 
-fn look(job: &CheckedWorkloadPattern, members: u32) -> Vec<MemberCommunication> {
+fn look(job: &CheckedWorkloadPattern, members: u32) -> Vec<AllCommunicationOfMember> {
     let each = (0..members).map(|rank| {
-        let mut seen = MemberCommunication {
+        let mut seen = AllCommunicationOfMember {
             rank,
             members,
             groups: job.declared_groups(),
-            ..MemberCommunication::default()
+            ..AllCommunicationOfMember::default()
         };
         job.emit_nodes(rank, &mut seen).unwrap();
         seen
@@ -136,7 +136,7 @@ fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
         if name == "first" && kind == TestedOperatorKind::Table {
             continue;
         }
-        plan.operators.push(OperatorDegrees {
+        plan.operators.push(OperatorPatternDegrees {
             name: name.to_owned(),
             degrees: ShardingDegrees { b, m, n, k },
         });
@@ -145,7 +145,7 @@ fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
     let job = job(&model, &plan).unwrap_or_else(|why| panic!("{about}: {why}"));
     let all = expected(kind, members, cuts);
     for (member, (seen, expected)) in look(&job, members).into_iter().zip(all).enumerate() {
-        let ExpectedMemberTraffic { moved, sums } = expected;
+        let ExpectedReceivesAndReductions { moved, sums } = expected;
         let found: BTreeMap<String, u64> = seen
             .moved
             .into_iter()

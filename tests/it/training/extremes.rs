@@ -1,6 +1,6 @@
 //! Tests extreme sizes: any model and plan is rejected by name or gives a result, in limited time.
 
-use crate::harness::plan_file::{PlanCheckOutcome, look};
+use crate::harness::plan_file::{PlanCheckDepth, look};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, RecomputePolicy,
     ZeroStage,
@@ -98,7 +98,7 @@ fn work() -> impl Strategy<Value = OperatorKind> {
                 width: b,
                 experts: c,
                 chosen: d,
-                form: chakram::model::ExpertRouterRule::default(),
+                form: chakram::model::ExpertScoringAndGroupRule::default(),
             },
             11 => OperatorKind::ExpertLinear {
                 rows: a,
@@ -272,10 +272,10 @@ fn hold(cases: u32) {
     let [refused, long, summed, held] = ends.map(Cell::into_inner);
     println!("{refused} refused, {long} long, {summed} summed, {held} held");
     for (count, word) in [
-        (refused, PlanCheckOutcome::Refused),
-        (long, PlanCheckOutcome::Long),
-        (summed, PlanCheckOutcome::Summed),
-        (held, PlanCheckOutcome::Held),
+        (refused, PlanCheckDepth::Refused),
+        (long, PlanCheckDepth::Long),
+        (summed, PlanCheckDepth::Summed),
+        (held, PlanCheckDepth::Held),
     ] {
         assert!(count > cases / 100, "{count} {word:?}");
     }

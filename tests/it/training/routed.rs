@@ -6,7 +6,7 @@ use chakram::generate::{
     ParallelismPlan,
 };
 use chakram::trace::{CollectiveKind, Dtype};
-use testkit::expert_routing::{Copies, TokenExpertChoices, most_received};
+use testkit::expert_routing::{TokenCopiesByRankPair, TokenExpertChoices, most_received};
 
 /// The columns of a token, where a number takes 2 B.
 const H: u64 = 128;
@@ -86,7 +86,7 @@ fn exchanges(
 /// from the experts.
 fn assert_all_to_alls(
     found: &[(String, CollectiveKind, u64)],
-    copies: &Copies,
+    copies: &TokenCopiesByRankPair,
     sizes: [u64; 2],
     about: &str,
 ) {

@@ -90,10 +90,10 @@ fn plan() -> ParallelismPlan {
 
 /// The removed parts of a rank: the number of nodes, the FLOPs and the bytes of kernels, and the
 /// bytes of collectives.
-type RemovedWork = (usize, u64, u64, u64);
+type RemovedWorkAmounts = (usize, u64, u64, u64);
 
-fn gone<'n>(nodes: impl Iterator<Item = &'n RemovableNode>) -> RemovedWork {
-    nodes.fold(RemovedWork::default(), |sum, node| {
+fn gone<'n>(nodes: impl Iterator<Item = &'n RemovableNode>) -> RemovedWorkAmounts {
+    nodes.fold(RemovedWorkAmounts::default(), |sum, node| {
         let flops = node.flops.unwrap_or(0);
         let [kernel, moved] = match node.flops {
             Some(_) => [node.bytes, 0],
@@ -105,7 +105,10 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n RemovableNode>) -> RemovedWork {
 
 /// Compares the nodes of all ranks without `effect` with the complete nodes minus the nodes that
 /// `goes` selects, in order. Returns the removed parts of the first rank of each stage.
-fn check(effect: AblationEffect, goes: impl Fn(u32, &RemovableNode) -> bool) -> [RemovedWork; 2] {
+fn check(
+    effect: AblationEffect,
+    goes: impl Fn(u32, &RemovableNode) -> bool,
+) -> [RemovedWorkAmounts; 2] {
     let mut less = plan();
     less.without.add_effect(effect);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
@@ -134,7 +137,7 @@ fn logits_take_their_sums_along() {
     let [first, last] = check(AblationEffect::Logits, |_, node| {
         node.name.contains("/logits") || node.name.contains("/loss")
     });
-    assert_eq!(first, RemovedWork::default());
+    assert_eq!(first, RemovedWorkAmounts::default());
     let kernels = 2 * 1024 + (1024 + 16 * 16 * 2) + (38 + 14) * 128;
     let expected = (2 * 9, 2 * 12_288, 2 * kernels, 2 * (3 * 32 + 256));
     assert_eq!(last, expected);

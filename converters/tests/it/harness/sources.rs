@@ -6,7 +6,7 @@ use chakram_converters::nsys;
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_converters::simai::{RankGroupGrid, SimaiWorkload};
 use chakram_converters::text_workload::TextWorkload;
-use chakram_converters::xplane::{XplaneFile, XplaneJob, begins_as_xplane};
+use chakram_converters::xplane::{DecompressedXplaneFile, XplaneJob, begins_as_xplane};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
@@ -37,7 +37,7 @@ pub fn text_workload(data: &[u8]) {
 /// the devices.
 pub fn xplane(data: &[u8]) {
     let _ = begins_as_xplane(data);
-    let files = [XplaneFile {
+    let files = [DecompressedXplaneFile {
         path: PathBuf::from("profile"),
         contents: data.to_vec(),
     }];

@@ -10,9 +10,9 @@ use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
 /// Identifies a lane by its number in the trace and the kind of its nodes (0 empty, 1 host, 2 NPU).
-type AlignedLane = (Option<i64>, u8);
+type LaneNumberAndNodeKind = (Option<i64>, u8);
 
-fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
+fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> LaneNumberAndNodeKind {
     let view = &side.raw.nodes[node as usize].view;
     let kind = match view.op {
         Op::NoOp => 0,
@@ -23,8 +23,8 @@ fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
 }
 
 /// Returns the nodes of each lane, in an order that respects dependencies.
-fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
-    let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
+fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<LaneNumberAndNodeKind, Vec<u32>> {
+    let mut lanes: BTreeMap<LaneNumberAndNodeKind, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.unordered) {
         lanes
             .entry(lane_of_node(side, node))

@@ -22,7 +22,7 @@ pub struct TraceDiffDocument<'t> {
     after: &'t str,
     ranks: ComparedRanks<'t>,
     faults: Vec<FileFaultRow<'t>>,
-    differs: AspectDifferencesDocument,
+    differs: DifferingAspectsDocument,
     dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
     counts: ChangeCountsDocument<'t>,
@@ -53,13 +53,13 @@ struct FileFaultRow<'t> {
 
 /// For each aspect, true if the two jobs differ in it.
 #[derive(Debug, Serialize)]
-pub(in crate::diff) struct AspectDifferencesDocument {
+pub(in crate::diff) struct DifferingAspectsDocument {
     structure: bool,
     time: bool,
     bytes: bool,
 }
 
-impl AspectDifferencesDocument {
+impl DifferingAspectsDocument {
     /// Calls `differs` for each aspect.
     pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
         Self {
@@ -226,7 +226,7 @@ pub fn render_json<'t>(
                 only_after: &tally.only[1],
             },
             faults: faults.collect(),
-            differs: AspectDifferencesDocument::new(|aspect| tally.differs_in(aspect)),
+            differs: DifferingAspectsDocument::new(|aspect| tally.differs_in(aspect)),
             dependencies: BeforeAfter {
                 before: tally.edges[0],
                 after: tally.edges[1],

@@ -11,7 +11,7 @@ use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::format_count;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
@@ -82,7 +82,7 @@ pub(in crate::diff) fn write_line(
 }
 
 /// Creates an empty table with columns for the name, the increase, and the values before and after.
-pub(in crate::diff) fn create_changes_table(style: TextStyle) -> TextTable<'static> {
+pub(in crate::diff) fn create_changes_table(style: TextStyleWidthAndDetail) -> TextTable<'static> {
     let columns = [
         left_aligned_column("", NAMES),
         right_aligned_column("", 14),
@@ -154,7 +154,8 @@ fn write_omitted_count(
 
 /// A section of the text. The fields of the tuple are the verb and noun of the heading, details, and a
 /// function that selects the changes.
-type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
+type SectionHeadingAndChangeFilter<'s> =
+    (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
 /// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.
 type NamedMeasure = (&'static str, fn(&ComparedNodeTotals) -> AmountChange);
@@ -188,7 +189,7 @@ fn write_structural_changes(
     let counts = tally.counts.iter();
     let fields = counts.filter_map(|(change, n)| Some(format!("{} {n}", field(change)?)));
     let fields: Vec<String> = fields.collect();
-    let sections: [DiffSection<'_>; 5] = [
+    let sections: [SectionHeadingAndChangeFilter<'_>; 5] = [
         ("removed", "node", "", &|c| *c == ChangeKind::Removed),
         ("added", "node", "", &|c| *c == ChangeKind::Added),
         ("changed", "field", &fields.join(", "), &|c| {

@@ -1,7 +1,7 @@
 //! Renders differences between reports as a JSON document.
 
 use super::{ReplayDiff, ReportDiff};
-use crate::diff::render::json::{AspectDifferencesDocument, SCHEMA};
+use crate::diff::render::json::{DifferingAspectsDocument, SCHEMA};
 use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
 use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
@@ -15,7 +15,7 @@ pub struct ReportDiffDocument<'r> {
     notes: &'r [String],
     only_before: &'r [String],
     only_after: &'r [String],
-    differs: AspectDifferencesDocument,
+    differs: DifferingAspectsDocument,
     replays: &'r [ReplayDiff],
     exceeded: &'r [String],
 }
@@ -35,7 +35,7 @@ pub fn render_json<'r>(
             notes: &reports.notes,
             only_before: &reports.only[0],
             only_after: &reports.only[1],
-            differs: AspectDifferencesDocument::new(|aspect| reports.differs_in(aspect)),
+            differs: DifferingAspectsDocument::new(|aspect| reports.differs_in(aspect)),
             replays: &reports.replays,
             exceeded: &verdict.exceeded,
         },

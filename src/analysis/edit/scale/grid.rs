@@ -65,7 +65,7 @@ impl RankGridDimensions {
 /// Position of a rank: its coordinate in the scaled dimension, one combined coordinate for the outer dimensions, and
 /// one for the inner dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GridPosition {
+pub struct OuterScaledInnerCoordinates {
     pub(super) outer: u32,
     pub(super) x: u32,
     pub(super) inner: u32,
@@ -140,43 +140,47 @@ impl ScaledDimension {
         self.new_size.div_ceil(self.size)
     }
 
-    fn split_rank(&self, rank: u32, size: u32) -> GridPosition {
-        GridPosition {
+    fn split_rank(&self, rank: u32, size: u32) -> OuterScaledInnerCoordinates {
+        OuterScaledInnerCoordinates {
             outer: rank / self.stride / size,
             x: rank / self.stride % size,
             inner: rank % self.stride,
         }
     }
 
-    fn join_rank(&self, x: u32, place: GridPosition, size: u32) -> u32 {
+    fn join_rank(&self, x: u32, place: OuterScaledInnerCoordinates, size: u32) -> u32 {
         (place.outer * size + x) * self.stride + place.inner
     }
 
     /// Returns the position of an old rank in the old grid.
-    pub(super) fn original_position(&self, rank: u32) -> GridPosition {
+    pub(super) fn original_position(&self, rank: u32) -> OuterScaledInnerCoordinates {
         self.split_rank(rank, self.size)
     }
 
     /// Returns the position of a new rank in the new grid.
-    pub(super) fn position_of_new_rank(&self, rank: u32) -> GridPosition {
+    pub(super) fn position_of_new_rank(&self, rank: u32) -> OuterScaledInnerCoordinates {
         self.split_rank(rank, self.new_size)
     }
 
     /// Returns the old rank that has the coordinate `x` along the dimension and the other coordinates of
     /// `place`.
-    pub(super) fn original_rank_at(&self, x: u32, place: GridPosition) -> u32 {
+    pub(super) fn original_rank_at(&self, x: u32, place: OuterScaledInnerCoordinates) -> u32 {
         self.join_rank(x, place, self.size)
     }
 
     /// Returns the new rank that has the coordinate `x` along the dimension and the other coordinates of
     /// `place`.
-    pub(super) fn new_rank_at(&self, x: u32, place: GridPosition) -> u32 {
+    pub(super) fn new_rank_at(&self, x: u32, place: OuterScaledInnerCoordinates) -> u32 {
         self.join_rank(x, place, self.new_size)
     }
 
     /// Returns the new rank at `place` in `block`, where `place` is a position in the old grid; `None` if an incomplete
     /// last block does not contain it.
-    pub(super) fn rank_in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
+    pub(super) fn rank_in_block(
+        &self,
+        place: OuterScaledInnerCoordinates,
+        block: u32,
+    ) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
         Some(self.new_rank_at(x, place))

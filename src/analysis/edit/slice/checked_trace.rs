@@ -5,9 +5,11 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::graph::captured_timeline::{NONE, NodeTimeline, NodeTimingInputs};
+use chakram_trace::graph::captured_timeline::{
+    ComputedNodeTimeline, NONE, NodeDelayDurationAndLane,
+};
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
+use chakram_trace::graph::raw_trace::{RawPredecessorDependency, RawTrace};
 
 /// A trace that a replay would accept.
 #[derive(Debug)]
@@ -53,9 +55,9 @@ impl<'a> ReplayableTrace<'a> {
             return Err(refuse_cycle(&raw, &cycle));
         }
         // The rank runs alone, and nodes do not wait for their lanes.
-        let run = NodeTimeline::new(&next, 0, |node| {
+        let run = ComputedNodeTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
-            NodeTimingInputs {
+            NodeDelayDurationAndLane {
                 delay: view.delay,
                 length: view.total_duration(),
                 lane: NONE,
@@ -75,7 +77,10 @@ impl<'a> ReplayableTrace<'a> {
     }
 
     /// Returns the dependencies of node `i` that a replay enforces.
-    pub fn enforced_dependencies(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
+    pub fn enforced_dependencies(
+        &self,
+        i: u32,
+    ) -> impl Iterator<Item = RawPredecessorDependency> + '_ {
         let cyclic = self.cyclic;
         let deps = self.raw.dependencies_of(i).iter().copied();
         deps.filter(move |dep| is_enforced(i, dep, cyclic))
@@ -83,9 +88,9 @@ impl<'a> ReplayableTrace<'a> {
 }
 
 /// Returns true if a replay enforces the dependency.
-fn is_enforced(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
+fn is_enforced(node: u32, dep: &RawPredecessorDependency, cyclic: bool) -> bool {
     let control = dep.control && (cyclic || dep.node == node);
-    dep.node != RawDependency::MISSING && !control
+    dep.node != RawPredecessorDependency::MISSING && !control
 }
 
 fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
@@ -102,7 +107,9 @@ fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
         .in_record(second.record.number, second.record.offset));
     }
     for i in raw.node_indices() {
-        let lost = |dep: &&RawDependency| !dep.control && dep.node == RawDependency::MISSING;
+        let lost = |dep: &&RawPredecessorDependency| {
+            !dep.control && dep.node == RawPredecessorDependency::MISSING
+        };
         if let Some(dep) = raw.dependencies_of(i).iter().find(lost) {
             let item = &raw.nodes[i as usize];
             return Err(TraceError::invalid_node(

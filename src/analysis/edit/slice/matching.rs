@@ -47,8 +47,8 @@ impl JobCommunication {
     }
 
     /// Finds collectives and messages that are kept on one rank and cut on another.
-    pub fn find_unmatched(&self) -> CommunicationWithCutPartner {
-        let mut found = CommunicationWithCutPartner::default();
+    pub fn find_unmatched(&self) -> CommunicationsWithCutPartners {
+        let mut found = CommunicationsWithCutPartners::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
         for (channel, k, met) in matches.iter() {
             let nodes = met.map(|(rank, step)| {
@@ -61,7 +61,7 @@ impl JobCommunication {
                 continue;
             };
             found.count += 1;
-            if found.first.len() < CommunicationWithCutPartner::LISTED {
+            if found.first.len() < CommunicationsWithCutPartners::LISTED {
                 let what = match channel {
                     CommChannel::Group(None, _) => format!("collective {k} of all ranks"),
                     CommChannel::Group(Some(name), _) => {
@@ -87,16 +87,16 @@ impl JobCommunication {
 
 /// Communication with a cut partner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommunicationWithCutPartner {
+pub struct CommunicationsWithCutPartners {
     /// Number of collectives and messages with a cut partner.
     pub count: u64,
-    /// Descriptions of the first such collectives and messages, at most [`CommunicationWithCutPartner::LISTED`].
+    /// Descriptions of the first such collectives and messages, at most [`CommunicationsWithCutPartners::LISTED`].
     pub first: Vec<String>,
     /// The kept nodes that communicate with a cut partner, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 
-impl CommunicationWithCutPartner {
+impl CommunicationsWithCutPartners {
     /// Maximum number of descriptions.
     pub const LISTED: usize = 4;
 
@@ -105,7 +105,7 @@ impl CommunicationWithCutPartner {
     }
 }
 
-impl Display for CommunicationWithCutPartner {
+impl Display for CommunicationsWithCutPartners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, one) in self.first.iter().enumerate() {
             if i > 0 {

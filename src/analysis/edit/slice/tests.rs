@@ -56,7 +56,7 @@ fn read(mut bytes: &[u8]) -> (u64, Vec<Node>) {
     (captured, nodes)
 }
 
-fn slice(nodes: &[Node], cut: &SliceNodeSelector) -> (u64, Vec<Node>, SliceSummary) {
+fn slice(nodes: &[Node], cut: &SliceNodeSelector) -> (u64, Vec<Node>, RankSliceSummary) {
     let before = file(nodes);
     let mut matches = JobCommunication::default();
     let part = KeptNodesOfRank::select_nodes(&before, 0, cut, &DeclaredGroups::new(), &mut matches)

@@ -18,7 +18,7 @@ const HOOK: &str = "torch::autograd::AccumulateGrad";
 
 /// The nodes of one step that reduce gradients.
 #[derive(Debug, Default)]
-pub(super) struct GradientReductions {
+pub(super) struct StepGradientReductions {
     /// Collectives that reduce gradients, in program order.
     pub collectives: Vec<u32>,
     /// For each collective: the host operator that launches it, and all nodes inside this operator.
@@ -35,7 +35,7 @@ pub(super) struct GradientReductions {
     pub producers: Vec<(u32, usize)>,
 }
 
-impl GradientReductions {
+impl StepGradientReductions {
     /// Finds the reductions of gradients in one step.
     pub fn find_reductions(program: &RankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
@@ -336,14 +336,15 @@ pub(super) fn regroup_gradients_of_step(
     rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
-    let found = GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
+    let found =
+        StepGradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
     regroup_found_gradients(program, found, limit, rates, bytes_per_element)
 }
 
 /// Divides the gradients that `found` reduces into new buckets.
 pub(super) fn regroup_found_gradients(
     program: &mut RankProgram<'_>,
-    found: GradientReductions,
+    found: StepGradientReductions,
     limit: u64,
     rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
@@ -439,7 +440,7 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
 pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let found = GradientReductions::find_reductions(program, step);
+        let found = StepGradientReductions::find_reductions(program, step);
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let last = program.order.iter().rposition(|&item| {
             let facts = program.facts_of(item);
@@ -481,7 +482,7 @@ pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCount
 /// Inserts all-reduces of buckets of `limit` bytes. Returns the number of inserted all-reduces.
 pub(super) fn insert(
     program: &mut RankProgram<'_>,
-    found: &GradientReductions,
+    found: &StepGradientReductions,
     limit: u64,
     step: u32,
     group: &str,
@@ -570,7 +571,7 @@ fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
 
 fn replace_bucket_reductions(
     program: &mut RankProgram<'_>,
-    found: &GradientReductions,
+    found: &StepGradientReductions,
     buckets: &[(usize, usize, u64)],
     template: u32,
     rates: &CollectiveTimesPerKib,
@@ -744,7 +745,7 @@ fn replace_bucket_reductions(
 }
 
 /// For each old bucket, returns the index of its last hook.
-fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
+fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &StepGradientReductions) -> Vec<usize> {
     let places = program.item_positions();
     let last = |item: u32| places[item as usize];
     let ends = found.collectives.iter().map(|&collective| {

@@ -29,7 +29,7 @@ use super::program::{NewAttributeValue, RankProgram, StepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
-use super::unedited::{UneditedValues, unedited_count};
+use super::unedited::{ValuesReplacedByEdits, unedited_count};
 use super::width::{ModelWidths, contains_normal_form, layers_of_transfer};
 use call_time::{FixedKernelCallTime, fit_intercept};
 use chakram_base::kernel_shape::KernelShape;
@@ -62,7 +62,7 @@ impl BatchSequenceHiddenFactors {
 
 /// Numbers of scaled nodes, by the method that computed their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ScaledNodeCounts {
+pub(super) struct ScaledNodeCountsByMethod {
     /// Number of kernels, messages and collectives that are scaled.
     pub matched: u64,
     pub changed: u64,
@@ -87,7 +87,7 @@ struct UneditedWork {
 
 /// Operands of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KernelMatmulOperands {
+enum KernelMatmulWeightRole {
     /// The kernel has no FLOPs, so it multiplies no matrices.
     None,
     /// Multiplies samples by a weight.
@@ -340,7 +340,7 @@ impl KernelScaler {
     /// gradient. All other kernels of a pass process samples.
     fn find_parameter_tensors(
         &self,
-        product: KernelMatmulOperands,
+        product: KernelMatmulWeightRole,
         inputs: &[TensorShape],
         outputs: &[TensorShape],
     ) -> Vec<bool> {
@@ -356,9 +356,9 @@ impl KernelScaler {
             contains_normal_form(&self.parameters, shape)
                 && match (may_be_samples, product) {
                     (false, _) => true,
-                    (true, KernelMatmulOperands::None) => false,
-                    (true, KernelMatmulOperands::GradientOfWeight) => !is_input,
-                    (true, KernelMatmulOperands::WithWeight) => is_input && Some(at) != first,
+                    (true, KernelMatmulWeightRole::None) => false,
+                    (true, KernelMatmulWeightRole::GradientOfWeight) => !is_input,
+                    (true, KernelMatmulWeightRole::WithWeight) => is_input && Some(at) != first,
                 }
         };
         let tensors = inputs.iter().chain(outputs).enumerate();
@@ -403,8 +403,8 @@ impl KernelScaler {
         program: &mut RankProgram<'_>,
         by: BatchSequenceHiddenFactors,
         which: &dyn Fn(u32) -> bool,
-    ) -> ScaledNodeCounts {
-        let mut counts = ScaledNodeCounts::default();
+    ) -> ScaledNodeCountsByMethod {
+        let mut counts = ScaledNodeCountsByMethod::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
             // Messages between stages carry activations or their gradients, even in another phase.
@@ -459,7 +459,7 @@ impl KernelScaler {
         program: &mut RankProgram<'_>,
         item: u32,
         by: BatchSequenceHiddenFactors,
-        counts: &mut ScaledNodeCounts,
+        counts: &mut ScaledNodeCountsByMethod,
     ) -> bool {
         let node = program.items[item as usize].node;
         let (view, facts) = (*program.view_of_node(node), program.facts[node as usize]);
@@ -468,9 +468,9 @@ impl KernelScaler {
         let shapes: Vec<TensorShape> = inputs.iter().chain(&outputs).cloned().collect();
         let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
         let product = match old.flops > 0 {
-            false => KernelMatmulOperands::None,
-            true if view.kernel.is_some_and(sums) => KernelMatmulOperands::GradientOfWeight,
-            true => KernelMatmulOperands::WithWeight,
+            false => KernelMatmulWeightRole::None,
+            true if view.kernel.is_some_and(sums) => KernelMatmulWeightRole::GradientOfWeight,
+            true => KernelMatmulWeightRole::WithWeight,
         };
         let parameters = self.find_parameter_tensors(product, &inputs, &outputs);
         let tensors = || shapes.iter().zip(parameters.iter().copied());
@@ -566,7 +566,7 @@ impl KernelScaler {
         {
             new.push(("kernel_shape", NewAttributeValue::Text(kernel.to_string())));
         }
-        let unedited = UneditedValues::parse(facts.unedited);
+        let unedited = ValuesReplacedByEdits::parse(facts.unedited);
         let kept = if outputs.is_empty() {
             &inputs
         } else {
@@ -621,7 +621,7 @@ impl KernelScaler {
         program: &mut RankProgram<'_>,
         item: u32,
         by: BatchSequenceHiddenFactors,
-        counts: &mut ScaledNodeCounts,
+        counts: &mut ScaledNodeCountsByMethod,
     ) {
         let node = program.items[item as usize].node;
         let view = *program.view_of_node(node);
@@ -631,7 +631,7 @@ impl KernelScaler {
         );
         match view.op {
             Op::NoOp => {
-                let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
+                let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
                 let growth = self.widths.growth_of_all_parameters(by.hidden);
                 let new: Vec<_> = view
                     .memory
@@ -657,7 +657,7 @@ impl KernelScaler {
                     .memory
                     .named_changes()
                     .find(|(name, _)| name.ends_with(".temporary"));
-                let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
+                let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
                 let old = match whole {
                     Some((name, now)) if !reduces => unedited.unedited_count(name).unwrap_or(now),
                     _ => unedited.unedited_count("comm_size").unwrap_or(bytes),
@@ -674,7 +674,8 @@ impl KernelScaler {
                 if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
                     let facts = program.facts_of(bucket);
                     let now = super::gradients::bytes_of(program, bucket);
-                    let old = UneditedValues::parse(facts.unedited).unedited_count("comm_size");
+                    let old =
+                        ValuesReplacedByEdits::parse(facts.unedited).unedited_count("comm_size");
                     let old = old.unwrap_or(match program.view_of_item(bucket).op {
                         Op::Collective { bytes, .. } => bytes,
                         _ => now,
@@ -822,7 +823,7 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
 /// Returns a kernel's work and time before all edits.
 fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let view = program.view_of_node(node);
-    let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
+    let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
         return UneditedWork::default();
     };

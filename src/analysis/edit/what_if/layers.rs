@@ -10,7 +10,7 @@
 //! scaled by the number of parameters.
 
 use super::EditCounts;
-use super::gradients::{self, CollectiveTimesPerKib, GradientReductions};
+use super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
 use super::grammar::LayerCountChange;
 use super::program::RankProgram;
 use chakram_trace::format::TraceError;
@@ -23,24 +23,24 @@ mod parameters;
 mod passes;
 mod repetition;
 
-use buckets::GradientBuckets;
+use buckets::StepGradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketLimitAndLayerBytes};
 use copies::{LayerEditor, PassLayers, are_layers_equal, collect_whole_layers, label_of_layer};
-use labels::LayerLabels;
+use labels::LayersAddedByLabelRange;
 pub(super) use labels::shift_layer_labels;
-use passes::{PassItems, StepPasses, find_equal_repetitions, layers_of};
+use passes::{PassItemsWithSignatures, StepPasses, find_equal_repetitions, layers_of};
 use repetition::{RepeatedNodeRange, longest_repetition};
 
 /// The repeated layers on all ranks of a job. A stage may contain several parts of the model, and each part has its own
 /// layers.
 #[derive(Debug, Default)]
-pub(super) struct JobLayers {
+pub(super) struct JobRepeatedLayerLabels {
     /// Number of pipeline stages, multiplied by the number of parts per stage.
     parts: u64,
-    labels: LayerLabels,
+    labels: LayersAddedByLabelRange,
 }
 
-impl JobLayers {
+impl JobRepeatedLayerLabels {
     /// Adds the layers of a rank in a job with `stages` stages.
     pub fn learn_rank(
         &mut self,
@@ -49,7 +49,7 @@ impl JobLayers {
         change: LayerCountChange,
     ) -> Result<(), TraceError> {
         let reductions =
-            GradientReductions::find_reductions(program, 0).keep_bucket_reductions(program);
+            StepGradientReductions::find_reductions(program, 0).keep_bucket_reductions(program);
         let passes = StepPasses::find_passes(program, 0, &reductions);
         let Some((layers, runs)) = find_forward_layer_runs(&passes) else {
             return Ok(());
@@ -113,9 +113,9 @@ fn find_forward_layer_runs(
 pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
     change: LayerCountChange,
-    job: &JobLayers,
+    job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
-) -> Result<(EditCounts, LayerEditResult), TraceError> {
+) -> Result<(EditCounts, AddedLayersAndBucketSizes), TraceError> {
     let mut counts = EditCounts::default();
     let (mut delta, mut buckets) = (0, None);
     for step in 0..program.steps {
@@ -130,7 +130,7 @@ pub(super) fn change_layers(
             "edit a job with identical layers",
         ));
     }
-    let changed = LayerEditResult {
+    let changed = AddedLayersAndBucketSizes {
         by: delta * job.parts.max(1) as i64,
         buckets,
     };
@@ -138,7 +138,7 @@ pub(super) fn change_layers(
 }
 
 /// Result of editing layers: the number of layers added to the whole job, and the bucket sizes of gradients.
-pub(super) struct LayerEditResult {
+pub(super) struct AddedLayersAndBucketSizes {
     pub by: i64,
     pub buckets: Option<BucketLimitAndLayerBytes>,
 }
@@ -147,11 +147,11 @@ fn change_layers_in_step(
     program: &mut RankProgram<'_>,
     step: u32,
     change: LayerCountChange,
-    job: &JobLayers,
+    job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
     counts: &mut EditCounts,
 ) -> Result<Option<(i64, Option<BucketLimitAndLayerBytes>)>, TraceError> {
-    let all = GradientReductions::find_reductions(program, step);
+    let all = StepGradientReductions::find_reductions(program, step);
     let is_apart = |&item: &u32| {
         let is_sum = program.has_layers && program.facts_of(item).layer.is_none();
         !is_sum
@@ -245,8 +245,14 @@ fn change_layers_in_step(
         })
         .collect();
     let layer_bytes = weights.map(|(_, layer)| layer);
-    let buckets =
-        GradientBuckets::find_buckets(program, step, &reductions, &passes, &repeated, layer_bytes)?;
+    let buckets = StepGradientBuckets::find_buckets(
+        program,
+        step,
+        &reductions,
+        &passes,
+        &repeated,
+        layer_bytes,
+    )?;
     if !blocks.is_empty() {
         // On some ranks, transfers start late, so the trace's order of transfers differs from rank to rank. Move each
         // transfer to the position after its launch, so that all ranks have the same order.
@@ -312,7 +318,7 @@ fn change_layers_in_step(
 /// neighbour.
 fn run_of(
     program: &RankProgram<'_>,
-    pass: &PassItems,
+    pass: &PassItemsWithSignatures,
     found: RepeatedNodeRange,
     backward: bool,
     by: i64,

@@ -1,7 +1,7 @@
 //! Edits that repeat parts of a program: gradient accumulation, and more micro-batches of a pipeline.
 
 use super::EditCounts;
-use super::gradients::{GradientReductions, median_delays_after_nodes};
+use super::gradients::{StepGradientReductions, median_delays_after_nodes};
 use super::grammar::{PassOrder, ScaleFactor};
 use super::kernels::{BatchSequenceHiddenFactors, KernelScaler};
 use super::program::{
@@ -20,7 +20,7 @@ pub(super) fn repeat_passes_before_optimizer(
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let found = GradientReductions::find_reductions(program, step);
+        let found = StepGradientReductions::find_reductions(program, step);
         // Sharded gradients are reduced in every pass, other gradients only once.
         let each = found.has_reductions_in_each_pass(program);
         let ends = if each {
@@ -29,7 +29,7 @@ pub(super) fn repeat_passes_before_optimizer(
             Vec::new()
         };
         let reductions = if each {
-            GradientReductions::default()
+            StepGradientReductions::default()
         } else {
             found
         };
@@ -190,7 +190,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
     let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
     let each =
-        GradientReductions::find_reductions(program, step).has_reductions_in_each_pass(program);
+        StepGradientReductions::find_reductions(program, step).has_reductions_in_each_pass(program);
     for &item in &program.order {
         let facts = program.facts_of(item);
         if facts.step != Some(step) || facts.phase == StepPhase::Outside {
@@ -237,7 +237,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
 pub(super) fn split_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
-    place: PipelinePlace,
+    place: RemainingPipelineStages,
     scaler: &KernelScaler,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
@@ -334,7 +334,7 @@ pub(super) fn micro_batches_and_warm_up(program: &RankProgram<'_>) -> Option<Opt
 
 /// For each rank of a pipeline: the corresponding rank of the next stage, and the pass order.
 #[derive(Debug, Default)]
-pub(super) struct NextStageRanks {
+pub(super) struct NextStageRanksAndPassOrder {
     /// For each rank, the rank of the next stage that receives its messages in forward passes.
     next: BTreeMap<u32, u32>,
     /// Ranks that certainly run their passes in 1F1B order. (On some ranks, 1F1B and GPipe have the
@@ -344,14 +344,14 @@ pub(super) struct NextStageRanks {
 
 /// A rank's position in its pipeline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PipelinePlace {
+pub(super) struct RemainingPipelineStages {
     /// Number of stages from the rank's own stage to the last stage, inclusive.
     pub stages: u32,
     /// True if the pass order of one of these stages is certainly 1F1B.
     pub alternates: bool,
 }
 
-impl NextStageRanks {
+impl NextStageRanksAndPassOrder {
     /// Adds a rank: stores its pass order, and the rank that receives its messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = micro_batches_and_warm_up(program)
@@ -376,8 +376,8 @@ impl NextStageRanks {
     }
 
     /// Returns a rank's position in its pipeline.
-    pub fn place_of(&self, rank: u32) -> PipelinePlace {
-        let mut place = PipelinePlace {
+    pub fn place_of(&self, rank: u32) -> RemainingPipelineStages {
+        let mut place = RemainingPipelineStages {
             stages: 1,
             alternates: self.alternate.contains(&rank),
         };

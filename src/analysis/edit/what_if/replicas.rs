@@ -6,7 +6,7 @@
 //! its bucket. The optimizer waits for all all-reduces.
 
 use super::EditCounts;
-use super::gradients::{self, GradientReductions};
+use super::gradients::{self, StepGradientReductions};
 use super::grammar::JobEdit;
 use super::kernels::KernelScaler;
 use super::program::{NewAttributeValue, RankProgram, StepPhase};
@@ -227,7 +227,7 @@ fn format_grid_of_members(members: &[u32], ranks: u32) -> Result<String, TraceEr
 fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {
-        let found = GradientReductions::find_reductions(program, step);
+        let found = StepGradientReductions::find_reductions(program, step);
         if found.hooks.is_empty() {
             continue;
         }

@@ -4,14 +4,14 @@ use super::program::NewAttributeValue;
 
 /// Returns the value of an attribute before all edits; `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
-    UneditedValues::parse(unedited).unedited_count(name)
+    ValuesReplacedByEdits::parse(unedited).unedited_count(name)
 }
 
 /// Values that edits replaced, as text such as `duration_ns=12;num_ops=-`; `-` means that the attribute did not
 /// exist.
-pub(super) struct UneditedValues<'t>(Vec<(&'t str, &'t str)>);
+pub(super) struct ValuesReplacedByEdits<'t>(Vec<(&'t str, &'t str)>);
 
-impl<'t> UneditedValues<'t> {
+impl<'t> ValuesReplacedByEdits<'t> {
     pub fn parse(text: Option<&'t str>) -> Self {
         let parts = text.unwrap_or_default().split(';');
         Self(parts.filter_map(|part| part.split_once('=')).collect())

@@ -49,11 +49,11 @@ pub struct SummaryDocument<'j> {
     unreadable: Vec<UnreadableRank<'j>>,
     metadata: MetadataDocument<'j>,
     groups: Vec<GroupDocument<'j>>,
-    types: Vec<NodeSumsDocument<'j, TypeKey>>,
-    lanes: Vec<NodeSumsDocument<'j, LaneName<'j>>>,
-    collectives: Vec<NodeSumsDocument<'j, CollectiveKey<'j>>>,
+    types: Vec<NodeSumsAndExtremesDocument<'j, TypeKey>>,
+    lanes: Vec<NodeSumsAndExtremesDocument<'j, LaneName<'j>>>,
+    collectives: Vec<NodeSumsAndExtremesDocument<'j, CollectiveKey<'j>>>,
     messages: Vec<RankPairMessageSums<'j>>,
-    operators: Vec<NodeSumsDocument<'j, OperatorKey<'j>>>,
+    operators: Vec<NodeSumsAndExtremesDocument<'j, OperatorKey<'j>>>,
     attributes: Vec<AttributeCount<'j>>,
 }
 
@@ -171,7 +171,7 @@ struct OperatorKey<'j> {
 
 /// Sums over nodes with an equal key (such as type or lane), and the ranks with the smallest and largest sums.
 #[derive(Debug, Serialize)]
-struct NodeSumsDocument<'j, K> {
+struct NodeSumsAndExtremesDocument<'j, K> {
     #[serde(flatten)]
     key: K,
     ranks: u32,
@@ -195,7 +195,7 @@ struct RankNodes {
     rank: u32,
 }
 
-impl<'j, K> NodeSumsDocument<'j, K> {
+impl<'j, K> NodeSumsAndExtremesDocument<'j, K> {
     fn new(key: K, row: &'j RankSpreadRow) -> Self {
         let time = |(ps, rank): (Span, u32)| RankTime { ps, rank };
         let nodes = |(nodes, rank): (u64, u32)| RankNodes { nodes, rank };
@@ -255,14 +255,14 @@ pub fn build_summary_document<'j>(
                 declared_differently: job.conflicting_groups.contains(name),
             })
             .collect(),
-        types: NodeSumsDocument::from_table(&job.types, |class| TypeKey {
+        types: NodeSumsAndExtremesDocument::from_table(&job.types, |class| TypeKey {
             r#type: class.to_string(),
         }),
-        lanes: NodeSumsDocument::from_table(&job.lanes, |lane| LaneName {
+        lanes: NodeSumsAndExtremesDocument::from_table(&job.lanes, |lane| LaneName {
             lane: lane.to_string(),
             name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
         }),
-        collectives: NodeSumsDocument::from_table(&job.collectives, |(group, kind)| {
+        collectives: NodeSumsAndExtremesDocument::from_table(&job.collectives, |(group, kind)| {
             CollectiveKey {
                 group,
                 kind: kind.to_string(),
@@ -276,9 +276,11 @@ pub fn build_summary_document<'j>(
                 received: &ends[RECEIVED],
             })
             .collect(),
-        operators: NodeSumsDocument::from_table(&job.operators, |(name, class)| OperatorKey {
-            name,
-            r#type: class.to_string(),
+        operators: NodeSumsAndExtremesDocument::from_table(&job.operators, |(name, class)| {
+            OperatorKey {
+                name,
+                r#type: class.to_string(),
+            }
         }),
         attributes: (job.attributes.iter())
             .map(|((name, kind), nodes)| AttributeCount {

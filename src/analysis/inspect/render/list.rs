@@ -5,7 +5,7 @@ use crate::inspect::NodeRow;
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::csv::CsvRows;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::format::{escape_json, escape_name};
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ impl NodeListFormat {
     pub fn render_list_start(self) -> String {
         match self {
             Self::Text { width } => {
-                create_text_table(width).render_heading_line(TextStyle::default())
+                create_text_table(width).render_heading_line(TextStyleWidthAndDetail::default())
             }
             Self::Json => {
                 let head =
@@ -164,15 +164,19 @@ fn create_text_table(width: usize) -> TextTable<'static> {
 }
 
 /// Returns the text style for lines of this width. For `usize::MAX`, names are never shortened.
-fn text_style(width: usize) -> TextStyle {
-    TextStyle {
+fn text_style(width: usize) -> TextStyleWidthAndDetail {
+    TextStyleWidthAndDetail {
         width,
         details: width == usize::MAX,
-        ..TextStyle::default()
+        ..TextStyleWidthAndDetail::default()
     }
 }
 
-fn render_text_row(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -> String {
+fn render_text_row(
+    table: &TextTable<'_>,
+    style: TextStyleWidthAndDetail,
+    row: &NodeRow<'_>,
+) -> String {
     let start = row.ran.map(|(start, _)| start.to_string());
     let bytes = match row.bytes {
         0 => "-".to_owned(),

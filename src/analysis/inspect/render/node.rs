@@ -8,7 +8,7 @@ use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
 use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::format::escape_name;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
@@ -21,7 +21,7 @@ pub fn render_node(
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
     hints: &OmissionHints,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> String {
     let mut out = String::new();
     write_node(&mut out, trace, near, hints, style).expect("a string grows as needed");
@@ -33,7 +33,7 @@ fn write_node(
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
     hints: &OmissionHints,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     let h = style.heading;
     let node = &near.node;
@@ -102,7 +102,7 @@ fn write_neighbour_table(
     title: &str,
     near: &NearbyNodes<'_>,
     hints: &OmissionHints,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     let table = TextTable::new([
         left_aligned_column(title, 18),

@@ -4,7 +4,7 @@ use super::OmissionHints;
 use super::json::{ViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use crate::inspect::{
-    CriticalPath, NodeClass, PathSegment, PathTimeTotals, RankPathInput, RankTimesSource,
+    CriticalPath, NodeClass, PathDelayWaitWorkTotals, PathSegment, RankPathInput, RankTimesSource,
     sum_path_time_by_key,
 };
 use chakram_base::ids::format_ranges;
@@ -14,7 +14,7 @@ use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, format_share, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, format_share, write_paragraph};
 use chakram_trace::format::append_name_family;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -28,7 +28,7 @@ const LONGEST: &str = "LONGEST NODES";
 const PATHS: usize = 8;
 
 /// A critical path, and the tracks (ranks) that it may use.
-pub struct CriticalPathOnTracks<'a> {
+pub struct CriticalPathAndRankInputs<'a> {
     /// Ranks that the path may visit.
     pub tracks: &'a [RankPathInput],
     /// The path; its indices refer to `tracks`.
@@ -39,7 +39,7 @@ pub struct CriticalPathOnTracks<'a> {
 pub fn find_paths(
     tracks: &[RankPathInput],
     find: fn(&[RankPathInput], bool) -> Option<CriticalPath>,
-) -> Vec<CriticalPathOnTracks<'_>> {
+) -> Vec<CriticalPathAndRankInputs<'_>> {
     let parts: Vec<&[RankPathInput]> = if share_one_clock(tracks) {
         // Only a path through ranks with a common clock may change ranks.
         vec![tracks]
@@ -51,7 +51,7 @@ pub fn find_paths(
         .map(|tracks| (tracks, find(tracks, tracks.len() > 1)));
     found
         .filter_map(|(tracks, path)| {
-            Some(CriticalPathOnTracks {
+            Some(CriticalPathAndRankInputs {
                 tracks,
                 path: path?,
             })
@@ -80,7 +80,11 @@ pub struct PathRenderInput<'a> {
 
 impl PathRenderInput<'_> {
     /// Renders the critical paths as text.
-    pub fn render_text(&self, paths: &[CriticalPathOnTracks<'_>], style: TextStyle) -> String {
+    pub fn render_text(
+        &self,
+        paths: &[CriticalPathAndRankInputs<'_>],
+        style: TextStyleWidthAndDetail,
+    ) -> String {
         let mut out = String::new();
         self.write_text(&mut out, paths, style)
             .expect("a string grows as needed");
@@ -90,8 +94,8 @@ impl PathRenderInput<'_> {
     fn write_text(
         &self,
         out: &mut String,
-        paths: &[CriticalPathOnTracks<'_>],
-        style: TextStyle,
+        paths: &[CriticalPathAndRankInputs<'_>],
+        style: TextStyleWidthAndDetail,
     ) -> Result {
         let nodes = self.tracks.iter().map(|track| track.ran as u64).sum();
         let title = format!(
@@ -113,7 +117,7 @@ impl PathRenderInput<'_> {
             let text = "the files do not state a common clock of the ranks: one path for each rank";
             write_paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
-        let mut distinct: Vec<(&CriticalPathOnTracks<'_>, Vec<u32>)> = Vec::new();
+        let mut distinct: Vec<(&CriticalPathAndRankInputs<'_>, Vec<u32>)> = Vec::new();
         for path in paths {
             match distinct
                 .iter_mut()
@@ -143,7 +147,7 @@ impl PathRenderInput<'_> {
     /// Returns the critical paths as a JSON document.
     pub fn build_paths_document<'p>(
         &self,
-        paths: &'p [CriticalPathOnTracks<'_>],
+        paths: &'p [CriticalPathAndRankInputs<'_>],
     ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
         let body = PathsDocument {
             shared_clock: share_one_clock(self.tracks),
@@ -156,7 +160,7 @@ impl PathRenderInput<'_> {
     }
 
     /// Renders the critical paths as CSV, one row per part of a path.
-    pub fn render_csv(&self, paths: &[CriticalPathOnTracks<'_>]) -> String {
+    pub fn render_csv(&self, paths: &[CriticalPathAndRankInputs<'_>]) -> String {
         let mut rows = CsvRows::new("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name");
         for (i, path) in paths.iter().enumerate() {
             for piece in path
@@ -183,12 +187,12 @@ impl PathRenderInput<'_> {
     }
 }
 
-impl CriticalPathOnTracks<'_> {
+impl CriticalPathAndRankInputs<'_> {
     fn track_of_segment(&self, piece: &PathSegment) -> &RankPathInput {
         &self.tracks[piece.track as usize]
     }
 
-    fn sum_by_operator(&self) -> Vec<((String, NodeClass), PathTimeTotals)> {
+    fn sum_by_operator(&self) -> Vec<((String, NodeClass), PathDelayWaitWorkTotals)> {
         sum_path_time_by_key(&self.path, |piece| {
             let mut name = String::new();
             append_name_family(
@@ -217,7 +221,7 @@ impl CriticalPathOnTracks<'_> {
         out: &mut String,
         others: &[u32],
         report: &PathRenderInput<'_>,
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
     ) -> Result {
         let hints = &report.hints;
         let h = style.heading;
@@ -298,9 +302,9 @@ impl CriticalPathOnTracks<'_> {
         &self,
         out: &mut String,
         title: &str,
-        rows: Vec<(String, PathTimeTotals)>,
+        rows: Vec<(String, PathDelayWaitWorkTotals)>,
         hints: &OmissionHints,
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
     ) -> Result {
         let whole = self.path.total_time();
         let mut table = TextTable::new([
@@ -342,7 +346,7 @@ impl CriticalPathOnTracks<'_> {
         title: &str,
         pieces: impl ExactSizeIterator<Item = &'p PathSegment>,
         (limit, hints): (usize, &OmissionHints),
-        style: TextStyle,
+        style: TextStyleWidthAndDetail,
     ) -> Result {
         let table = TextTable::new([
             left_aligned_column(title, 15),
@@ -380,7 +384,7 @@ impl CriticalPathOnTracks<'_> {
         }
     }
 
-    fn build_path_document(&self, list: Option<usize>) -> PathDocument<'_> {
+    fn build_path_document(&self, list: Option<usize>) -> CriticalPathDocument<'_> {
         let types = sum_path_time_by_key(&self.path, |piece| piece.class_of_node(self.tracks));
         let ranks = sum_path_time_by_key(&self.path, |piece| self.track_of_segment(piece).rank);
         let node = |piece: &PathSegment| PathNode {
@@ -394,7 +398,7 @@ impl CriticalPathOnTracks<'_> {
             name: self.track_of_segment(piece).name_of_node(piece.node),
         };
         let pieces = &self.path.pieces;
-        PathDocument {
+        CriticalPathDocument {
             ranks_on_path: self.tracks.iter().map(|track| track.rank).collect(),
             length_ps: self.path.total_time(),
             rank_changes: self.path.changes,
@@ -431,11 +435,11 @@ impl CriticalPathOnTracks<'_> {
 #[derive(Debug, Serialize)]
 pub struct PathsDocument<'p> {
     shared_clock: bool,
-    paths: Vec<PathDocument<'p>>,
+    paths: Vec<CriticalPathDocument<'p>>,
 }
 
 #[derive(Debug, Serialize)]
-struct PathDocument<'p> {
+struct CriticalPathDocument<'p> {
     ranks_on_path: Vec<u32>,
     length_ps: Span,
     rank_changes: u32,
@@ -457,8 +461,8 @@ struct PathTimeSums {
     wait_ps: Span,
 }
 
-impl From<&PathTimeTotals> for PathTimeSums {
-    fn from(spent: &PathTimeTotals) -> Self {
+impl From<&PathDelayWaitWorkTotals> for PathTimeSums {
+    fn from(spent: &PathDelayWaitWorkTotals) -> Self {
         Self {
             nodes: spent.pieces,
             time_ps: spent.total_time(),

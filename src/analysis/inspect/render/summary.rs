@@ -8,7 +8,7 @@ use chakram_base::units::format_count;
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
@@ -25,7 +25,7 @@ pub fn render_summary(
     title: &str,
     filter: &str,
     hints: &OmissionHints,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> String {
     let mut view = SummaryWriter {
         job,
@@ -42,7 +42,7 @@ pub fn render_summary(
 struct SummaryWriter<'a> {
     job: &'a JobInspectionSummary,
     hints: &'a OmissionHints,
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
     out: String,
     ranks: u64,
 }

@@ -6,7 +6,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::stack::StackReport;
 use chakram_trace::format::TensorClass;
 use chakram_trace::format::work_amounts::CountedAttention;
-use chakram_workloads::generate::training::{PlanSummary, StageSummary};
+use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -172,7 +172,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
 }
 
 impl<'a> StageDocument<'a> {
-    fn from_summary(stage: &'a StageSummary, capacity: Option<u64>) -> Self {
+    fn from_summary(stage: &'a StageRankTotals, capacity: Option<u64>) -> Self {
         let memory = TensorClass::ALL.iter().zip(stage.memory);
         let communication = stage.communication.iter().map(|sum| CommunicationDocument {
             kind: &sum.kind,

@@ -9,10 +9,10 @@ use chakram_workloads::generate::plan::{
     RankMemoryCapacity, RankMemoryPeak, RecomputePolicy, ZeroStage,
 };
 use chakram_workloads::generate::schedule::PipelineSchedule;
-use chakram_workloads::generate::training::{PlanSummary, StageSummary};
+use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
 
 /// Memory that stages need, compared with the capacity of their NPUs.
-pub struct StageMemoryFit {
+pub struct AllStagesMemoryFit {
     /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ, the smallest
     /// capacity counts.
     pub capacities: Vec<Option<u64>>,
@@ -24,7 +24,7 @@ pub struct StageMemoryFit {
     pub hint: String,
 }
 
-impl StageMemoryFit {
+impl AllStagesMemoryFit {
     /// Compares the memory that stages need with `capacity`. If `capacity` is `None`, uses the capacities of the
     /// stages' NPUs instead.
     pub fn new(
@@ -72,7 +72,7 @@ impl StageMemoryFit {
         });
         // Compare the ratios peak / capacity exactly: multiply each peak by the other stage's capacity instead of
         // dividing.
-        let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
+        let share = |(i, _): &(usize, &StageRankTotals)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
             let [x, y] = [a, b].map(|stage| u128::from(share(stage).unwrap_or(1)));
@@ -106,7 +106,7 @@ impl StageMemoryFit {
 
 /// Formats the memory that a stage needs, by tensor class: ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB,
 /// weights 20.0 GB``.
-fn format_stage_memory(index: usize, stage: &StageSummary, capacity: u64) -> String {
+fn format_stage_memory(index: usize, stage: &StageRankTotals, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

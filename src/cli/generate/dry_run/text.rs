@@ -1,13 +1,13 @@
 //! Renders the plan of a dry run as text.
 
 use super::group_locations::{GroupDimensionCoordinates, SameExtentGroups};
-use super::memory_fit::StageMemoryFit;
+use super::memory_fit::AllStagesMemoryFit;
 use super::{DryRunReport, phase_name};
 use chakram_base::units::{Bytes, format_percent};
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
-use chakram_workloads::generate::training::{PlanSummary, StageSummary};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
+use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
 use std::fmt::{Display, Result, Write};
 
 /// Maximum number of lines about stages that do not fit. The JSON document has no such limit.
@@ -17,13 +17,13 @@ const STAGES: usize = 8;
 const LAYERS: usize = 46;
 
 /// Renders the plan as text.
-pub fn render_text(dry: &DryRunReport<'_>, style: TextStyle) -> String {
+pub fn render_text(dry: &DryRunReport<'_>, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
     write_text(&mut out, dry, style).expect("a string grows as needed");
     out
 }
 
-fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Result {
+fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyleWidthAndDetail) -> Result {
     write_head(out, dry)?;
     if let Some(stack) = dry.stack {
         writeln!(out, "stack     {}", stack.to_line())?;
@@ -107,7 +107,7 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )
 }
 
-fn write_groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Result {
+fn write_groups(out: &mut String, summary: &PlanSummary, style: TextStyleWidthAndDetail) -> Result {
     if summary.groups.is_empty() {
         return Ok(());
     }
@@ -133,7 +133,7 @@ fn write_group_locations(
     out: &mut String,
     machine: &str,
     lies: &[SameExtentGroups],
-    style: TextStyle,
+    style: TextStyleWidthAndDetail,
 ) -> Result {
     if lies.is_empty() {
         return Ok(());
@@ -191,7 +191,11 @@ fn format_dimension_members(along: &GroupDimensionCoordinates) -> String {
     format!("{} of {} {}{apart}", along.members, along.size, along.name)
 }
 
-fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
+fn write_stages(
+    out: &mut String,
+    stages: &[StageRankTotals],
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let table = TextTable::new([
         left_aligned_column("STAGES", 9),
         right_aligned_column("PARAMETERS", 17),
@@ -248,7 +252,11 @@ fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> 
     )
 }
 
-fn write_memory_excess(out: &mut String, room: &StageMemoryFit, style: TextStyle) -> Result {
+fn write_memory_excess(
+    out: &mut String,
+    room: &AllStagesMemoryFit,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     if room.too_large.is_empty() {
         return Ok(());
     }
@@ -267,7 +275,11 @@ fn write_memory_excess(out: &mut String, room: &StageMemoryFit, style: TextStyle
     )
 }
 
-fn write_communication(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
+fn write_communication(
+    out: &mut String,
+    stages: &[StageRankTotals],
+    style: TextStyleWidthAndDetail,
+) -> Result {
     if stages.iter().all(|stage| stage.communication.is_empty()) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Converts arguments to a pattern.
 
-use super::super::TraceDestinationArgs;
+use super::super::TraceOutputOrReplayArgs;
 use super::{PalmTableModelArg, PatternArgs, TrafficArg};
 use chakram_trace::format::CollectiveKind;
 use chakram_workloads::generate::{
@@ -13,7 +13,7 @@ impl PatternArgs {
     /// Returns the pattern that the user asked for, its name, and the destination of its traces.
     pub(in crate::generate) fn requested_pattern(
         &self,
-    ) -> Result<(WorkloadPattern, String, &TraceDestinationArgs), String> {
+    ) -> Result<(WorkloadPattern, String, &TraceOutputOrReplayArgs), String> {
         Ok(match self {
             PatternArgs::Collective {
                 kind,

@@ -6,7 +6,7 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_facts;
 use chakram_report::stack::StackReport;
 use chakram_workloads::generate::plan::{CorePlacement, format_degrees};
-use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
+use chakram_workloads::generate::{ParallelismPlan, PatternOptionError, TrainingPattern};
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
 
@@ -36,7 +36,7 @@ pub struct PlanFileText(pub(super) Option<[String; 2]>);
 
 impl PlanFileText {
     /// If `error` is about a value in the plan file, adds the value's key and line.
-    pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
+    pub fn with_source(&self, error: PatternOptionError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::locate_error(text, name, &error)) {
             Some(error) => error.into(),

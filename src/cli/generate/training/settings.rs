@@ -5,7 +5,7 @@ use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
 use crate::generate::shorter::ShortenedStep;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithoutSetting, machine_facts};
+use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, machine_facts};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{CheckedWorkloadPattern, TrainingPattern, WorkloadPattern};
 use std::borrow::Cow;
@@ -34,7 +34,7 @@ impl TrainingArgs {
                     .ok()?;
                 let other = other.training;
                 if other.plan == training.plan && other.model == training.model {
-                    return Some(RunWithoutSetting::default());
+                    return Some(RunInputsWithoutSetting::default());
                 }
                 self.job_without_plan_option(other, workload)
             }),
@@ -61,10 +61,10 @@ impl TrainingArgs {
                     .ok()?;
                 let other = other.training;
                 let run = match other.plan == training.plan && other.model == training.model {
-                    true => RunWithoutSetting::default(),
+                    true => RunInputsWithoutSetting::default(),
                     false => self.job_without_plan_option(other, workload)?,
                 };
-                Some(RunWithoutSetting {
+                Some(RunInputsWithoutSetting {
                     machine: Some(Cow::Borrowed(machine)),
                     ..run
                 })
@@ -100,7 +100,7 @@ impl TrainingArgs {
                 }
                 let asked = self.resolve_request(Some(other), &[]).ok()?;
                 let job = self.job_without_plan_option(asked.training, workload)?;
-                Some(RunWithoutSetting {
+                Some(RunInputsWithoutSetting {
                     machine: found.machine,
                     ..job
                 })
@@ -114,7 +114,7 @@ impl TrainingArgs {
         &self,
         training: TrainingPattern,
         workload: &Workload,
-    ) -> Option<RunWithoutSetting<'static>> {
+    ) -> Option<RunInputsWithoutSetting<'static>> {
         let job = match self.extrapolate {
             Some(simulated) => ShortenedStep::new(training, simulated)
                 .ok()?
@@ -127,14 +127,14 @@ impl TrainingArgs {
             return None;
         }
         if nodes > MAX_REPEATED_NODES {
-            return Some(RunWithoutSetting {
+            return Some(RunInputsWithoutSetting {
                 is_too_large: true,
-                ..RunWithoutSetting::default()
+                ..RunInputsWithoutSetting::default()
             });
         }
-        Some(RunWithoutSetting {
+        Some(RunInputsWithoutSetting {
             workload: Some(job.build_workload().ok()?),
-            ..RunWithoutSetting::default()
+            ..RunInputsWithoutSetting::default()
         })
     }
 }

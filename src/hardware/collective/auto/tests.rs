@@ -6,11 +6,11 @@ use crate::collective::CollectiveStage;
 use crate::group::GroupPlacement;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use CollectiveAlgorithm as A;
-use CollectivePrimitive as P;
+use CollectiveStagePrimitive as P;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span};
 
-const PRIMITIVES: [CollectivePrimitive; 8] = [
+const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
     P::ReduceScatter,
     P::AllGather,
     P::AllReduce,
@@ -50,8 +50,8 @@ fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineMessageCosts<'_>) -> T)
 }
 
 /// Returns true if a formula's time equals `span`.
-fn is(cost: Option<TimeEstimate>, span: Span) -> bool {
-    let span = TimeEstimate::from(span);
+fn is(cost: Option<UnroundedTimeEstimate>, span: Span) -> bool {
+    let span = UnroundedTimeEstimate::from(span);
     cost.is_some_and(|cost| !cost.is_less(span) && !span.is_less(cost))
 }
 
@@ -78,7 +78,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                     let stage = CollectiveStage {
                         phase: 0,
                         primitive,
-                        buffer: BufferShare::from_bytes(2 * 12_252_240),
+                        buffer: BufferPartSize::from_bytes(2 * 12_252_240),
                         mirrored: false,
                         bidirectional: algorithm == A::Ring && line.round,
                     };
@@ -127,7 +127,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
     ];
     for (algorithm, primitive, ns) in table {
         let cost = on(DimensionShape::Ring, 8, |line| {
-            algorithm.estimate_cost(&line, primitive, BufferShare::from_bytes(80_000))
+            algorithm.estimate_cost(&line, primitive, BufferPartSize::from_bytes(80_000))
         });
         assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
     }
@@ -140,18 +140,18 @@ fn the_choice_is_the_least_of_all() {
             for bytes in [0, 1, 1000, 100_000, 100_000_000] {
                 for primitive in PRIMITIVES {
                     on(shape, n, |line| {
-                        let buffer = BufferShare::from_bytes(bytes);
+                        let buffer = BufferPartSize::from_bytes(bytes);
                         let cost =
                             |a: CollectiveAlgorithm| a.estimate_cost(&line, primitive, buffer);
                         let (chosen, least) = line.choose_fastest(primitive, buffer);
                         assert_eq!(cost(chosen), Some(least));
                         let all = A::ALL.map(|(a, _)| (a, cost(a)));
                         let before = all.iter().take_while(|(a, _)| *a != chosen);
-                        let slower = |(_, cost): &(A, Option<TimeEstimate>)| {
+                        let slower = |(_, cost): &(A, Option<UnroundedTimeEstimate>)| {
                             cost.is_none_or(|cost| least.is_less(cost))
                         };
                         assert!(before.into_iter().all(slower), "{primitive:?} {n} {shape}");
-                        let faster = |cost: TimeEstimate| cost.is_less(least);
+                        let faster = |cost: UnroundedTimeEstimate| cost.is_less(least);
                         let mut costs = all.iter().filter_map(|(_, cost)| *cost);
                         assert!(!costs.any(faster), "{primitive:?} {n} {shape}");
                     });
@@ -165,7 +165,7 @@ fn the_choice_is_the_least_of_all() {
 fn size_decides() {
     let choose = |shape, n, primitive, bytes| {
         on(shape, n, |line| {
-            line.choose_fastest(primitive, BufferShare::from_bytes(bytes))
+            line.choose_fastest(primitive, BufferPartSize::from_bytes(bytes))
                 .0
         })
     };
@@ -199,7 +199,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     // ring take 2 x 4,900 ns.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
-            line.prefers_fused_all_reduce(BufferShare::from_bytes(bytes))
+            line.prefers_fused_all_reduce(BufferPartSize::from_bytes(bytes))
         })
     };
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
@@ -222,7 +222,7 @@ fn choices_do_not_depend_on_the_scale() {
         let n = 2 + dice(8) as u32;
         let (ps_per_byte, bytes) = (1 + dice(9), dice(400));
         let latency = [0, dice(50), ps_per_byte * bytes / 2 * dice(3)][dice(3) as usize];
-        let buffer = BufferShare::from_bytes(bytes).nth_part(1 + dice(3) as u32);
+        let buffer = BufferPartSize::from_bytes(bytes).nth_part(1 + dice(3) as u32);
         let at = |factor: u64| {
             let rate = 1e12 / (ps_per_byte * factor) as f64;
             let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
@@ -262,7 +262,7 @@ fn a_tie_is_one_whatever_rounds() {
         let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
         let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
         assert_eq!(
-            line.choose_fastest(P::Broadcast, BufferShare::from_bytes(1001))
+            line.choose_fastest(P::Broadcast, BufferPartSize::from_bytes(1001))
                 .0,
             A::Ring
         );

@@ -7,7 +7,7 @@
 //! members and bandwidth B. The chunk adds a load of s (n−1)/n / B seconds, and has s/n bytes afterwards. If the loads
 //! are almost equal, the chunk visits dimensions in ascending order. Loads are almost equal if their difference is less
 //! than a sixteenth of the load that the chunk would add to the least loaded dimension. Loads that differ by less than
-//! [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
+//! [`UnroundedTimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but also computes the size of each chunk that
 //! is ordered by loads. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least loaded
@@ -35,7 +35,7 @@
 use super::EQUAL;
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
-use chakram_base::units::TimeEstimate;
+use chakram_base::units::UnroundedTimeEstimate;
 
 /// If the loads differ by less than this fraction of a chunk's own load, the chunk uses the ascending order.
 const LEAST_GAP: f64 = 1.0 / 16.0;
@@ -92,15 +92,17 @@ impl<'a> ThemisBalancer<'a> {
         // The sort is stable, so that equally loaded dimensions stay in ascending order.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
         // Loads that differ only by rounding errors also count as equal.
-        for alike in
-            order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + TimeEstimate::MARGIN))
+        for alike in order
+            .chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + UnroundedTimeEstimate::MARGIN))
         {
             alike.sort_unstable();
         }
         let mut grains = EQUAL;
         if let (Some(&least), Some(&most)) = (order.first(), order.last()) {
             let gap = loads[most] - loads[least];
-            if gap < self.chunk_load_on_phase(least, LEAST_GAP) * (1.0 - TimeEstimate::MARGIN) {
+            if gap
+                < self.chunk_load_on_phase(least, LEAST_GAP) * (1.0 - UnroundedTimeEstimate::MARGIN)
+            {
                 order.sort_unstable();
             } else if self.flexible {
                 let equal = f64::from(EQUAL);

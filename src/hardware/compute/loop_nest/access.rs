@@ -45,7 +45,7 @@ struct TemporalLoop {
 /// Words filled into a level over all steps: for one unit, and in total for all units. The number for all units counts
 /// a word only once if several units share the word.
 #[derive(Clone, Copy, Debug)]
-struct LevelFillWords {
+struct UnitAndTotalFillWords {
     own: u64,
     distinct: u64,
 }
@@ -296,7 +296,7 @@ impl MappedLayerLoops<'_> {
 
     /// Returns the number of words that enter a level's tile, summed over all steps. For outputs, the same number of
     /// words leaves the tile.
-    fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> LevelFillWords {
+    fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> UnitAndTotalFillWords {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
         let distinct = |moved: Option<(LoopDimension, u64)>, own: u64| {
@@ -307,7 +307,7 @@ impl MappedLayerLoops<'_> {
             }
         };
         let own = self.layer.count_tensor_words(tensor, tile);
-        let mut loads = LevelFillWords {
+        let mut loads = UnitAndTotalFillWords {
             own,
             distinct: distinct(None, own),
         };

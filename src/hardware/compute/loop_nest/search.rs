@@ -35,7 +35,7 @@ pub fn search_mapping(
         layer,
         state: seed,
     };
-    let mut best: Option<(MappingChoices, BestMapping)> = None;
+    let mut best: Option<(MappingDraw, BestMapping)> = None;
     let mut valid = 0;
     for draw in 1..=mappings {
         let mut choices = match &best {
@@ -68,7 +68,7 @@ pub fn search_mapping(
 
 /// Choices that determine a mapping.
 #[derive(Clone, Debug)]
-struct MappingChoices {
+struct MappingDraw {
     /// Index into the accelerator's choices of dimensions for rows and columns.
     along: usize,
     /// Numbers of rows and columns that the mapping uses.
@@ -81,7 +81,7 @@ struct MappingChoices {
     keeps: Vec<[bool; 3]>,
 }
 
-impl MappingChoices {
+impl MappingDraw {
     /// Builds the mapping that these choices determine. Each bound of a loop is lowered as long as outer levels keep
     /// the same number of iterations.
     fn build_mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
@@ -173,11 +173,11 @@ impl MappingSampler<'_> {
         order
     }
 
-    fn draw_choices(&mut self) -> MappingChoices {
+    fn draw_choices(&mut self) -> MappingDraw {
         let levels = self.accelerator.levels.len();
         let along = self.draw_below(self.accelerator.choices.len() as u64) as usize;
         let sizes = self.layer.sizes;
-        MappingChoices {
+        MappingDraw {
             along,
             spatial: self.draw_spatial(along),
             bounds: (1..levels)
@@ -191,7 +191,7 @@ impl MappingSampler<'_> {
     }
 
     /// Returns the choices of `best` with one to three changes.
-    fn mutate_choices(&mut self, best: &MappingChoices) -> MappingChoices {
+    fn mutate_choices(&mut self, best: &MappingDraw) -> MappingDraw {
         let mut choices = best.clone();
         let levels = self.accelerator.levels.len();
         for _ in 0..=self.draw_below(3) {
@@ -229,7 +229,7 @@ impl MappingSampler<'_> {
     }
 
     /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses that level.
-    fn shrink_to_fit(&mut self, choices: &mut MappingChoices) {
+    fn shrink_to_fit(&mut self, choices: &mut MappingDraw) {
         for level in 0..self.accelerator.levels.len() - 1 {
             // If a level keeps single words, the loops on which its tensors depend must run in outer levels.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {

@@ -1,6 +1,6 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
-use super::npu_rates::MeasuredNpuRates;
+use super::npu_rates::KernelMeasurementNpuRates;
 use super::{BANDWIDTH, LATENCY, curves, measured, parse_optional_capacity, products};
 use crate::compute::{PeakRatesByFormat, RecordingNpuClass, SystolicArrays};
 use crate::machine::{Machine, NpuClass};
@@ -73,7 +73,7 @@ fn parse_class(
     let bandwidth = table.read_quantity("memory_bandwidth", BANDWIDTH)?;
     let mut curves = curves::parse_curves(&table)?;
     curves.measured = measured::parse_measured(&table)?;
-    let rates = MeasuredNpuRates {
+    let rates = KernelMeasurementNpuRates {
         peaks: peaks.clone(),
         memory: bandwidth,
     };
@@ -82,7 +82,7 @@ fn parse_class(
         classes.find(|class| class.name == name)
     };
     let stated = table.read_optional("measured_at", |field| measured_at(field, &rates))?;
-    let measured_at = stated.or_else(|| before().and_then(MeasuredNpuRates::of_class));
+    let measured_at = stated.or_else(|| before().and_then(KernelMeasurementNpuRates::of_class));
     let measured_at = measured_at.unwrap_or(rates);
     products::add_measured_gemms(&table, &mut curves, &measured_at, before())?;
     curves.measured.set_measured_on(RecordingNpuClass::new(
@@ -108,10 +108,10 @@ fn parse_class(
 /// class.
 fn measured_at(
     field: &ConfigField<'_>,
-    own: &MeasuredNpuRates,
-) -> Result<MeasuredNpuRates, ConfigError> {
+    own: &KernelMeasurementNpuRates,
+) -> Result<KernelMeasurementNpuRates, ConfigError> {
     let table = field.read_table(Some(&["memory_bandwidth", "peak"]))?;
-    let mut rates = MeasuredNpuRates {
+    let mut rates = KernelMeasurementNpuRates {
         peaks: own.peaks.clone(),
         memory: table.read_or_default("memory_bandwidth", own.memory, |field| {
             field.read_quantity(BANDWIDTH)

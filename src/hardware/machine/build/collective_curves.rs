@@ -2,7 +2,7 @@
 //! protocols.
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
-use crate::collective::{CollectiveCurve, FittedCollectiveProtocol, MeasuredLinkRates};
+use crate::collective::{CollectiveCurve, FittedCollectiveProtocol, MeasurementLinks};
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
 use chakram_base::collective_kind::CollectiveKind;
@@ -38,10 +38,10 @@ const LINKS: &[&str] = &["bandwidth", "latency"];
 /// Parses the key `measured_at`, which describes the links on which the times in `table` were measured.
 pub(super) fn measured_at(
     table: &ConfigTable<'_>,
-) -> Result<Option<MeasuredLinkRates>, ConfigError> {
+) -> Result<Option<MeasurementLinks>, ConfigError> {
     table.read_optional("measured_at", |field| {
         let links = field.read_table(Some(LINKS))?;
-        Ok(MeasuredLinkRates {
+        Ok(MeasurementLinks {
             bandwidth: links.read_quantity("bandwidth", BANDWIDTH)?,
             latency: links.read_quantity("latency", LATENCY)?,
         })
@@ -52,17 +52,17 @@ pub(super) fn measured_at(
 pub(super) fn original_link_rates(
     original: Option<&Machine>,
     name: &str,
-) -> Option<MeasuredLinkRates> {
+) -> Option<MeasurementLinks> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
-    Some(MeasuredLinkRates::of_dimension(dimension))
+    Some(MeasurementLinks::of_dimension(dimension))
 }
 
 /// Parses the curves in a dimension's table. `measured_at` contains the rates of the links on which the curves were
 /// measured.
 pub(super) fn parse_curves(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<MeasuredLinkRates>,
+    measured_at: Option<MeasurementLinks>,
 ) -> Result<Vec<CollectiveCurve>, ConfigError> {
     let Some(field) = dimension.get("curve") else {
         return Ok(Vec::new());
@@ -208,7 +208,7 @@ pub(super) fn add_measured_collectives(
 /// Parses the protocols in the table of a dimension.
 pub(super) fn parse_protocols(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<MeasuredLinkRates>,
+    measured_at: Option<MeasurementLinks>,
 ) -> Result<Vec<FittedCollectiveProtocol>, ConfigError> {
     let Some(field) = dimension.get("protocol") else {
         return Ok(Vec::new());

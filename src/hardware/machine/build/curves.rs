@@ -2,7 +2,7 @@
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
-    AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, HeadWidthFactors, KernelCurves,
+    AttentionCurve, AttentionWaveConstants, DecodeCurve, GemmCurve, HeadWidthFactors, KernelCurves,
     MemoryBoundCurve, PowerThrottling, SustainedRateFactors,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
@@ -185,9 +185,9 @@ fn parse_head_width_factors(field: &ConfigField<'_>) -> Result<HeadWidthFactors,
     Ok(HeadWidthFactors(factors))
 }
 
-fn parse_waves(field: &ConfigField<'_>) -> Result<AttentionWaves, ConfigError> {
+fn parse_waves(field: &ConfigField<'_>) -> Result<AttentionWaveConstants, ConfigError> {
     let table = field.read_table(Some(WAVES))?;
-    Ok(AttentionWaves {
+    Ok(AttentionWaveConstants {
         multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
         tail: parse_positive(&table, "tail", MOST)?,
     })

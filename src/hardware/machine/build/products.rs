@@ -1,6 +1,6 @@
 //! The `product` tables of an NPU class, written by `chakram calibrate --gemm`: measured GEMMs.
 
-use super::npu_rates::MeasuredNpuRates;
+use super::npu_rates::KernelMeasurementNpuRates;
 use super::{LATENCY, curves};
 use crate::compute::{KernelCurves, MeasuredGemms};
 use crate::machine::NpuClass;
@@ -18,7 +18,7 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
-    measured_at: &MeasuredNpuRates,
+    measured_at: &KernelMeasurementNpuRates,
     before: Option<&NpuClass>,
 ) -> Result<(), ConfigError> {
     let Some(field) = class.get("product") else {

@@ -2,7 +2,7 @@
 
 use super::{curves, host};
 use crate::compute::KernelCurves;
-use crate::machine::class_prices::ClassStackTimes;
+use crate::machine::class_prices::ClassStackCurvesAndHost;
 use chakram_base::config::{ConfigError, ConfigField};
 
 const KEYS: &[&str] = &["gemm", "attention", "moving", "host"];
@@ -10,7 +10,7 @@ const KEYS: &[&str] = &["gemm", "attention", "moving", "host"];
 /// Reads a table for each class of NPU, in the order of the file.
 pub(in crate::machine) fn parse_stack_classes(
     field: &ConfigField<'_>,
-) -> Result<Vec<ClassStackTimes>, ConfigError> {
+) -> Result<Vec<ClassStackCurvesAndHost>, ConfigError> {
     let mut classes = Vec::new();
     for (name, field) in field.read_table(None)?.fields() {
         let table = field.read_table(Some(KEYS))?;
@@ -20,7 +20,7 @@ pub(in crate::machine) fn parse_stack_classes(
         }
         let mut kernels = KernelCurves::default();
         curves::add_kernels(&table, &mut kernels)?;
-        classes.push(ClassStackTimes {
+        classes.push(ClassStackCurvesAndHost {
             name: name.to_owned(),
             kernels,
             host: host::parse_host(&table)?,

@@ -12,13 +12,13 @@
 //! is the far end of the same link, the first byte does not wait for the γ of that link.
 
 use super::route::{iter_servers_between, link_after_server};
-use super::{ContendedNetwork, ContentionModel, LoadStoreTransfer, Time};
+use super::{ContendedNetwork, ContentionModel, MemoryLoadStoreTransfer, Time};
 use chakram_base::units::Span;
 
 pub(super) fn serve_access<D: ContentionModel>(
     network: &mut ContendedNetwork<'_, D>,
     now: Time,
-    transfer: &LoadStoreTransfer,
+    transfer: &MemoryLoadStoreTransfer,
 ) -> Time {
     let topology = network.topology;
     let rest = topology

@@ -2,7 +2,7 @@
 
 use super::route::{is_border, link_after_server};
 use super::{
-    BufferShare, NetworkMessage, Npu, RouteCursor, RouteServer, RouteServerScope, Span,
+    BufferPartSize, NetworkMessage, Npu, RouteCursor, RouteServer, RouteServerScope, Span,
     SwitchingMode, Time, Topology,
 };
 use crate::network::servers::QueueingServerId;
@@ -12,7 +12,7 @@ use chakram_base::units::{Bandwidth, InverseRate};
 /// A message in flight: the next server that it must pass, and its times at this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightMessage {
-    amount: BufferShare,
+    amount: BufferPartSize,
     sender: Npu,
     /// The rest of the route, after `stop`.
     route: RouteCursor,

@@ -1,7 +1,7 @@
 //! Links that fail while messages are on them; the parent module defines which bytes are lost.
 
 use super::{DepartedMessage, FairSharingNetwork, UnsentMessageStream};
-use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, ReroutedMessageBytes};
+use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, ReroutedMessage};
 use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
 use chakram_base::units::{Span, Time};
@@ -61,7 +61,7 @@ impl FairSharingNetwork<'_> {
     ) {
         let unsent = stream.left;
         effect.resent += lost;
-        effect.moved.push(ReroutedMessageBytes {
+        effect.moved.push(ReroutedMessage {
             ends: stream.ends,
             unsent,
             again: lost,

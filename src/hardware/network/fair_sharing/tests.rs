@@ -110,7 +110,7 @@ proptest! {
         let mut received = [(u64::MAX, 0, 0_u64); 12];
         for (&(at, from, to, bytes), &end) in messages.iter().zip(&found) {
             let path = topology.path_between_npus(Npu(from), Npu(to)).unwrap();
-            let alone = path.time_message(BufferShare::from_bytes(bytes)).0;
+            let alone = path.time_message(BufferPartSize::from_bytes(bytes)).0;
             prop_assert!(end + 2 >= at + alone, "{end} < {at} + {alone}");
             let own = &mut received[to as usize];
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
@@ -337,11 +337,11 @@ mod stored {
         let topology = path();
         let network = FairSharingNetwork::new(&topology).unwrap();
         let ends = (Npu(0), Npu(3));
-        let alone = network.uncontended_time(ends, BufferShare::from_bytes(1000));
+        let alone = network.uncontended_time(ends, BufferPartSize::from_bytes(1000));
         assert_eq!(alone, Some(Span(4_000_200)));
         let time = path().path_between_npus(Npu(0), Npu(3)).unwrap();
         assert_eq!(
-            time.time_message(BufferShare::from_bytes(1000)),
+            time.time_message(BufferPartSize::from_bytes(1000)),
             Span(4_000_200)
         );
     }
@@ -503,7 +503,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = LoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
+        let transfer = MemoryLoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferPartSize::from_bytes(bytes) };
         let mut network = FairSharingNetwork::new(&topology).unwrap();
         let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
         let end = network.serve_access(Time(500), &transfer, &mut pending);

@@ -2,16 +2,18 @@
 //! queue of waiting transfers.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
+use chakram_base::units::{Bandwidth, BufferPartSize, Span, Time};
 use chakram_hardware::network::{
-    EventScheduler, ExclusiveNetwork, LoadStoreTransfer, NetworkBackend, NetworkEvent,
+    EventScheduler, ExclusiveNetwork, MemoryLoadStoreTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage,
 };
 use chakram_hardware::topology::tile_grid::DieBorderLinks;
 use chakram_hardware::topology::{
     DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
 };
-use testkit::tile_transfers::{CoreTransfer, DieGrid, LinkTime, MemoryPort, transfer_end_times};
+use testkit::tile_transfers::{
+    CoreTransfer, GridOfDiesAndCores, LinkTime, MemoryPort, transfer_end_times,
+};
 
 /// Time of the last scheduled event.
 #[derive(Default)]
@@ -41,7 +43,7 @@ fn rate(ps_per_byte: u64) -> Bandwidth {
     Bandwidth::new(1e12 / ps_per_byte as f64).unwrap()
 }
 
-fn topology(grid: &DieGrid) -> Topology {
+fn topology(grid: &GridOfDiesAndCores) -> Topology {
     let tiles = TileGrid {
         dies: grid.dies,
         cores: grid.cores,
@@ -71,7 +73,7 @@ fn topology(grid: &DieGrid) -> Topology {
 
 /// Compares `count` random transfers over `grid`. A third of the transfers are loads and stores at four memory ports.
 /// Transfers begin at such short intervals that they queue.
-fn same(grid: &DieGrid, count: usize, seed: u64) {
+fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);
     let tiles = topology.tile_grid().unwrap().clone();
@@ -106,11 +108,11 @@ fn same(grid: &DieGrid, count: usize, seed: u64) {
                 } else {
                     (port, core)
                 };
-                let transfer = LoadStoreTransfer {
+                let transfer = MemoryLoadStoreTransfer {
                     op: OpIndex(op as u32),
                     ends,
                     path: topology.path_between(ends).unwrap(),
-                    amount: BufferShare::from_bytes(bytes),
+                    amount: BufferPartSize::from_bytes(bytes),
                 };
                 let end = network.serve_access(Time(now), &transfer, &mut scheduler);
                 scheduler.0 = end.unwrap().0;
@@ -131,7 +133,7 @@ fn same(grid: &DieGrid, count: usize, seed: u64) {
                 let message = NetworkMessage::without_port(
                     OpIndex(op as u32),
                     ends,
-                    BufferShare::from_bytes(bytes),
+                    BufferPartSize::from_bytes(bytes),
                 );
                 network.submit_message(Time(now), &message, &mut scheduler);
                 (from, to as u32, None)
@@ -153,7 +155,7 @@ fn same(grid: &DieGrid, count: usize, seed: u64) {
 }
 
 /// Returns meshes and tori of one die and of several dies, half and full duplex, in both forwarding modes.
-fn grids() -> impl Iterator<Item = DieGrid> {
+fn grids() -> impl Iterator<Item = GridOfDiesAndCores> {
     let sizes = [
         ([1, 1], [8, 8]),
         ([1, 1], [5, 3]),
@@ -164,9 +166,8 @@ fn grids() -> impl Iterator<Item = DieGrid> {
     ];
     let settings = (0..8).map(|i| [i & 1 > 0, i & 2 > 0, i & 4 > 0]);
     sizes.into_iter().flat_map(move |(dies, cores)| {
-        settings
-            .clone()
-            .map(move |[torus, half_duplex, store_and_forward]| DieGrid {
+        settings.clone().map(
+            move |[torus, half_duplex, store_and_forward]| GridOfDiesAndCores {
                 dies,
                 cores,
                 torus,
@@ -180,7 +181,8 @@ fn grids() -> impl Iterator<Item = DieGrid> {
                     ps_per_byte: 3,
                     latency_ps: 25,
                 },
-            })
+            },
+        )
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::chip_graph::ChipGraph;
 use super::distances::LinkDistances;
-use super::legs::RouteLegDimensions;
+use super::legs::RouteDimensionStrides;
 use super::{
     ClosLevels, ClosNpuGrouping, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
     MOST_SWITCHES, RoutePolicy, Topology,
@@ -267,7 +267,7 @@ impl LinkGraph {
         };
         let graph = Self {
             npus,
-            legs: RouteLegDimensions::new(topology, joins_inner),
+            legs: RouteDimensionStrides::new(topology, joins_inner),
             switches: builder.switches,
             failed: vec![false; builder.links.len()],
             links: builder.links,

@@ -13,30 +13,31 @@ pub(super) struct RouteLeg {
 
 /// Sizes and strides of the dimensions, which determine the legs of routes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RouteLegDimensions {
-    dimensions: Vec<LegDimension>,
+pub(super) struct RouteDimensionStrides {
+    dimensions: Vec<DimensionSizeAndStride>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct LegDimension {
+struct DimensionSizeAndStride {
     stride: u32,
     size: u32,
     /// True if the dimension's links also connect NPUs whose coordinates in the inner dimensions differ.
     joins_inner: bool,
 }
 
-impl RouteLegDimensions {
+impl RouteDimensionStrides {
     /// Creates the legs for the dimensions of `topology`. `joins_inner(d)` must be true if the links of dimension d
     /// also connect NPUs whose coordinates in the inner dimensions differ.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
         let dimensions = topology.dimensions().iter().zip(&topology.strides);
-        let dimensions = dimensions
-            .enumerate()
-            .map(|(d, (dimension, &stride))| LegDimension {
-                stride,
-                size: dimension.size,
-                joins_inner: joins_inner(d),
-            });
+        let dimensions =
+            dimensions
+                .enumerate()
+                .map(|(d, (dimension, &stride))| DimensionSizeAndStride {
+                    stride,
+                    size: dimension.size,
+                    joins_inner: joins_inner(d),
+                });
         Self {
             dimensions: dimensions.collect(),
         }
@@ -44,7 +45,7 @@ impl RouteLegDimensions {
 
     /// Returns the NPUs that the links of dimension `d` connect with `npu`, including `npu`, in ascending order.
     pub fn members_of(&self, npu: u32, d: usize) -> impl Iterator<Item = u32> + Clone {
-        let LegDimension {
+        let DimensionSizeAndStride {
             stride,
             size,
             joins_inner,
@@ -65,7 +66,7 @@ impl RouteLegDimensions {
         let joined = from_outside.find(|d| self.dimensions[*d].joins_inner && differs(d));
         if let Some(dimension) = joined {
             // The leg also sets the inner coordinates to their final values. Outer coordinates do not change.
-            let LegDimension { stride, size, .. } = self.dimensions[dimension];
+            let DimensionSizeAndStride { stride, size, .. } = self.dimensions[dimension];
             let npus = stride * size;
             let end = from / npus * npus + to % npus;
             return Some(RouteLeg { dimension, end });

@@ -3,11 +3,11 @@
 use super::{LlmClassResults, LlmReport, RequestTimeSummary};
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use std::fmt::{Result, Write};
 
 /// Renders `report`.
-pub fn render_text(report: &LlmReport, style: TextStyle) -> String {
+pub fn render_text(report: &LlmReport, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
@@ -28,7 +28,7 @@ pub(in super::super) fn format_gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
-fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_all(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetail) -> Result {
     let plain = anstyle::Style::new();
     let line = |out: &mut String, key: &str, text: &str| {
         let lead = format!("  {key:<10}");
@@ -222,7 +222,7 @@ fn describe_tensor_degree(report: &LlmReport) -> String {
     )
 }
 
-fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_times(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetail) -> Result {
     let table = TextTable::new([
         left_aligned_column("TIME", 24),
         right_aligned_column("mean", 12),
@@ -279,7 +279,11 @@ fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result
     write_paragraph(out, text, "  ", 2, anstyle::Style::new())
 }
 
-fn write_throughput_table(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_throughput_table(
+    out: &mut String,
+    report: &LlmReport,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let table = TextTable::new([
         left_aligned_column("THROUGHPUT", 52),
         right_aligned_column("", 20),
@@ -356,7 +360,11 @@ fn write_limit_attainment(
     )
 }
 
-fn write_step_table(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_step_table(
+    out: &mut String,
+    report: &LlmReport,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let steps = &report.steps;
     let table = TextTable::new([
         left_aligned_column("STEPS", 52),

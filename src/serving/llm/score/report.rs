@@ -1,11 +1,11 @@
 //! Formats the scores of serving predictions as text and CSV.
 
-use super::{MetricScores, ScoredServingTable};
+use super::{MetricScoresByPredictor, ScoredServingTable};
 use chakram_base::prediction_scores::PredictionErrorSummary;
 use chakram_base::units::{Span, format_percent, format_signed_percent, format_thousands};
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TextStyle, write_paragraph};
+use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -35,7 +35,7 @@ fn format_score_cells(
 }
 
 /// Renders the scores.
-pub fn render_scores(scores: &ScoredServingTable, style: TextStyle) -> String {
+pub fn render_scores(scores: &ScoredServingTable, style: TextStyleWidthAndDetail) -> String {
     let table = TextTable::new([
         left_aligned_column("PREDICTED AGAINST MEASURED", 32),
         right_aligned_column("rows", 6),
@@ -71,7 +71,8 @@ pub fn render_scores(scores: &ScoredServingTable, style: TextStyle) -> String {
         text += &table.render_line(&row, anstyle::Style::new());
     };
     for (index, metric) in scores.metrics.iter().enumerate() {
-        let covered = |scores: &MetricScores| scores.intervals.map(|intervals| intervals.coverage);
+        let covered =
+            |scores: &MetricScoresByPredictor| scores.intervals.map(|intervals| intervals.coverage);
         let Some(all) = scores.summarize_metric(index, |_| true) else {
             continue;
         };

@@ -1,7 +1,7 @@
 //! Times of all-reduces and of token exchanges among the NPUs of an engine: measured for the engine's own kernels,
 //! measured for the machine, or computed for a ring.
 
-use super::super::rules::AllReduceKernels;
+use super::super::rules::AllReduceKernelLibrary;
 use crate::error::ServeError;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::config::ConfigDocument;
@@ -17,7 +17,7 @@ const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
 /// All-reduce times for an engine's NPUs, as points (bytes, seconds).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AllReduceTimes {
-    pub(super) kernels: AllReduceKernels,
+    pub(super) kernels: AllReduceKernelLibrary,
     /// Times of the engine's own all-reduce kernel, if they were measured.
     pub(super) own: Vec<(f64, f64)>,
     pub(super) machine: Option<Box<Machine>>,
@@ -84,13 +84,13 @@ fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
 /// kernels were measured on H100 only. NPUs of the same or a later generation use these times if vLLM's kernels were
 /// measured on these NPUs.
 pub(super) fn load_engine_all_reduce_times(
-    kernels: AllReduceKernels,
+    kernels: AllReduceKernelLibrary,
     npu: &str,
     npus: u32,
 ) -> Result<Vec<(f64, f64)>, ServeError> {
     let npu = match kernels {
-        AllReduceKernels::TensorrtLlm if AS_H100.contains(&npu) => "h100",
-        AllReduceKernels::Vllm if AS_B200.contains(&npu) => "b200",
+        AllReduceKernelLibrary::TensorrtLlm if AS_H100.contains(&npu) => "h100",
+        AllReduceKernelLibrary::Vllm if AS_B200.contains(&npu) => "b200",
         _ => npu,
     };
     let text = include_str!("../engine_all_reduce.toml");
@@ -100,8 +100,8 @@ pub(super) fn load_engine_all_reduce_times(
         .require_field("curve", "curves")?
         .read_tables(&["npu", "kernels", "members", "points"])?
     {
-        let of = curve.read_or_default("kernels", AllReduceKernels::Vllm, |field| {
-            field.read_choice(AllReduceKernels::NAMES)
+        let of = curve.read_or_default("kernels", AllReduceKernelLibrary::Vllm, |field| {
+            field.read_choice(AllReduceKernelLibrary::NAMES)
         })?;
         let is = of == kernels && curve.require_field("npu", "a name")?.read_line()? == npu;
         if !is || curve.read_count("members", 64)? != npus {

@@ -1,7 +1,7 @@
 //! Kernels of a block that only move bytes, such as norms, and the time that these kernels take.
 
 use super::super::model_sizes::{EqualModelBlocks, ModelBlockAttentionSizes, TokenMixing};
-use super::super::rules::AllReduceKernels;
+use super::super::rules::AllReduceKernelLibrary;
 use super::StepTimeCalculator;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
@@ -10,7 +10,7 @@ use chakram_hardware::compute::KernelTraceFacts;
 /// A kernel of a block that only moves bytes, with the number of elements that it reads and writes
 /// per token.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryBoundWork {
+pub(super) struct MemoryBoundKernelElementCount {
     pub(super) kernel: MemoryBoundKernelClass,
     pub(super) elements: u64,
 }
@@ -39,10 +39,10 @@ impl StepTimeCalculator {
     pub(super) fn memory_bound_work_of_block(
         &self,
         kind: &EqualModelBlocks,
-    ) -> Vec<MemoryBoundWork> {
+    ) -> Vec<MemoryBoundKernelElementCount> {
         let sizes = &self.sizes;
         let parts = u64::from(self.npus);
-        let mut work = vec![MemoryBoundWork {
+        let mut work = vec![MemoryBoundKernelElementCount {
             kernel: MemoryBoundKernelClass::ElementWise,
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
@@ -50,7 +50,7 @@ impl StepTimeCalculator {
             // A block has two norms. Each norm includes the residual sum before it, so it has two
             // reads and two writes.
             work.extend(
-                [MemoryBoundWork {
+                [MemoryBoundKernelElementCount {
                     kernel: MemoryBoundKernelClass::Normalization,
                     elements: 4 * sizes.hidden,
                 }; 2],
@@ -61,11 +61,11 @@ impl StepTimeCalculator {
             TokenMixing::Delta(delta) => {
                 let [_, values] = delta.heads_per_npu(self.npus);
                 // This work is the convolution, and the norm and gate of the results.
-                work.push(MemoryBoundWork {
+                work.push(MemoryBoundKernelElementCount {
                     kernel: MemoryBoundKernelClass::ElementWise,
                     elements: 2 * delta.convolved_columns(self.npus),
                 });
-                work.push(MemoryBoundWork {
+                work.push(MemoryBoundKernelElementCount {
                     kernel: MemoryBoundKernelClass::Normalization,
                     elements: 3 * values * delta.value_width,
                 });
@@ -75,7 +75,7 @@ impl StepTimeCalculator {
             // The router chooses experts, kernels count tokens and sort them by expert (vLLM's
             // `moe_align_block_size`: one kernel for up to 64 experts, else two), and a later kernel
             // adds up the experts' results.
-            work.push(MemoryBoundWork {
+            work.push(MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::Softmax,
                 elements: 3 * experts,
             });
@@ -84,11 +84,11 @@ impl StepTimeCalculator {
             } else {
                 2
             };
-            work.extend((0..sorting).map(|_| MemoryBoundWork {
+            work.extend((0..sorting).map(|_| MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::ElementWise,
                 elements: 4 * chosen,
             }));
-            work.push(MemoryBoundWork {
+            work.push(MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::ElementWise,
                 elements: (chosen + 1) * sizes.hidden,
             });
@@ -98,7 +98,11 @@ impl StepTimeCalculator {
     }
 
     /// Adds the kernels that quantize the inputs of products: they read BF16 and write FP8.
-    fn add_quantization_work(&self, kind: &EqualModelBlocks, work: &mut Vec<MemoryBoundWork>) {
+    fn add_quantization_work(
+        &self,
+        kind: &EqualModelBlocks,
+        work: &mut Vec<MemoryBoundKernelElementCount>,
+    ) {
         if !self.formats.has_block_scales {
             return;
         }
@@ -116,7 +120,7 @@ impl StepTimeCalculator {
                 Some([_, chosen]) if product.inputs != self.sizes.hidden => chosen,
                 _ => 1,
             };
-            work.push(MemoryBoundWork {
+            work.push(MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::ElementWise,
                 elements: (3 * rows * inputs).div_ceil(2),
             });
@@ -126,7 +130,7 @@ impl StepTimeCalculator {
     /// Returns true if the all-reduces before norms also compute the norms.
     pub(super) fn fuses_norms(&self) -> bool {
         self.npus > 1
-            && self.all_reduce.kernels == AllReduceKernels::TensorrtLlm
+            && self.all_reduce.kernels == AllReduceKernelLibrary::TensorrtLlm
             && !self.all_reduce.own.is_empty()
     }
 
@@ -134,29 +138,29 @@ impl StepTimeCalculator {
     pub(super) fn add_attention_work(
         &self,
         attention: &ModelBlockAttentionSizes,
-        work: &mut Vec<MemoryBoundWork>,
+        work: &mut Vec<MemoryBoundKernelElementCount>,
     ) {
         let heads = attention.heads / u64::from(self.npus);
         let turned = match attention.latent {
             Some([_, turned]) => (heads + 1) * turned,
             None => (heads + attention.kv_heads_per_npu(self.npus)) * attention.width,
         };
-        work.push(MemoryBoundWork {
+        work.push(MemoryBoundKernelElementCount {
             kernel: MemoryBoundKernelClass::ElementWise,
             elements: 2 * turned,
         });
-        work.push(MemoryBoundWork {
+        work.push(MemoryBoundKernelElementCount {
             kernel: MemoryBoundKernelClass::Copy,
             elements: 2 * attention.kept_elements(self.npus),
         });
         if attention.qk_norm {
-            work.push(MemoryBoundWork {
+            work.push(MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::Normalization,
                 elements: 2 * turned,
             });
         }
         if attention.is_gated {
-            work.push(MemoryBoundWork {
+            work.push(MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::ElementWise,
                 elements: 3 * heads * attention.width,
             });

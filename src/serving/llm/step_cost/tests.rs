@@ -1,10 +1,10 @@
 //! Tests step times.
 
 use super::*;
-use chakram_workloads::model::ModelSource;
+use chakram_workloads::model::ModelFileText;
 
 fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> StepTimeCalculator {
-    let definition = ModelSource::find_source(model)
+    let definition = ModelFileText::find_source(model)
         .unwrap()
         .parse_definition(None)
         .unwrap();
@@ -21,7 +21,7 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> Ste
         npus,
         ranks: 1,
         has_whole_experts: false,
-        all_reduce: AllReduceKernels::Vllm,
+        all_reduce: AllReduceKernelLibrary::Vllm,
         graphs: GraphCaptureRule::Pieces,
         graph_tokens: 512,
     };
@@ -169,7 +169,7 @@ fn whole_experts_are_fewer_and_wider() {
 /// On four H100 NPUs, TensorRT-LLM's kernels take 4.3 us for 128 KiB, including the norms.
 #[test]
 fn norms_are_part_of_fused_all_reduces() {
-    let definition = ModelSource::find_source("llama3-70b")
+    let definition = ModelFileText::find_source("llama3-70b")
         .unwrap()
         .parse_definition(None)
         .unwrap();
@@ -193,14 +193,17 @@ fn norms_are_part_of_fused_all_reduces() {
         let sizes = LlmModelSizes::from_definition(&definition).unwrap();
         StepTimeCalculator::new(sizes, &machine, shape, formats, &[]).unwrap()
     };
-    let [own, fused] =
-        [AllReduceKernels::Vllm, AllReduceKernels::TensorrtLlm].map(|kernels| cost(4, kernels));
+    let [own, fused] = [
+        AllReduceKernelLibrary::Vllm,
+        AllReduceKernelLibrary::TensorrtLlm,
+    ]
+    .map(|kernels| cost(4, kernels));
     assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
     let kernels =
         |cost: &StepTimeCalculator| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
     assert_eq!(kernels(&own) - kernels(&fused), 2);
     // A single NPU needs no all-reduce, so its norms are separate kernels.
-    let alone = cost(1, AllReduceKernels::TensorrtLlm);
+    let alone = cost(1, AllReduceKernelLibrary::TensorrtLlm);
     assert_eq!(kernels(&alone), kernels(&own));
 }
 

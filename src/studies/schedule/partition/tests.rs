@@ -44,7 +44,11 @@ fn blocks(cut: &MatrixProductCuts, part: u32) -> [(u32, u32); 2] {
 }
 
 /// Counts the moved words with sets of cells: the cells that each part needs and does not have.
-fn by_cells(products: &[MatrixProductSize], cuts: &[MatrixProductCuts], batches: u32) -> f64 {
+fn by_cells(
+    products: &[MatrixProductTransferSizes],
+    cuts: &[MatrixProductCuts],
+    batches: u32,
+) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
         for part in 0..1 << cuts[l].len() {
@@ -87,8 +91,8 @@ fn size(
     columns: u64,
     [weights, inputs]: [u64; 2],
     takes_all: bool,
-) -> MatrixProductSize {
-    MatrixProductSize {
+) -> MatrixProductTransferSizes {
+    MatrixProductTransferSizes {
         rows,
         columns,
         weights,
@@ -105,7 +109,7 @@ proptest! {
         levels in 1usize..4,
     ) {
         // Products have 16 to 64 rows and columns, so that every cut is possible.
-        let products: Vec<MatrixProductSize> = sizes
+        let products: Vec<MatrixProductTransferSizes> = sizes
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
                 let words = [weights * 16, (16 << rows) * inputs];

@@ -1,7 +1,7 @@
 //! Tests that no bound exceeds the replay time of the same plan.
 
 use super::*;
-use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
+use crate::sweep::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use crate::sweep::point::{MachineModelStackCaches, WorkSource};
 use crate::sweep::setting::Settings;
 use crate::sweep::study::Study;
@@ -80,7 +80,8 @@ fn no_replay_is_faster_than_its_bounds() {
             let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
-            let PointAnswer::Replayed(measures) = evaluator.answer_point(&point, true) else {
+            let PointRefusalOrMeasures::Replayed(measures) = evaluator.answer_point(&point, true)
+            else {
                 continue;
             };
             let shown = crate::sweep::setting::format_settings(&point);
@@ -137,7 +138,8 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
             let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
-            let PointAnswer::Replayed(measures) = evaluator.answer_point(&point, true) else {
+            let PointRefusalOrMeasures::Replayed(measures) = evaluator.answer_point(&point, true)
+            else {
                 continue;
             };
             let shown = crate::sweep::setting::format_settings(&point);
@@ -159,7 +161,8 @@ fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
     let point = study.settings_at(&study.layers[0], 0);
     let [quick, whole] = lower_bounds(&study, &point).unwrap();
-    let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer_point(&point, true)
+    let PointRefusalOrMeasures::Replayed(measures) =
+        PointEvaluator::new(&study).answer_point(&point, true)
     else {
         panic!("it fits")
     };

@@ -8,7 +8,7 @@
 //! so rows are the same for any number of threads. A shard's best point is never better than the best point of all. A
 //! shard therefore answers every one of its points that a single run over all points would answer.
 
-use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
+use super::knowledge::{KnownPoints, PointQuestion, UnansweredPointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::objective::PointMeasures;
@@ -85,7 +85,11 @@ impl BestFirstSearch<'_> {
     }
 
     /// Returns the first question of the queue that is neither answered nor being answered.
-    fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
+    fn next(
+        &mut self,
+        known: &KnownPoints,
+        in_flight: &BTreeSet<String>,
+    ) -> Option<UnansweredPointQuestion> {
         if self.advance_queue_head(known) {
             return None;
         }

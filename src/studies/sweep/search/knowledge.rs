@@ -1,9 +1,9 @@
 //! Stores the known answers and bounds of points. All threads that compute answers and bounds share this store.
 
-use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgress};
+use super::{NewSweepAnswerOrBound, NewWorkCounts, RowOutcome, StudyExplorer, SweepError};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
-use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
-use crate::sweep::journal::JournalEntry;
+use crate::sweep::evaluate::{PointEvaluator, PointRefusalOrMeasures};
+use crate::sweep::journal::JournaledBoundOrAnswer;
 use crate::sweep::point::PointRefusal;
 use crate::sweep::setting::{self, Settings};
 use chakram_base::interrupt::{self, wrap_with_current_token};
@@ -16,7 +16,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 pub(super) struct PointKnowledge {
     pub quick: Option<PointTimeAndMemoryBounds>,
     pub whole: Option<PointTimeAndMemoryBounds>,
-    pub answer: Option<PointAnswer>,
+    pub answer: Option<PointRefusalOrMeasures>,
 }
 
 /// A fact about a point that the search needs: the point's answer, or one of its bounds.
@@ -48,8 +48,8 @@ impl PointKnowledge {
     }
 
     /// Returns the journal entry with these results.
-    fn to_journal_entry(&self, key: &str) -> JournalEntry {
-        JournalEntry {
+    fn to_journal_entry(&self, key: &str) -> JournaledBoundOrAnswer {
+        JournaledBoundOrAnswer {
             point: key.to_owned(),
             bound: self.whole.or(self.quick),
             answer: self.answer.clone(),
@@ -68,7 +68,7 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// A question that is not answered yet: the point's key, the question, and the point's settings.
-pub(super) type OpenQuestion = (String, PointQuestion, Settings);
+pub(super) type UnansweredPointQuestion = (String, PointQuestion, Settings);
 
 /// State that all threads share, protected by a lock.
 struct SharedSearchState<N> {
@@ -94,7 +94,7 @@ impl StudyExplorer<'_> {
                 open.insert(key, (question, point));
             }
         }
-        let mut open: Vec<OpenQuestion> = (open.into_iter())
+        let mut open: Vec<UnansweredPointQuestion> = (open.into_iter())
             .map(|(key, (question, point))| (key, question, point))
             .collect();
         // Put points with the same work next to each other, so that the work is built only once.
@@ -110,7 +110,7 @@ impl StudyExplorer<'_> {
     /// each answer.
     pub(super) fn answer_questions_from(
         &mut self,
-        next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion> + Send,
+        next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<UnansweredPointQuestion> + Send,
     ) -> Result<(), SweepError> {
         if self.options.is_closed {
             return Ok(());
@@ -144,7 +144,7 @@ impl StudyExplorer<'_> {
     /// Answers questions until none are left; each thread runs this function.
     fn run_answer_worker<N>(&self, shared: &Mutex<SharedSearchState<N>>, answered: &Condvar)
     where
-        N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
+        N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<UnansweredPointQuestion>,
     {
         let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
         while state.failed.is_none() {
@@ -194,7 +194,7 @@ impl StudyExplorer<'_> {
             if let Some(score) = score.filter(is_less) {
                 now.best = Some((key.clone(), score));
             }
-            (self.watcher)(&SweepProgress {
+            (self.watcher)(&NewSweepAnswerOrBound {
                 is_bound: question != PointQuestion::Answer,
                 best: now.best.as_ref().map(|(key, score)| (key.as_str(), *score)),
             });

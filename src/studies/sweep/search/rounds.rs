@@ -11,7 +11,7 @@ use crate::sweep::setting::Settings;
 
 /// One turn of a layer in a round.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LayerTurn {
+pub struct LayerTurnRecord {
     /// Index of the round, counting from 1.
     pub round: u32,
     /// Index of the layer among the study's layers.
@@ -26,7 +26,7 @@ pub struct LayerTurn {
 
 impl StudyExplorer<'_> {
     /// Returns the turns so far, in order.
-    pub fn turns_so_far(&self) -> &[LayerTurn] {
+    pub fn turns_so_far(&self) -> &[LayerTurnRecord] {
         &self.turns
     }
 
@@ -58,7 +58,7 @@ impl StudyExplorer<'_> {
                     at = self.rows[row].point.clone();
                     found = true;
                 }
-                self.turns.push(LayerTurn {
+                self.turns.push(LayerTurnRecord {
                     round,
                     layer: index,
                     new_points: (self.rows.len() - known) as u64,

@@ -1,7 +1,7 @@
 //! Parses strategies, and the layers of axes that they explore.
 
 use super::MOST_POINTS;
-use crate::sweep::axis::StudyAxis;
+use crate::sweep::axis::JointSettingsAxis;
 use chakram_base::config::{
     ConfigError, ConfigTable, did_you_mean, find_nearest, quote_for_message,
 };
@@ -66,7 +66,7 @@ pub struct StudyLayer {
 /// Parses all layers. If the study has no layers, creates a single layer with all axes.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
-    axes: &[StudyAxis],
+    axes: &[JointSettingsAxis],
 ) -> Result<Vec<StudyLayer>, ConfigError> {
     let Some(field) = root.get("layer") else {
         return Ok(vec![StudyLayer {

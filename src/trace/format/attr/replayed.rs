@@ -6,7 +6,7 @@
 use super::AttrView;
 use crate::format::encoder::ProtobufMessageBuilder;
 use crate::format::op::{GroupName, MemoryLocation, Op};
-use crate::format::origin::NodeOrigin;
+use crate::format::origin::NodeCallerStepAndStack;
 use crate::format::scan::NodeView;
 use crate::format::split_sizes::AllToAllSplitText;
 use crate::format::tensors::{self, MemoryChanges, TensorClass};
@@ -20,12 +20,12 @@ pub struct ReplayAttribute {
     /// The attribute's name in traces.
     pub name: &'static str,
     /// Kind of content in the attribute's value.
-    pub content: AttributeContent,
+    pub content: ReplayAttributeMeaning,
 }
 
 /// Kind of content in an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttributeContent {
+pub enum ReplayAttributeMeaning {
     /// A count, a duration or a boolean.
     Number,
     /// The rank at one end of a message.
@@ -76,7 +76,7 @@ pub(in crate::format) struct ReplayedNodeAttributes<'a> {
     pub group: GroupName<'a>,
     pub splits: AllToAllSplitText<'a>,
     pub memory: MemoryChanges,
-    pub origin: NodeOrigin,
+    pub origin: NodeCallerStepAndStack,
 }
 
 /// Generates the rows of the table, and the function that stores an attribute's value.
@@ -87,7 +87,7 @@ macro_rules! replay_attributes {
                 Ok(name) => name,
                 Err(_) => panic!("names are ASCII"),
             },
-            content: AttributeContent::$content,
+            content: ReplayAttributeMeaning::$content,
         }),*];
 
         /// Stores the attribute's value if replays read the attribute. Forces inlining, because the compiler's own
@@ -165,13 +165,13 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
     while i < changes.len() {
         all[ROWS.len() + i] = ReplayAttribute {
             name: changes[i],
-            content: AttributeContent::Number,
+            content: ReplayAttributeMeaning::Number,
         };
         i += 1;
     }
     all[COUNT - 1] = ReplayAttribute {
         name: tensors::REMOTE_ATTRIBUTE,
-        content: AttributeContent::Number,
+        content: ReplayAttributeMeaning::Number,
     };
     all
 };

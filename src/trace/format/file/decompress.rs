@@ -31,7 +31,7 @@ impl CompressionFormat {
     pub fn decompress<'s>(
         self,
         source: impl io::BufRead + 's,
-        packed: CompressedSize,
+        packed: KnownOrCountedCompressedSize,
     ) -> io::Result<Box<dyn Read + 's>> {
         Ok(match self {
             Self::Zstd => Box::new(BoundedDecoder {
@@ -50,14 +50,14 @@ impl CompressionFormat {
 
 /// Compressed size of a source, in bytes.
 #[derive(Clone, Debug)]
-pub(super) enum CompressedSize {
+pub(super) enum KnownOrCountedCompressedSize {
     /// The size is known in advance.
     Known(u64),
     /// The size is unknown (as for a pipe); the counter contains the number of bytes read so far.
     SoFar(Rc<Cell<u64>>),
 }
 
-impl CompressedSize {
+impl KnownOrCountedCompressedSize {
     fn get(&self) -> u64 {
         match self {
             Self::Known(bytes) => *bytes,
@@ -80,7 +80,7 @@ impl<R: Read> Read for CountingReader<R> {
 /// Decoder that fails when its output exceeds the limit, which depends on the size of its source.
 struct BoundedDecoder<R> {
     inner: R,
-    packed: CompressedSize,
+    packed: KnownOrCountedCompressedSize,
     given: u64,
 }
 
@@ -103,8 +103,8 @@ pub fn decompress_bytes(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
 /// bytes and the error, if any, or `None` if `bytes` are not compressed.
 pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
-    let reader =
-        CompressionFormat::detect_format(bytes)?.decompress(bytes, CompressedSize::Known(size));
+    let reader = CompressionFormat::detect_format(bytes)?
+        .decompress(bytes, KnownOrCountedCompressedSize::Known(size));
     let mut out = Vec::new();
     // Traces expand to 10 to 50 times their compressed size. The estimate is deliberately lower, because the buffer
     // grows as needed.

@@ -1,6 +1,6 @@
 //! Finds the trace files of a job.
 
-use super::listing::{FolderListing, refuse_capture, several_jobs_error};
+use super::listing::{FolderTracesAndJobFiles, refuse_capture, several_jobs_error};
 use super::names::{ANYTHING, ENDINGS, split_file_name};
 use super::{RankFile, no_traces_error};
 use crate::format::TraceError;
@@ -16,7 +16,7 @@ const HASHED: u64 = 64 << 20;
 
 /// How thoroughly traces are verified against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VerifyLevel {
+pub enum JobFileVerifyLevel {
     /// No verification; single traces are read even if the job file does not name their ranks.
     Nothing,
     /// Lengths of traces, and in small jobs also their hashes.
@@ -54,7 +54,7 @@ impl FoundTraces {
 /// Finds trace files, and reads each job file only once.
 #[derive(Debug, Default)]
 pub struct TraceFinder {
-    verify: VerifyLevel,
+    verify: JobFileVerifyLevel,
     jobs: BTreeMap<PathBuf, Option<Arc<JobFile>>>,
     found: FoundTraces,
 }
@@ -93,7 +93,7 @@ pub fn job_prefix_of_file(path: &Path) -> Option<PathBuf> {
 
 impl TraceFinder {
     /// Creates a finder that has found no traces yet.
-    pub fn new(verify: VerifyLevel) -> Self {
+    pub fn new(verify: JobFileVerifyLevel) -> Self {
         Self {
             verify,
             ..Self::default()
@@ -151,7 +151,7 @@ impl TraceFinder {
         if let Some(job) = self.read_job_file(&job_file_path(folder, prefix))? {
             return self.add_job_ranks(&job_file_path(folder, prefix), &job);
         }
-        let listing = FolderListing::list_folder(folder, Some(prefix))?;
+        let listing = FolderTracesAndJobFiles::list_folder(folder, Some(prefix))?;
         if !listing.has_traces() {
             return Err(missing_path_error(path, folder, prefix));
         }
@@ -169,7 +169,7 @@ impl TraceFinder {
             match JobFile::read_file(path) {
                 Ok(job) => Some(Arc::new(job)),
                 // Without verification, an unreadable job file is not an error, because file names determine the job.
-                Err(_) if self.verify == VerifyLevel::Nothing => None,
+                Err(_) if self.verify == JobFileVerifyLevel::Nothing => None,
                 Err(error) => return Err(error),
             }
         } else {
@@ -190,10 +190,10 @@ impl TraceFinder {
         let folder = folder_of(path);
         for row in &job.ranks {
             let mut seal = row.seal;
-            if self.verify == VerifyLevel::Lengths && all > HASHED {
+            if self.verify == JobFileVerifyLevel::Lengths && all > HASHED {
                 seal.blake3 = None;
             }
-            let seal = (self.verify != VerifyLevel::Nothing).then_some(seal);
+            let seal = (self.verify != JobFileVerifyLevel::Nothing).then_some(seal);
             let file = RankFile {
                 rank: row.rank,
                 path: folder.join(&row.file),
@@ -226,10 +226,10 @@ impl TraceFinder {
         if let Some(job) = self.read_job_file(&beside)? {
             match job.trace_of_rank(rank) {
                 // The digest belongs to the file that the job file lists, not to the same trace in another format.
-                Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
+                Some(row) if row.file == name && self.verify != JobFileVerifyLevel::Nothing => {
                     file.seal = Some(row.seal);
                 }
-                None if self.verify != VerifyLevel::Nothing => {
+                None if self.verify != JobFileVerifyLevel::Nothing => {
                     return Err(rank_not_in_job_error(path, &beside, rank));
                 }
                 _ => {}
@@ -242,7 +242,7 @@ impl TraceFinder {
 
     /// Adds the only job of a folder.
     fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
-        let listing = FolderListing::list_folder(folder, None)?;
+        let listing = FolderTracesAndJobFiles::list_folder(folder, None)?;
         let prefixes = listing.prefixes();
         if prefixes.len() > 1 {
             return Err(several_jobs_error(folder, &prefixes));

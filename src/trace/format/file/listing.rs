@@ -2,7 +2,7 @@
 
 use super::names::{ANYTHING, ENDINGS, split_file_name};
 use super::{DecompressedStream, RankFile, no_traces_error};
-use crate::format::text::{self, SniffedText};
+use crate::format::text::{self, TraceOrCaptureTextKind};
 use crate::format::{TraceError, job};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::path::Path;
 const SNIFFED: u64 = 1 << 16;
 /// The trace files and job files in a folder.
 #[derive(Default)]
-pub(super) struct FolderListing {
+pub(super) struct FolderTracesAndJobFiles {
     /// Traces, each with its job's prefix. If a trace exists with several endings, the list contains only the file
     /// whose ending comes first in `ENDINGS`.
     traces: Vec<(String, RankFile)>,
@@ -20,7 +20,7 @@ pub(super) struct FolderListing {
     pub jobs: BTreeSet<String>,
 }
 
-impl FolderListing {
+impl FolderTracesAndJobFiles {
     /// Lists all files in `folder`, or only files with the prefix `wanted`.
     pub fn list_folder(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
         let io = |source| TraceError::from_io(folder, "list", source);
@@ -99,20 +99,22 @@ impl FolderListing {
 
 /// Returns true if the contents of `path` begin like a text trace.
 fn begins_as_trace(path: &Path) -> bool {
-    matches!(sniff_file(path), Some(SniffedText::Trace(_)))
+    matches!(sniff_file(path), Some(TraceOrCaptureTextKind::Trace(_)))
 }
 
 /// Fails if `path` is a capture whose name looks like the name of a text trace. Otherwise, commands that read the
 /// contents later would report misleading errors.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniff_file(path) {
-        Some(SniffedText::Capture(name)) => Err(text::not_a_trace_error(name).in_file(path)),
+        Some(TraceOrCaptureTextKind::Capture(name)) => {
+            Err(text::not_a_trace_error(name).in_file(path))
+        }
         _ => Ok(()),
     }
 }
 
 /// Classifies the beginning of a file. Returns `None` if the file cannot be read.
-fn sniff_file(path: &Path) -> Option<SniffedText> {
+fn sniff_file(path: &Path) -> Option<TraceOrCaptureTextKind> {
     let mut first = Vec::new();
     let stream = DecompressedStream::open_path(path).ok()?;
     stream.take(SNIFFED).read_to_end(&mut first).ok()?;

@@ -7,18 +7,18 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
-struct MappedRange {
+struct MappedFileAddressRange {
     start: usize,
     end: usize,
     name: CString,
 }
 
-static ALL: SignalSafeList<MappedRange> = SignalSafeList::new();
+static ALL: SignalSafeList<MappedFileAddressRange> = SignalSafeList::new();
 
 /// Memory-mapped file.
 pub(super) struct MappedFile {
     map: memmap2::Mmap,
-    entry: &'static SignalSafeEntry<MappedRange>,
+    entry: &'static SignalSafeEntry<MappedFileAddressRange>,
 }
 
 impl MappedFile {
@@ -29,7 +29,7 @@ impl MappedFile {
         let map = unsafe { memmap2::Mmap::map(file) }?;
         let start = map.as_ptr() as usize;
         let name = escape_control_characters(&path.display().to_string()).into_owned();
-        let entry = ALL.add_entry(MappedRange {
+        let entry = ALL.add_entry(MappedFileAddressRange {
             start,
             end: start + map.len(),
             name: CString::new(name).unwrap_or_default(),

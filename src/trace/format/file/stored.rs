@@ -5,21 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A store of traces, which are addressed by their hashes.
-pub trait TraceStore: Send + Sync {
+pub trait HashAddressedTraceStore: Send + Sync {
     /// Reads the bytes whose BLAKE3 hash is `hash`, and verifies the hash.
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
 /// A trace in a store, for example in an archive. Two stored traces are equal if their bytes are equal.
 #[derive(Clone)]
-pub struct StoredTrace {
-    store: Arc<dyn TraceStore>,
+pub struct TraceStoredByHash {
+    store: Arc<dyn HashAddressedTraceStore>,
     hash: [u8; 32],
 }
 
-impl StoredTrace {
+impl TraceStoredByHash {
     /// Creates a reference to the trace in `store` whose hash is `hash`.
-    pub fn new(store: Arc<dyn TraceStore>, hash: [u8; 32]) -> Self {
+    pub fn new(store: Arc<dyn HashAddressedTraceStore>, hash: [u8; 32]) -> Self {
         Self { store, hash }
     }
 
@@ -36,27 +36,27 @@ impl StoredTrace {
     }
 }
 
-impl fmt::Debug for StoredTrace {
+impl fmt::Debug for TraceStoredByHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoredTrace({:x?})", self.identity())
+        write!(f, "TraceStoredByHash({:x?})", self.identity())
     }
 }
 
-impl PartialEq for StoredTrace {
+impl PartialEq for TraceStoredByHash {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash
     }
 }
 
-impl Eq for StoredTrace {}
+impl Eq for TraceStoredByHash {}
 
-impl PartialOrd for StoredTrace {
+impl PartialOrd for TraceStoredByHash {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for StoredTrace {
+impl Ord for TraceStoredByHash {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.hash.cmp(&other.hash)
     }

@@ -1,7 +1,7 @@
 //! Finds the sound records of a damaged binary file.
 
 use super::{LostRange, SalvageReport, SalvagedRecord};
-use crate::format::schema_layout::{self, LayoutDeviations, MessageLayout};
+use crate::format::schema_layout::{self, MessageLayout, MessageLayoutDeviations};
 use crate::format::wire::{MAX_RECORD, RawRecord, WireCursor};
 use crate::format::{SchemaGeneration, TraceError, TraceErrorLocation, old_schemas};
 use chakram_base::setting::SettingKey;
@@ -227,7 +227,10 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Checks a message against the layout of a node, and deducts the inspected bytes from the search's budget.
-    fn check_layout(&mut self, message: &MessageRange) -> Result<LayoutDeviations, TraceError> {
+    fn check_layout(
+        &mut self,
+        message: &MessageRange,
+    ) -> Result<MessageLayoutDeviations, TraceError> {
         let bytes = &self.contents[message.clone()];
         let fit = schema_layout::check_message(bytes, message.start, self.generation.node_layout());
         let seen = match &fit {
@@ -241,7 +244,10 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the sound node that follows the length at `at`.
-    fn read_node(&mut self, at: usize) -> Result<(MessageRange, LayoutDeviations), TraceError> {
+    fn read_node(
+        &mut self,
+        at: usize,
+    ) -> Result<(MessageRange, MessageLayoutDeviations), TraceError> {
         let message = self.read_frame(at)?;
         let fit = self.check_layout(&message)?;
         let certain = !fit.unknown && !fit.unusual && !message.is_empty();
@@ -337,7 +343,7 @@ impl<'a> RecordSearch<'a> {
     }
 }
 
-fn is_certain_node(fit: LayoutDeviations) -> bool {
+fn is_certain_node(fit: MessageLayoutDeviations) -> bool {
     const ID: u64 = 1 << 1;
     !fit.unusual && fit.present & ID != 0 && fit.present != ID
 }

@@ -6,7 +6,7 @@
 //! their JSON values. Keys outside the nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
-use super::json::{JsonCursor, JsonScalar};
+use super::json::{JsonCursor, JsonScalarOrContainerStart};
 use super::message::{self, JsonNodeBuilder, NODE_TYPES, put_length_delimited};
 use super::values::{ValueKind, parse_signed};
 use crate::format::{TraceError, escape_name};
@@ -135,7 +135,7 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
 fn parse_node_type(json: &mut JsonCursor<'_>) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let found = match json.parse_scalar()? {
-        JsonScalar::Text(name) => {
+        JsonScalarOrContainerStart::Text(name) => {
             let ours = NODE_TYPES.iter().position(|known| *known == name);
             let theirs = TYPES.iter().find(|(known, _)| *known == name);
             ours.map(|i| i as i32).or(theirs.map(|(_, number)| *number))
@@ -159,7 +159,7 @@ fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), Trace
         return Ok((micros, None));
     }
     let micros: Option<f64> = match &scalar {
-        JsonScalar::Number(text) => text.parse().ok(),
+        JsonScalarOrContainerStart::Number(text) => text.parse().ok(),
         _ => None,
     };
     // The limit keeps the product below 2^53 nanoseconds, where an `f64` is exact.
@@ -206,11 +206,13 @@ fn matches_kind(mut json: JsonCursor<'_>, kind: ValueKind) -> bool {
 fn kind_of(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
     let mut ahead = json.clone();
     Ok(match ahead.parse_scalar()? {
-        JsonScalar::Bool(_) => ValueKind::Bool,
-        JsonScalar::Text(_) => ValueKind::String,
-        JsonScalar::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
-        JsonScalar::Number(text) if text.parse::<u64>().is_ok() => ValueKind::Uint64,
-        JsonScalar::Number(_) => ValueKind::Double,
+        JsonScalarOrContainerStart::Bool(_) => ValueKind::Bool,
+        JsonScalarOrContainerStart::Text(_) => ValueKind::String,
+        JsonScalarOrContainerStart::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
+        JsonScalarOrContainerStart::Number(text) if text.parse::<u64>().is_ok() => {
+            ValueKind::Uint64
+        }
+        JsonScalarOrContainerStart::Number(_) => ValueKind::Double,
         _ => {
             return Err(json.clone().error_here(
                 "expected a number, text, a boolean or a list of these as the attribute's value",

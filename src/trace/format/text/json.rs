@@ -20,7 +20,7 @@ pub(super) struct JsonCursor<'a> {
 
 /// A scalar value, or the beginning of a container.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum JsonScalar<'a> {
+pub(super) enum JsonScalarOrContainerStart<'a> {
     Null,
     Bool(bool),
     /// A number, as written in the text.
@@ -153,20 +153,24 @@ impl<'a> JsonCursor<'a> {
     }
 
     /// Parses a scalar. If the next value is an object or array, returns only its type and does not enter it.
-    pub fn parse_scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
+    pub fn parse_scalar(&mut self) -> JsonResult<JsonScalarOrContainerStart<'a>> {
         Ok(match self.peek_byte() {
-            Some(b'{') => JsonScalar::Object,
-            Some(b'[') => JsonScalar::Array,
-            Some(b'"') => JsonScalar::Text(self.parse_string()?),
-            Some(b'-' | b'0'..=b'9') => JsonScalar::Number(self.parse_number()?),
-            Some(b't') => self.parse_word("true", JsonScalar::Bool(true))?,
-            Some(b'f') => self.parse_word("false", JsonScalar::Bool(false))?,
-            Some(b'n') => self.parse_word("null", JsonScalar::Null)?,
+            Some(b'{') => JsonScalarOrContainerStart::Object,
+            Some(b'[') => JsonScalarOrContainerStart::Array,
+            Some(b'"') => JsonScalarOrContainerStart::Text(self.parse_string()?),
+            Some(b'-' | b'0'..=b'9') => JsonScalarOrContainerStart::Number(self.parse_number()?),
+            Some(b't') => self.parse_word("true", JsonScalarOrContainerStart::Bool(true))?,
+            Some(b'f') => self.parse_word("false", JsonScalarOrContainerStart::Bool(false))?,
+            Some(b'n') => self.parse_word("null", JsonScalarOrContainerStart::Null)?,
             _ => return Err(self.unexpected_token_error("a value")),
         })
     }
 
-    fn parse_word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
+    fn parse_word(
+        &mut self,
+        word: &str,
+        value: JsonScalarOrContainerStart<'a>,
+    ) -> JsonResult<JsonScalarOrContainerStart<'a>> {
         if self.text[self.at..].starts_with(word.as_bytes()) {
             self.at += word.len();
             Ok(value)
@@ -289,18 +293,20 @@ impl<'a> JsonCursor<'a> {
         let mut open: Vec<u8> = Vec::new();
         loop {
             match self.parse_scalar()? {
-                JsonScalar::Array | JsonScalar::Object if open.len() >= MAX_DEPTH => {
+                JsonScalarOrContainerStart::Array | JsonScalarOrContainerStart::Object
+                    if open.len() >= MAX_DEPTH =>
+                {
                     return Err(self
                         .error_here(format!("the values are nested more than {MAX_DEPTH} deep")));
                 }
-                JsonScalar::Array => {
+                JsonScalarOrContainerStart::Array => {
                     self.at += 1;
                     open.push(b']');
                     if self.peek_byte() != Some(b']') {
                         continue;
                     }
                 }
-                JsonScalar::Object => {
+                JsonScalarOrContainerStart::Object => {
                     self.at += 1;
                     open.push(b'}');
                     if self.peek_byte() != Some(b'}') {

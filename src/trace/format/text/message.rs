@@ -2,7 +2,7 @@
 //! additions of [`super::json_lines`].
 
 use super::base64;
-use super::json::{JsonCursor, JsonScalar};
+use super::json::{JsonCursor, JsonScalarOrContainerStart};
 use super::values::{parse_signed, parse_unsigned, put_bytes};
 use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -213,7 +213,7 @@ fn check_schema(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
 /// Consumes the next value if it is null, which means an absent value. Returns true if the value was null.
 fn is_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
     match json.peek_byte() {
-        Some(b'n') => Ok(json.parse_scalar()? == JsonScalar::Null),
+        Some(b'n') => Ok(json.parse_scalar()? == JsonScalarOrContainerStart::Null),
         _ => Ok(false),
     }
 }
@@ -230,7 +230,7 @@ pub(super) fn parse_count(json: &mut JsonCursor<'_>) -> Result<u64, TraceError> 
 pub(super) fn parse_string<'a>(json: &mut JsonCursor<'a>) -> Result<Cow<'a, str>, TraceError> {
     let mut at = json.clone();
     match json.parse_scalar()? {
-        JsonScalar::Text(text) => Ok(text),
+        JsonScalarOrContainerStart::Text(text) => Ok(text),
         _ => Err(at.error_here("expected a string")),
     }
 }
@@ -248,13 +248,15 @@ fn parse_enum(json: &mut JsonCursor<'_>, names: &[&str]) -> Result<i32, TraceErr
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
     let named = match &scalar {
-        JsonScalar::Text(text) => names.iter().position(|name| name == text),
+        JsonScalarOrContainerStart::Text(text) => names.iter().position(|name| name == text),
         _ => None,
     };
     match named {
         Some(index) => Ok(index as i32),
         None => match scalar {
-            JsonScalar::Number(_) => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into()),
+            JsonScalarOrContainerStart::Number(_) => {
+                parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
+            }
             _ => None,
         }
         .map(|value| value as i32)

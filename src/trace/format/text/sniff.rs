@@ -1,14 +1,14 @@
 //! Detects the format of a text from the keys of its first object.
 
-use super::json::{JsonCursor, JsonScalar};
-use super::{MARK, TextFormat, json_lines};
+use super::json::{JsonCursor, JsonScalarOrContainerStart};
+use super::{JsonTraceFormat, MARK, json_lines};
 use std::borrow::Cow;
 
 /// Classification of a text by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::format) enum SniffedText {
+pub(in crate::format) enum TraceOrCaptureTextKind {
     /// A trace.
-    Trace(TextFormat),
+    Trace(JsonTraceFormat),
     /// A capture of this kind. The user must convert the capture first.
     Capture(&'static str),
     /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
@@ -18,58 +18,64 @@ pub(in crate::format) enum SniffedText {
 }
 
 /// Classifies `text`, which may be truncated.
-pub(in crate::format) fn classify_text(text: &[u8]) -> SniffedText {
+pub(in crate::format) fn classify_text(text: &[u8]) -> TraceOrCaptureTextKind {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if text.starts_with(json_lines::BEGINNING) {
-        return SniffedText::Trace(TextFormat::JsonLines);
+        return TraceOrCaptureTextKind::Trace(JsonTraceFormat::JsonLines);
     }
     let mut json = JsonCursor::new(text, (1, 1));
     let array = json.accept_byte(b'[');
     if !json.accept_byte(b'{') {
         return if array && json.accept_byte(b']') {
-            SniffedText::Trace(TextFormat::ProtoJson)
+            TraceOrCaptureTextKind::Trace(JsonTraceFormat::ProtoJson)
         } else {
-            SniffedText::NoJson
+            TraceOrCaptureTextKind::NoJson
         };
     }
     match json.peek_byte() {
-        Some(b'}') => return SniffedText::Trace(TextFormat::ProtoJson),
+        Some(b'}') => return TraceOrCaptureTextKind::Trace(JsonTraceFormat::ProtoJson),
         Some(b'"') => {}
-        _ => return SniffedText::NoJson,
+        _ => return TraceOrCaptureTextKind::NoJson,
     }
     let mut host = false;
     loop {
         let Ok(key) = json.parse_key() else {
-            return SniffedText::Other;
+            return TraceOrCaptureTextKind::Other;
         };
         match &*key {
-            "workload_graph" if !array => return SniffedText::Trace(TextFormat::WorkloadGraph),
-            "traceEvents" | "ph" => return SniffedText::Capture("a Kineto trace of PyTorch"),
-            "nodes" if host => return SniffedText::Capture("a host trace of PyTorch"),
-            "nodes" if !array => return SniffedText::Trace(TextFormat::Nodes),
+            "workload_graph" if !array => {
+                return TraceOrCaptureTextKind::Trace(JsonTraceFormat::WorkloadGraph);
+            }
+            "traceEvents" | "ph" => {
+                return TraceOrCaptureTextKind::Capture("a Kineto trace of PyTorch");
+            }
+            "nodes" if host => return TraceOrCaptureTextKind::Capture("a host trace of PyTorch"),
+            "nodes" if !array => return TraceOrCaptureTextKind::Trace(JsonTraceFormat::Nodes),
             "schema" => match json.parse_scalar() {
-                Ok(JsonScalar::Text(Cow::Borrowed(text))) if text.starts_with("chakram.trace.") => {
-                    return SniffedText::Trace(TextFormat::ProtoJson);
+                Ok(JsonScalarOrContainerStart::Text(Cow::Borrowed(text)))
+                    if text.starts_with("chakram.trace.") =>
+                {
+                    return TraceOrCaptureTextKind::Trace(JsonTraceFormat::ProtoJson);
                 }
-                Ok(JsonScalar::Text(_)) => host = true,
-                _ => return SniffedText::Other,
+                Ok(JsonScalarOrContainerStart::Text(_)) => host = true,
+                _ => return TraceOrCaptureTextKind::Other,
             },
             "version" | "attr" | "id" | "name" | "type" | "ctrlDeps" | "ctrl_deps" | "dataDeps"
             | "data_deps" | "startTimeMicros" | "start_time_micros" | "durationMicros"
             | "duration_micros" | "inputs" | "outputs"
                 if !host =>
             {
-                return SniffedText::Trace(TextFormat::ProtoJson);
+                return TraceOrCaptureTextKind::Trace(JsonTraceFormat::ProtoJson);
             }
             _ => {
                 if json.skip_value().is_err() {
-                    return SniffedText::Other;
+                    return TraceOrCaptureTextKind::Other;
                 }
             }
         }
         // The value of the key has now been read or skipped.
         if !json.accept_byte(b',') {
-            return SniffedText::Other;
+            return TraceOrCaptureTextKind::Other;
         }
     }
 }
@@ -80,48 +86,48 @@ mod tests {
 
     #[test]
     fn forms_are_known_by_their_first_keys() {
-        let trace = |form| SniffedText::Trace(form);
+        let trace = |form| TraceOrCaptureTextKind::Trace(form);
         for (text, expected) in [
             (
                 "{\"schema\":\"chakram.trace.1\"}\n{\"id\":0}",
-                trace(TextFormat::JsonLines),
+                trace(JsonTraceFormat::JsonLines),
             ),
             (
                 "{ \"schema\": \"chakram.trace.1\" }",
-                trace(TextFormat::ProtoJson),
+                trace(JsonTraceFormat::ProtoJson),
             ),
             (
                 "\u{feff}{}\n{\"name\": \"x\"}",
-                trace(TextFormat::ProtoJson),
+                trace(JsonTraceFormat::ProtoJson),
             ),
-            ("[]", trace(TextFormat::ProtoJson)),
-            ("[\n {\"id\": \"1\"}]", trace(TextFormat::ProtoJson)),
+            ("[]", trace(JsonTraceFormat::ProtoJson)),
+            ("[\n {\"id\": \"1\"}]", trace(JsonTraceFormat::ProtoJson)),
             (
                 "{\"ngpus\": 8, \"workload_graph\": [",
-                trace(TextFormat::WorkloadGraph),
+                trace(JsonTraceFormat::WorkloadGraph),
             ),
-            ("{\"nodes\": [", trace(TextFormat::Nodes)),
+            ("{\"nodes\": [", trace(JsonTraceFormat::Nodes)),
             (
                 "{\"schema\": \"1.0.1\", \"pid\": 1, \"nodes\": [",
-                SniffedText::Capture("a host trace of PyTorch"),
+                TraceOrCaptureTextKind::Capture("a host trace of PyTorch"),
             ),
             (
                 "{\"schemaVersion\": 1, \"traceEvents\": [",
-                SniffedText::Capture("a Kineto trace of PyTorch"),
+                TraceOrCaptureTextKind::Capture("a Kineto trace of PyTorch"),
             ),
             (
                 "[{\"ph\": \"X\"}]",
-                SniffedText::Capture("a Kineto trace of PyTorch"),
+                TraceOrCaptureTextKind::Capture("a Kineto trace of PyTorch"),
             ),
-            ("{\"1\": [0, 1]}", SniffedText::Other),
+            ("{\"1\": [0, 1]}", TraceOrCaptureTextKind::Other),
             (
                 "{\"schema\": \"chakram.report.1\", \"makespan_ps\": 1}",
-                SniffedText::Other,
+                TraceOrCaptureTextKind::Other,
             ),
-            ("{\"a\": ", SniffedText::Other),
-            ("\u{c}\u{12}\u{a}hello", SniffedText::NoJson),
-            ("{\u{a}\u{5}0.0.4", SniffedText::NoJson),
-            ("", SniffedText::NoJson),
+            ("{\"a\": ", TraceOrCaptureTextKind::Other),
+            ("\u{c}\u{12}\u{a}hello", TraceOrCaptureTextKind::NoJson),
+            ("{\u{a}\u{5}0.0.4", TraceOrCaptureTextKind::NoJson),
+            ("", TraceOrCaptureTextKind::NoJson),
         ] {
             assert_eq!(classify_text(text.as_bytes()), expected, "{text}");
         }

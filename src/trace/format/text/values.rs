@@ -1,7 +1,7 @@
 //! Attribute values: their types, and how records and JSON encode them.
 
 use super::base64;
-use super::json::{JsonCursor, JsonScalar, put_string};
+use super::json::{JsonCursor, JsonScalarOrContainerStart, put_string};
 use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
@@ -176,21 +176,21 @@ impl ValueKind {
             Self::Double => parse_double(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Float => parse_float(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Bool => match scalar {
-                JsonScalar::Bool(v) => {
+                JsonScalarOrContainerStart::Bool(v) => {
                     encode_varint(u64::from(v), out);
                     Some(())
                 }
                 _ => None,
             },
             Self::String => match &scalar {
-                JsonScalar::Text(text) => {
+                JsonScalarOrContainerStart::Text(text) => {
                     put_bytes(out, text.as_bytes());
                     Some(())
                 }
                 _ => None,
             },
             Self::Bytes => match &scalar {
-                JsonScalar::Text(text) => {
+                JsonScalarOrContainerStart::Text(text) => {
                     base64::decode_base64(text).map(|bytes| put_bytes(out, &bytes))
                 }
                 _ => None,
@@ -228,10 +228,10 @@ fn decode_zigzag(v: u64) -> i64 {
 }
 
 /// Returns the text of a number, which may be quoted.
-fn number_text<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
+fn number_text<'s>(scalar: &'s JsonScalarOrContainerStart<'_>) -> Option<&'s str> {
     match scalar {
-        JsonScalar::Number(text) => Some(text),
-        JsonScalar::Text(text) => Some(text),
+        JsonScalarOrContainerStart::Number(text) => Some(text),
+        JsonScalarOrContainerStart::Text(text) => Some(text),
         _ => None,
     }
 }
@@ -243,13 +243,17 @@ fn parse_exact_whole(text: &str) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }
 
-pub(super) fn parse_signed(scalar: &JsonScalar<'_>, least: i64, most: i64) -> Option<i64> {
+pub(super) fn parse_signed(
+    scalar: &JsonScalarOrContainerStart<'_>,
+    least: i64,
+    most: i64,
+) -> Option<i64> {
     let text = number_text(scalar)?;
     let value = text.parse().ok().or_else(|| parse_exact_whole(text))?;
     (least..=most).contains(&value).then_some(value)
 }
 
-pub(super) fn parse_unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
+pub(super) fn parse_unsigned(scalar: &JsonScalarOrContainerStart<'_>, most: u64) -> Option<u64> {
     let text = number_text(scalar)?;
     let value = text.parse().ok();
     let value = value.or_else(|| u64::try_from(parse_exact_whole(text)?).ok())?;
@@ -292,7 +296,7 @@ fn parse_nan_bits(text: &str) -> Option<u64> {
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-fn parse_double(scalar: &JsonScalar<'_>) -> Option<f64> {
+fn parse_double(scalar: &JsonScalarOrContainerStart<'_>) -> Option<f64> {
     match number_text(scalar)? {
         "NaN" => Some(f64::from_bits(NAN)),
         "Infinity" => Some(f64::INFINITY),
@@ -306,7 +310,7 @@ fn parse_double(scalar: &JsonScalar<'_>) -> Option<f64> {
     }
 }
 
-fn parse_float(scalar: &JsonScalar<'_>) -> Option<f32> {
+fn parse_float(scalar: &JsonScalarOrContainerStart<'_>) -> Option<f32> {
     match number_text(scalar)? {
         "NaN" => Some(f32::from_bits(NAN_32)),
         "Infinity" => Some(f32::INFINITY),

@@ -7,8 +7,8 @@ fn rows(count: usize, edges: &[(u32, u32)]) -> Csr {
     Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
 }
 
-fn step(delay: u64, length: u64, lane: u32) -> NodeTimingInputs {
-    NodeTimingInputs {
+fn step(delay: u64, length: u64, lane: u32) -> NodeDelayDurationAndLane {
+    NodeDelayDurationAndLane {
         delay: Span(delay),
         length: Span(length),
         lane,
@@ -32,7 +32,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
         step(4, 1, NONE),
     ];
     let next = rows(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
-    let recorded = NodeTimeline::new(&next, 2, |i| steps[i as usize]);
+    let recorded = ComputedNodeTimeline::new(&next, 2, |i| steps[i as usize]);
     let starts = [2, 0, 12, 15, 19].map(Time);
     assert_eq!(recorded.start, starts);
     assert_eq!(recorded.end, [12, 5, 15, 16, 20].map(Time));
@@ -45,7 +45,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
 #[test]
 fn what_is_on_a_cycle_or_behind_it_does_not_run() {
     let next = rows(4, &[(1, 2), (2, 1), (2, 3)]);
-    let recorded = NodeTimeline::new(&next, 0, |_| step(0, 1, NONE));
+    let recorded = ComputedNodeTimeline::new(&next, 0, |_| step(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
     assert!(recorded.has_node_run(0) && !recorded.has_node_run(1) && !recorded.has_node_run(3));
     assert_eq!(recorded.depth_and_width(), (1, 1));
@@ -55,18 +55,18 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
 fn a_long_chain_does_not_exhaust_the_stack() {
     let n = 100_000;
     let next = Csr::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
-    let recorded = NodeTimeline::new(&next, 1, |_| step(1, 1, 0));
+    let recorded = ComputedNodeTimeline::new(&next, 1, |_| step(1, 1, 0));
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
 /// Generates graphs of a few nodes, possibly with cycles; each graph is the nodes' timings and the edges.
-fn small() -> impl Strategy<Value = (Vec<NodeTimingInputs>, Vec<(u32, u32)>)> {
+fn small() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
         let n = steps.len() as u32;
-        let steps: Vec<NodeTimingInputs> = steps
+        let steps: Vec<NodeDelayDurationAndLane> = steps
             .into_iter()
-            .map(|(delay, length, lane, settles)| NodeTimingInputs {
+            .map(|(delay, length, lane, settles)| NodeDelayDurationAndLane {
                 settles,
                 ..step(delay, length, if lane == 3 { NONE } else { lane })
             })
@@ -86,7 +86,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeTimingInputs>, Vec<(u32, u32)>)> {
 /// Returns the length of the longest path to the end of `node`, by recursion over all its predecessors.
 fn find_longest_paths(
     node: u32,
-    steps: &[NodeTimingInputs],
+    steps: &[NodeDelayDurationAndLane],
     edges: &[(u32, u32)],
     turns: &[(u32, u32)],
 ) -> u64 {
@@ -114,7 +114,7 @@ proptest! {
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;
         let next = rows(steps.len(), &edges);
-        let recorded = NodeTimeline::new(&next, lanes, |i| steps[i as usize]);
+        let recorded = ComputedNodeTimeline::new(&next, lanes, |i| steps[i as usize]);
         prop_assert_eq!(recorded.ran, steps.len());
         let end = |i: u32| recorded.end[i as usize].0;
         let ready = |i: u32| {

@@ -10,7 +10,7 @@ pub(super) const EXAMPLE: &str =
 
 /// Places part of an axis, or all of it, along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AxisDimensionMapping {
+pub struct AxisPartMapping {
     /// The axis whose members are placed.
     pub axis: ParallelAxis,
     /// Number of members along the dimension; if absent, all members that no other mapping of the
@@ -29,7 +29,7 @@ pub enum MachineDimensionRef {
     Name(String),
 }
 
-impl FromStr for AxisDimensionMapping {
+impl FromStr for AxisPartMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -68,7 +68,7 @@ impl Display for MachineDimensionRef {
     }
 }
 
-impl Display for AxisDimensionMapping {
+impl Display for AxisPartMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.members {
             Some(members) => write!(f, "{}:{members}@{}", self.axis, self.along),

@@ -4,8 +4,8 @@
 use super::{
     CoreGrid, CorePlacement, OffloadedState, ParallelismPlan, RecomputePolicy, ResidencyRule,
 };
-use crate::generate::GenerateError;
-use chakram_base::shared_memory::SharedRemoteMemory;
+use crate::generate::PatternOptionError;
+use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 
 /// Properties of a machine that plans depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct PlanMachineProperties {
     pub remote: Option<u64>,
     /// Remote memory for offloaded state and, in plans with a residency rule, for bytes that do not
     /// fit into SRAM.
-    pub shared: Option<SharedRemoteMemory>,
+    pub shared: Option<SharedRemoteMemoryCapacity>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
     /// Grid of cores, if the machine consists of tiles.
@@ -40,7 +40,7 @@ impl ParallelismPlan {
     pub fn bind_machine(
         &mut self,
         machine: &PlanMachineProperties,
-    ) -> Result<PlanMachineProperties, GenerateError> {
+    ) -> Result<PlanMachineProperties, PatternOptionError> {
         let mut taken = PlanMachineProperties::default();
         let offloads = self.offload != OffloadedState::None;
         if offloads || self.residency != ResidencyRule::None {

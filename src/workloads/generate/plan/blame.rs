@@ -1,15 +1,15 @@
 //! Finds the invalid value in a plan file.
 
 use super::ParallelismPlan;
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use chakram_base::config::{ConfigDocument, ConfigError};
 
 impl ParallelismPlan {
     /// Returns an error with key and line if `text`, the contents of plan file `file`, contains the
     /// invalid value. Returns `None` if an option replaced the file's value, because the file is
     /// then not the cause.
-    pub fn locate_error(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
-        let GenerateError::Refused {
+    pub fn locate_error(text: &str, file: &str, error: &PatternOptionError) -> Option<ConfigError> {
+        let PatternOptionError::Refused {
             option,
             found,
             expected,

@@ -1,7 +1,9 @@
 //! Plan files: one key per field of a plan, and one table `[[stage]]` per stage with explicit layers or
 //! ranks.
 
-use super::{OPTIONS, OperatorDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement};
+use super::{
+    OPTIONS, OperatorPatternDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement,
+};
 use crate::generate::sharding::ShardingDegrees;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_for_message,
@@ -78,7 +80,9 @@ fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
 }
 
 /// Parses `[[operator]]`: a name pattern, and the degrees that are not 1.
-fn parse_operator_degrees(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
+fn parse_operator_degrees(
+    root: &ConfigTable<'_>,
+) -> Result<Vec<OperatorPatternDegrees>, ConfigError> {
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
     };
@@ -96,7 +100,7 @@ fn parse_operator_degrees(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>
             n: degree("n")?,
             k: degree("k")?,
         };
-        Ok(OperatorDegrees { name, degrees })
+        Ok(OperatorPatternDegrees { name, degrees })
     };
     tables.iter().map(one).collect()
 }

@@ -2,24 +2,22 @@
 //!
 //! Rank r is on NPU r, and NPUs are numbered along the innermost dimension first. A mapping
 //! therefore determines a numbering of ranks. Dimensions are numbered from the innermost outward.
-//! Within one dimension, the first [`AxisDimensionMapping`] of the list is the innermost. If an axis has
+//! Within one dimension, the first [`AxisPartMapping`] of the list is the innermost. If an axis has
 //! several mappings, its neighbouring members are neighbours along the first of these mappings.
 
-use super::{
-    AxisDimensionMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates,
-};
-use crate::generate::{GenerateError, option_refused};
+use super::{AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
+use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeMap;
 
 /// A mapping whose dimension index and number of members are known.
-struct ResolvedAxisMapping {
+struct ResolvedAxisPartMapping {
     axis: ParallelAxis,
     members: u32,
     dimension: u32,
 }
 
-fn invalid_mapping_error(place: &[AxisDimensionMapping], expected: String) -> GenerateError {
-    let said: Vec<_> = place.iter().map(AxisDimensionMapping::to_string).collect();
+fn invalid_mapping_error(place: &[AxisPartMapping], expected: String) -> PatternOptionError {
+    let said: Vec<_> = place.iter().map(AxisPartMapping::to_string).collect();
     option_refused("place", said.join(","), expected)
 }
 
@@ -34,7 +32,7 @@ impl ParallelismPlan {
     pub fn resolve_place_dimensions(
         &mut self,
         dimensions: &[(&str, u32)],
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let mut place = self.place.clone();
         let list = || {
             let all = dimensions
@@ -87,8 +85,8 @@ impl ParallelismPlan {
     /// Returns the mappings of `place`, each with its number of members.
     fn resolve_axis_mappings(
         &self,
-        place: &[AxisDimensionMapping],
-    ) -> Result<Vec<ResolvedAxisMapping>, GenerateError> {
+        place: &[AxisPartMapping],
+    ) -> Result<Vec<ResolvedAxisPartMapping>, PatternOptionError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
             ParallelAxis::Data => self.replica_count(),
@@ -114,7 +112,7 @@ impl ParallelismPlan {
             left.insert(*axis, (degree / said) as u32);
         }
         let known = place.iter().map(|stretch| match stretch.along {
-            MachineDimensionRef::Index(dimension) => Ok(ResolvedAxisMapping {
+            MachineDimensionRef::Index(dimension) => Ok(ResolvedAxisPartMapping {
                 axis: stretch.axis,
                 members: stretch.members.unwrap_or(left[&stretch.axis]),
                 dimension,
@@ -130,7 +128,7 @@ impl ParallelismPlan {
 
     /// Returns the rank at each position of `order`, after `place` has placed the axes. The list is
     /// empty if rank r is at position r.
-    pub fn ranks_by_position(&self) -> Result<Vec<u32>, GenerateError> {
+    pub fn ranks_by_position(&self) -> Result<Vec<u32>, PatternOptionError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
             return Err(invalid_mapping_error(&self.place, expected.to_owned()));

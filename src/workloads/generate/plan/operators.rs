@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// A name pattern that selects operators, and the number of parts into which a tensor group divides
 /// each axis of these operators.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OperatorDegrees {
+pub struct OperatorPatternDegrees {
     /// Name pattern, such as `mlp.up` (in every layer) or `stage2.0/conv1` (in one layer). A `*`
     /// matches any characters.
     pub name: String,
@@ -15,7 +15,7 @@ pub struct OperatorDegrees {
     pub degrees: ShardingDegrees,
 }
 
-impl OperatorDegrees {
+impl OperatorPatternDegrees {
     /// Returns true if the pattern matches `operator` of `layer`; a pattern without a slash matches
     /// in every layer.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
@@ -31,7 +31,7 @@ fn pattern_matches_operator(pattern: &str, layer: &str, operator: &str) -> bool 
     }
 }
 
-/// Operators, selected by a name pattern as in [`OperatorDegrees::name`].
+/// Operators, selected by a name pattern as in [`OperatorPatternDegrees::name`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorPattern(String);
 
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_layer_counts_where_it_is_named() {
-        let of = |name: &str| OperatorDegrees {
+        let of = |name: &str| OperatorPatternDegrees {
             name: name.to_owned(),
             degrees: ShardingDegrees {
                 b: 1,

@@ -2,22 +2,22 @@
 //! help and checks.
 
 use super::{
-    AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisDimensionMapping, BranchOrder,
-    BucketPolicy, ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor,
-    ExpertExchangeForm, ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather,
-    OffloadedState, OperatorDegrees, OperatorPattern, Optimizer, ParallelAxis, RecomputePolicy,
-    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
-    ZeroStage,
+    AblationEffect, AdapterSums, AttentionKernel, AxisPartMapping, BranchOrder, BucketPolicy,
+    ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm,
+    ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState,
+    OperatorPattern, OperatorPatternDegrees, Optimizer, ParallelAxis, RecomputePolicy,
+    RemovedEffectSet, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit,
+    TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField};
-use chakram_base::shared_memory::SharedRemoteMemory;
+use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 use std::sync::Arc;
 pub use value::OptionValueSyntax;
-use value::{OptionValue, PlacementOptionValue};
+use value::{AxisMappingOrCorePlacement, OptionValue};
 
 mod value;
 
@@ -66,7 +66,7 @@ pub struct PlanOption {
     pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
     /// Sets the option from the words that follow its flag.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
-    check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
+    check: fn(&ParallelismPlan, &Self) -> Result<(), PatternOptionError>,
     refusals: &'static [OptionConflict],
 }
 
@@ -136,7 +136,7 @@ impl PlanDraft {
     ///
     /// Fails if chunks are given for a schedule without chunks, or not given for a schedule that
     /// needs them.
-    pub fn finish_plan(mut self) -> Result<ParallelismPlan, GenerateError> {
+    pub fn finish_plan(mut self) -> Result<ParallelismPlan, PatternOptionError> {
         if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
             (&self.plan.schedule, self.schedule, self.chunks)
         {
@@ -167,7 +167,7 @@ impl PlanDraft {
 
 impl ParallelismPlan {
     /// Rejects options with values that are invalid in every plan.
-    pub(in crate::generate) fn check_values(&self) -> Result<(), GenerateError> {
+    pub(in crate::generate) fn check_values(&self) -> Result<(), PatternOptionError> {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
@@ -181,7 +181,7 @@ impl ParallelismPlan {
         &mut self,
         option: &PlanOption,
         words: &[String],
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let mut draft = PlanDraft::new(self.clone());
         (option.set)(&mut draft, words)
             .map_err(|why| option_refused(option.key, words.join(","), why))?;
@@ -196,7 +196,7 @@ impl ParallelismPlan {
     }
 
     /// Rejects combinations of options that are invalid together.
-    pub(in crate::generate) fn check_together(&self) -> Result<(), GenerateError> {
+    pub(in crate::generate) fn check_together(&self) -> Result<(), PatternOptionError> {
         for option in OPTIONS {
             for (applies, found, expected) in option.refusals {
                 if applies(self) {
@@ -256,7 +256,7 @@ macro_rules! plan_options {
             /// The machine's remote memory. Under a residency rule, remote memory stores the state
             /// that does not fit into the NPUs' own memory. The field is not an option, because
             /// binding to a machine sets it.
-            pub shared_memory: Option<SharedRemoteMemory>,
+            pub shared_memory: Option<SharedRemoteMemoryCapacity>,
         }
 
         impl ParallelismPlan {
@@ -465,18 +465,18 @@ plan_options! {
         };
     // Both `place` and the pair of `order` and `ranks` number ranks, so the later setting overrides
     // the earlier one.
-    place: Vec<AxisDimensionMapping> = Vec::new(),
+    place: Vec<AxisPartMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
         value: "PLACE", excludes: &["order", "ranks"], is_rare: true
-    } as Vec<PlacementOptionValue> => |draft, words| {
+    } as Vec<AxisMappingOrCorePlacement> => |draft, words| {
         draft.plan.ranks.clear();
         draft.plan.place.clear();
         draft.plan.tiles = CorePlacement::None;
         for word in words {
             match word {
-                PlacementOptionValue::Axis(axis) => draft.plan.place.push(axis),
-                PlacementOptionValue::Tiles(tiles) => draft.plan.tiles.append_option_word(tiles),
+                AxisMappingOrCorePlacement::Axis(axis) => draft.plan.place.push(axis),
+                AxisMappingOrCorePlacement::Tiles(tiles) => draft.plan.tiles.append_option_word(tiles),
             }
         }
     };
@@ -718,9 +718,9 @@ plan_options! {
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
     /// If several patterns match an operator, the last one applies.
-    operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
+    operators: Vec<OperatorPatternDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
         as () => |_, ()| ();
-    without: AblationSet = AblationSet::default(),
+    without: RemovedEffectSet = RemovedEffectSet::default(),
     "Ablation: effects to leave out; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
         as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add_effect(one));
 }

@@ -1,7 +1,7 @@
 //! Placement of ranks along the axes of parallelism, and the groups of ranks.
 
 use super::{ParallelAxis, ParallelismPlan};
-use crate::generate::sharding::MemberPartition;
+use crate::generate::sharding::EqualSizedMemberGroups;
 use chakram_trace::format::GroupName;
 use chakram_trace::format::groups::DeclaredGroups;
 
@@ -103,7 +103,7 @@ pub struct RankPlacement {
     /// For each common kind, true if the plan uses groups of this kind.
     used: [bool; ParallelGroupKind::COMMON.len()],
     /// Partitions of tensor groups, for operators with degrees of their own.
-    partitions: Vec<MemberPartition>,
+    partitions: Vec<EqualSizedMemberGroups>,
 }
 
 impl RankPlacement {
@@ -167,7 +167,7 @@ impl RankPlacement {
 
     /// Declares the partitions of tensor groups for operators; the number in
     /// [`ParallelGroupKind::Operator`] is an index into `partitions`.
-    pub fn declare_operator_partitions(&mut self, partitions: Vec<MemberPartition>) {
+    pub fn declare_operator_partitions(&mut self, partitions: Vec<EqualSizedMemberGroups>) {
         self.partitions = partitions;
     }
 
@@ -191,7 +191,7 @@ impl RankPlacement {
         }
     }
 
-    fn operator_partition_at(&self, number: u16) -> &MemberPartition {
+    fn operator_partition_at(&self, number: u16) -> &EqualSizedMemberGroups {
         &self.partitions[usize::from(number)]
     }
 

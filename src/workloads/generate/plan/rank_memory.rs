@@ -3,7 +3,7 @@
 //! store this state in remote memory, and everything else in the NPU's own memory.
 
 use super::{OffloadedState, ParallelismPlan, ResidencyRule};
-use chakram_base::shared_memory::SharedRemoteMemory;
+use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
@@ -58,7 +58,7 @@ pub struct RankMemoryCapacity {
     /// Capacity of an NPU's own memory, in bytes.
     pub own: u64,
     /// Remote memory; `None` if the plan does not use remote memory.
-    pub shared: Option<SharedRemoteMemory>,
+    pub shared: Option<SharedRemoteMemoryCapacity>,
     /// True if bytes that do not fit into an NPU's own memory are stored in remote memory.
     pub spills: bool,
     /// Number of ranks of the job.
@@ -129,7 +129,7 @@ mod tests {
         let peak = RankMemoryPeak::new;
         let memory = |capacity, npus| RankMemoryCapacity {
             own: 10,
-            shared: Some(SharedRemoteMemory {
+            shared: Some(SharedRemoteMemoryCapacity {
                 capacity: Bytes(capacity),
                 npus,
             }),
@@ -161,7 +161,7 @@ mod tests {
     fn offloaded_state_is_in_remote_memory_only() {
         let memory = |capacity, own| RankMemoryCapacity {
             own,
-            shared: Some(SharedRemoteMemory {
+            shared: Some(SharedRemoteMemoryCapacity {
                 capacity: Bytes(capacity),
                 npus: 4,
             }),

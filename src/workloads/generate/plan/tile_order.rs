@@ -7,7 +7,7 @@
 use super::{
     CorePlacement, ParallelismPlan, RankCoordinates, RankPlacement, TensorNeighbours, TileOrder,
 };
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeSet;
 
 /// Grid of a tiled machine's cores, as plain data, so that placement does not depend on the
@@ -93,7 +93,7 @@ impl ParallelismPlan {
     ///
     /// Fails if there are more ranks than cores, if a core does not exist, or if the machine has no
     /// tiles (`None`).
-    pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), GenerateError> {
+    pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), PatternOptionError> {
         let ranks = self.rank_count();
         let order = match &self.tiles {
             CorePlacement::None => return Ok(()),
@@ -149,7 +149,7 @@ impl ParallelismPlan {
     }
 
     /// Rejects explicit cores unless there is one for each rank.
-    pub(in crate::generate) fn check_core_for_each_rank(&self) -> Result<(), GenerateError> {
+    pub(in crate::generate) fn check_core_for_each_rank(&self) -> Result<(), PatternOptionError> {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {
                 CorePlacement::None => Ok(()),

@@ -24,12 +24,12 @@
 //! phase 4 one after the other.
 
 use super::{PassKind, PipelinePass, PipelineStep};
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use std::collections::VecDeque;
 
 /// Rejects odd numbers of stages or micro-batches, because they cannot be divided between two
 /// directions. Also rejects fewer micro-batches than twice the stages.
-pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
         return Err(option_refused("pipeline", stages, expected));
@@ -45,7 +45,7 @@ pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), Gen
 }
 
 /// Rejects fewer micro-batches than twice the stages.
-pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least {
         let expected =

@@ -6,13 +6,13 @@
 //! With exactly S micro-batches, all forward passes belong to the warm-up.
 
 use super::ScheduleParameters;
-use crate::generate::{GenerateError, check_at_least, option_refused};
+use crate::generate::{PatternOptionError, check_at_least, option_refused};
 
 pub(super) fn check_interleaved_schedule(
     chunks: u32,
     stages: u32,
     micro_batches: u32,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     check_at_least("chunks", chunks, 2)?;
     let over = micro_batches % stages;
     if over == 0 {

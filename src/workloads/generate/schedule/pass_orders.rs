@@ -63,12 +63,12 @@ const MOST: usize = 1 << 24;
 
 /// Kind, part and micro-batch of a pass. A pass has a part instead of a chunk, because the chunk is
 /// unknown while cells are parsed.
-type CellPass = (PassKind, u32, u32);
+type ModelPartPass = (PassKind, u32, u32);
 
 /// Index of a cell in its line (from 1), the cell's pass, and the pass that overlaps it.
-type OrderCell = (usize, (CellPass, Option<CellPass>));
+type OrderCell = (usize, (ModelPartPass, Option<ModelPartPass>));
 
-fn parse_pass(text: &str) -> Option<CellPass> {
+fn parse_pass(text: &str) -> Option<ModelPartPass> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
     let (part, rest) = text.split_at(at);
     let mut rest = rest.chars();
@@ -88,7 +88,7 @@ fn parse_pass(text: &str) -> Option<CellPass> {
 }
 
 /// Parses a cell: a pass, and an optional overlapping pass.
-fn parse_order_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
+fn parse_order_cell(text: &str) -> Option<(ModelPartPass, Option<ModelPartPass>)> {
     let Some(pair) = text.strip_prefix('(') else {
         return Some((parse_pass(text)?, None));
     };
@@ -199,7 +199,7 @@ impl StagePassOrders {
         let places: Vec<(u32, u32)> = places.into_iter().flatten().collect();
         let mut steps = Vec::with_capacity(cells.len());
         for own in &cells {
-            let pass = |(kind, part, micro_batch): CellPass| PipelinePass {
+            let pass = |(kind, part, micro_batch): ModelPartPass| PipelinePass {
                 kind,
                 micro_batch,
                 chunk: places[part as usize].1,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Geometry of a window that slides over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SlidingWindowRows {
+pub(super) struct SlidingWindowGeometry {
     /// Number of rows of the input image.
     pub inputs: u64,
     /// Number of rows of the output; each position of the window computes one row.
@@ -18,7 +18,7 @@ pub(super) struct SlidingWindowRows {
     pub padding: u64,
 }
 
-impl SlidingWindowRows {
+impl SlidingWindowGeometry {
     /// Returns the input rows that belong to part `part` of `parts`.
     pub(super) fn input_rows_of_part(&self, part: u32, parts: u32) -> Range<u64> {
         let each = self.inputs / u64::from(parts);

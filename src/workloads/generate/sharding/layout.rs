@@ -23,7 +23,7 @@ mod redistribution;
 #[cfg(test)]
 mod tests;
 
-pub use partition::MemberPartition;
+pub use partition::EqualSizedMemberGroups;
 pub use redistribution::{
     Redistribution, ShardMessage, plan_redistribution, reduce_scatter_groups,
 };

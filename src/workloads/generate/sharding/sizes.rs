@@ -1,8 +1,8 @@
 //! Totals of an operator, and the sizes that its degrees must divide.
 
-use super::halo::SlidingWindowRows;
-use super::{GenerateError, OperatorAxis, option_refused};
-use crate::model::{AxisDivision, OperatorAxesAndTensors};
+use super::halo::SlidingWindowGeometry;
+use super::{OperatorShardAxis, PatternOptionError, option_refused};
+use crate::model::{AxisDividingDegree, OperatorAxesAndTensors};
 
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
@@ -22,8 +22,12 @@ pub(super) enum ValidAxisDegrees {
 
 impl ValidAxisDegrees {
     /// Returns the valid numbers of shards along `axis` of `spec` for `batch` samples.
-    fn from_operator_axis(spec: &OperatorAxesAndTensors, axis: OperatorAxis, batch: u64) -> Self {
-        if axis == OperatorAxis::B {
+    fn from_operator_axis(
+        spec: &OperatorAxesAndTensors,
+        axis: OperatorShardAxis,
+        batch: u64,
+    ) -> Self {
+        if axis == OperatorShardAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
         }
         let sizes: Vec<_> = spec.sizes_along_axis(axis).collect();
@@ -31,11 +35,11 @@ impl ValidAxisDegrees {
             return Self::Divisors(sizes);
         }
         let why = spec.axes.iter().find_map(|one| match one.cut {
-            AxisDivision::Whole(by, why) if by == axis => Some(why),
+            AxisDividingDegree::Whole(by, why) if by == axis => Some(why),
             _ => None,
         });
         Self::Whole(why.unwrap_or(match axis {
-            OperatorAxis::M => "a sample is one row",
+            OperatorShardAxis::M => "a sample is one row",
             _ => "no products are summed over its inputs",
         }))
     }
@@ -43,10 +47,10 @@ impl ValidAxisDegrees {
 
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct OperatorTotals {
+pub(super) struct UnshardedOperatorTotals {
     /// The axes in the order in which devices are numbered. The index along the first axis in this
     /// list changes slowest.
-    pub order: [OperatorAxis; 4],
+    pub order: [OperatorShardAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
     pub extents: [ValidAxisDegrees; 4],
     /// FLOPs of a forward pass over all samples and devices.
@@ -59,13 +63,13 @@ pub(super) struct OperatorTotals {
     /// For each weight tensor, its number of elements, and whether n and k shard it.
     pub weights: Vec<(u128, [bool; 2])>,
     /// Geometry of the operator's windows over an image; `None` if the operator has no windows.
-    pub rows: Option<SlidingWindowRows>,
+    pub rows: Option<SlidingWindowGeometry>,
 }
 
-impl OperatorTotals {
+impl UnshardedOperatorTotals {
     /// Computes the totals of `spec` for `batch` samples.
     pub(super) fn new(spec: &OperatorAxesAndTensors, batch: u64) -> Self {
-        use OperatorAxis::{B, K, M, N};
+        use OperatorShardAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
         // Count two FLOPs per multiplication, and also two per element that a pooling window
         // compares.
@@ -88,7 +92,7 @@ impl OperatorTotals {
         });
         Self {
             order,
-            extents: OperatorAxis::ALL
+            extents: OperatorShardAxis::ALL
                 .map(|axis| ValidAxisDegrees::from_operator_axis(spec, axis, batch)),
             flops: batched(products.fold(0, u128::saturating_add)),
             outputs: if_any(
@@ -100,7 +104,7 @@ impl OperatorTotals {
                 spec.sum_tensor_volumes(&spec.inputs),
             ),
             weights: weights.collect(),
-            rows: spec.windows.map(|windows| SlidingWindowRows {
+            rows: spec.windows.map(|windows| SlidingWindowGeometry {
                 inputs: spec.extent_of_axis('i'),
                 outputs: spec.extent_of_axis('h'),
                 kernel: windows.kernel,
@@ -113,9 +117,9 @@ impl OperatorTotals {
     /// Checks that `axis` can be split into `degree` shards. The error suggests valid degrees.
     pub(super) fn check_axis_degree(
         &self,
-        axis: OperatorAxis,
+        axis: OperatorShardAxis,
         degree: u32,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let letter = LETTERS[axis as usize];
         let sizes = match &self.extents[axis as usize] {
             ValidAxisDegrees::Whole(_) if degree == 1 => return Ok(()),

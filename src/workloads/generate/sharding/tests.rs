@@ -116,15 +116,19 @@ fn table_iii_of_a_linear_operator() {
     };
     assert_eq!(
         found.forward,
-        expected(4 * 8 * 64 / 8, 3, &[OperatorAxis::K])
+        expected(4 * 8 * 64 / 8, 3, &[OperatorShardAxis::K])
     );
     assert_eq!(
         found.backward,
-        expected(4 * 8 * 12 / 12, 2, &[OperatorAxis::N])
+        expected(4 * 8 * 12 / 12, 2, &[OperatorShardAxis::N])
     );
     assert_eq!(
         found.update,
-        expected(64 * 12 / 6, 4, &[OperatorAxis::B, OperatorAxis::M])
+        expected(
+            64 * 12 / 6,
+            4,
+            &[OperatorShardAxis::B, OperatorShardAxis::M]
+        )
     );
     // A position is 12 b + 6 m + 3 n + k.
     let devices: Vec<Rank> = (0..24).map(Rank).collect();

@@ -13,21 +13,21 @@ use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan, RankCoordinates};
 use crate::generate::schedule::PassKind;
-use crate::generate::sharding::MemberPartition;
+use crate::generate::sharding::EqualSizedMemberGroups;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// Groups for stages that exchange data through adapters.
 #[derive(Clone, Debug)]
-pub(super) struct StageAdapterGroups {
+pub(super) struct InterStageAdapterGroups {
     /// Shares of tensor groups, by tensor-parallel degree.
-    of: BTreeMap<u32, StageAdapterShares>,
+    of: BTreeMap<u32, TensorGroupSharesPerAdapter>,
     sums: AdapterSums,
 }
 
 /// Division into shares of the tensor groups with one tensor-parallel degree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StageAdapterShares {
+pub(super) struct TensorGroupSharesPerAdapter {
     /// Number of members per share. The first member of a share is its adapter.
     pub size: u32,
     /// Groups whose members form one share of a tensor group; `None` if each share is a single
@@ -38,17 +38,20 @@ pub(super) struct StageAdapterShares {
     pub summing: Option<ParallelGroupKind>,
 }
 
-impl StageAdapterGroups {
+impl InterStageAdapterGroups {
     /// Creates the groups of `plan`, and adds their partitions to `partitions`. Returns `None` if
     /// every member exchanges its own data with other stages.
-    pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
+    pub fn new(
+        plan: &ParallelismPlan,
+        partitions: &mut Vec<EqualSizedMemberGroups>,
+    ) -> Option<Self> {
         let adapters = plan.adapters?;
         let own_sums = plan.adapter_sums == AdapterSums::Destination;
         let alone = plan.tensor_degrees().all(|tensor| tensor == adapters);
         if plan.pipeline == 1 || plan.tensor == 1 || (alone && !own_sums) {
             return None;
         }
-        let mut family = |partition: MemberPartition| {
+        let mut family = |partition: EqualSizedMemberGroups| {
             partitions.push(partition);
             ParallelGroupKind::Operator(partitions.len() as u16 - 1)
         };
@@ -61,16 +64,18 @@ impl StageAdapterGroups {
             let shares = match adapters {
                 _ if size == 1 => None,
                 1 => Some(ParallelGroupKind::Tensor),
-                _ => Some(family(MemberPartition::from_consecutive_members(
+                _ => Some(family(EqualSizedMemberGroups::from_consecutive_members(
                     tensor, size,
                 ))),
             };
             let summing = match (own_sums, adapters) {
                 (false, _) | (true, 1) => None,
                 (true, _) if size == 1 => Some(ParallelGroupKind::Tensor),
-                (true, _) => Some(family(MemberPartition::from_strided_members(tensor, size))),
+                (true, _) => Some(family(EqualSizedMemberGroups::from_strided_members(
+                    tensor, size,
+                ))),
             };
-            let own = StageAdapterShares {
+            let own = TensorGroupSharesPerAdapter {
                 size,
                 shares,
                 summing,
@@ -115,7 +120,10 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 impl TrainingGenerator {
     /// Returns the shares of `stage`, or `None` if every member exchanges its own data with other
     /// stages.
-    pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<StageAdapterShares> {
+    pub(super) fn adapter_shares_of_stage(
+        &self,
+        stage: u32,
+    ) -> Option<TensorGroupSharesPerAdapter> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }

@@ -14,7 +14,7 @@ use crate::generate::plan::{
     ResidencyRule, SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
-use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_refused};
+use crate::generate::{MOST_NODES, MOST_WORK, PatternOptionError, check_limit, option_refused};
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
@@ -23,7 +23,7 @@ use chakram_base::ids::MAX_NPUS;
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches per step.
-pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
+pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, PatternOptionError> {
     plan.check_values()?;
     check_parallel_degrees(plan)?;
     plan.check_core_for_each_rank()?;
@@ -71,7 +71,7 @@ fn check_tied_gradients_last(
     model: &Model,
     plan: &ParallelismPlan,
     micro_batches: u32,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let [first, last] = plan.end_stages();
     let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
     let is_tied = |one: &LayerOperator| one.work.to_axes_and_tensors().tied_weights().is_some();
@@ -99,7 +99,10 @@ fn check_tied_gradients_last(
 /// Rejects plans for which SRAM cannot store the smallest tile of a matrix product: a row of
 /// inputs, a column of weights, and their result. If a product sums over K values, each core of a
 /// tensor group with t cores has at least K / t of these values.
-fn check_smallest_tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_smallest_tile_fits(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<(), PatternOptionError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
     };
@@ -186,7 +189,7 @@ const STATE: u128 = 96;
 /// Rejects models and batches for which sums could overflow later. Sums of FLOPs must fit into 128
 /// bits, and a rank's total number of bytes at any time must fit into 64 bits. The bounds use the
 /// whole model, because a rank's part of an operator never exceeds the operator.
-fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
     let fewer = "a smaller micro-batch";
@@ -243,7 +246,7 @@ fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), Genera
     )
 }
 
-fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     let ranks = plan.rank_count();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
@@ -269,7 +272,7 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-fn check_batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
+fn check_batch(plan: &ParallelismPlan) -> Result<u32, PatternOptionError> {
     // Compute in 128 bits, because no earlier check limits the options.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
@@ -285,7 +288,10 @@ fn check_batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     Ok(count as u32)
 }
 
-fn check_layers_fit_stages(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_layers_fit_stages(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<(), PatternOptionError> {
     let count = model.layers.len();
     if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
         return Err(option_refused(
@@ -338,7 +344,7 @@ fn check_layers_divisible(
     plan: &ParallelismPlan,
     count: u64,
     parts: u64,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),
         SplitUnit::Blocks | SplitUnit::Layers => (count.is_multiple_of(parts), "a divisor of"),
@@ -391,7 +397,7 @@ fn describe_layers(model: &Model) -> String {
 /// Rejects stages whose total number of layers differs from the model's number of layers, for
 /// example because the user counted only blocks. This check must run before all other checks that
 /// depend on the model.
-fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
     });
@@ -409,7 +415,7 @@ fn check_stage_layer_ranges(
     plan: &ParallelismPlan,
     count: usize,
     parts: u64,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts} ranges, one for each stage and chunk");
@@ -432,7 +438,7 @@ fn check_stage_layer_ranges(
     Ok(())
 }
 
-fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
         check_operators_divisible(model, [(*members).into(); 2])?;
     }
@@ -470,7 +476,7 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
 fn check_operators_divisible(
     model: &Model,
     [members, expert_members]: [u64; 2],
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let mut own = members;
     for operator in model.equal_layer_runs().flat_map(|run| &run[0].operators) {
         let spec = operator.work.to_axes_and_tensors();
@@ -486,7 +492,7 @@ fn check_operators_divisible(
 
 /// Checks the operators that have their own degrees in the plan: each operator must exist, and its
 /// degrees must be compatible with the rest of the plan.
-fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
              go to the next stage without resharding";
@@ -538,7 +544,7 @@ pub(super) fn check_messages(
     plan: &ParallelismPlan,
     slots: u32,
     micro_batches: u32,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let layers = model.layers.len() as u128 * u128::from(slots);
     let tags = layers * u128::from(plan.steps) * u128::from(micro_batches);
     check_limit(

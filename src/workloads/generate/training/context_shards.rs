@@ -27,9 +27,9 @@
 //! gradients. So gradients are summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
-    AttentionSpan, LayerOperator, Model, OperatorAxesAndTensors, OperatorAxis, OperatorKind,
+    AttentionSpan, LayerOperator, Model, OperatorAxesAndTensors, OperatorKind, OperatorShardAxis,
 };
 use std::borrow::Cow;
 
@@ -66,15 +66,15 @@ pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
                 work @ (OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. }),
                 ContextExchange::AllToAll,
             ) => {
-                divide_axis(work, OperatorAxis::N, shards);
+                divide_axis(work, OperatorShardAxis::N, shards);
             }
-            (work, _) => divide_axis(work, OperatorAxis::M, shards),
+            (work, _) => divide_axis(work, OperatorShardAxis::M, shards),
         }
     }
     Cow::Owned(model)
 }
 
-fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
+fn divide_axis(work: &mut OperatorKind, axis: OperatorShardAxis, shards: u64) {
     let sizes = work.divisible_sizes_mut().into_iter();
     sizes
         .filter(|(cut, _)| *cut == axis)
@@ -103,7 +103,7 @@ pub(super) fn context_exchange_bytes(spec: &OperatorAxesAndTensors, sample: u128
 pub(super) fn check_context_degree(
     model: &Model,
     plan: &ParallelismPlan,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let shards = u64::from(plan.context);
     if shards == 1 {
         return Ok(());
@@ -132,7 +132,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
     let spec = operator.work.to_axes_and_tensors();
     if !spec.is_attention() {
         // Images have rows of pixels with halos, and context parallelism has no rule for halos.
-        let mut sizes = spec.sizes_along_axis(OperatorAxis::M).peekable();
+        let mut sizes = spec.sizes_along_axis(OperatorShardAxis::M).peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());
         }
@@ -145,7 +145,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllToAll => {
             let members = shards * u64::from(plan.tensor);
             let mut odd = spec
-                .sizes_along_axis(OperatorAxis::N)
+                .sizes_along_axis(OperatorShardAxis::N)
                 .filter(|(size, _)| !size.is_multiple_of(members));
             odd.next().map(|(size, what)| {
                 format!(

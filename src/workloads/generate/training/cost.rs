@@ -18,7 +18,7 @@
 //! Saved bytes follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
 //! Models", 2022, section 4.1: for a block like GPT-3's in 16 bits, `s b h (34 + 5 a s / h)` bytes.
 
-use super::super::GenerateError;
+use super::super::PatternOptionError;
 use super::program::OperatorOperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
 use crate::model::{
@@ -83,7 +83,7 @@ impl KernelCostParameters {
     pub fn kernels_of_operator(
         &self,
         work: OperatorKind,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let work = if self.dropout {
             work
         } else {
@@ -190,7 +190,7 @@ impl KernelCostParameters {
     fn kernels_from_axes_and_tensors(
         &self,
         spec: &OperatorAxesAndTensors,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         match spec.kernels {
             OperatorKernelSpec::Products if spec.is_plain_matrix_product() => {
                 let [rows, inputs, outputs] =

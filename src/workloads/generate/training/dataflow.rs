@@ -31,16 +31,16 @@
 //! statistics.
 
 use super::layer::LayerLoweringOptions;
-use super::shard_spec::ShardSpec;
+use super::shard_spec::ShardDigitPerAxis;
 use super::tensor_cut;
-use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
+use crate::generate::plan::{OperatorPatternDegrees, ParallelismPlan};
 use crate::generate::sharding::{
     MemberNumberDigit, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
 };
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
-    LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorAxis, OperatorInputSource,
-    TensorSplit,
+    LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorInputSource,
+    OperatorShardAxis, TensorSplit,
 };
 
 /// A result that one operator passes to the next operator, with its layout.
@@ -62,7 +62,7 @@ pub(super) struct ShardedActivation {
 
 /// An operator's input: the layout in which it arrives, and the layout that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct OperatorInputLayouts {
+pub(super) struct OperatorInputLayoutChange {
     pub from: ShardedActivation,
     pub need: ShardLayout,
 }
@@ -71,9 +71,9 @@ pub(super) struct OperatorInputLayouts {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
-    pub cutting: ShardSpec,
+    pub cutting: ShardDigitPerAxis,
     /// Inputs of the operator; empty for operators that read samples or token ids.
-    pub inputs: Vec<OperatorInputLayouts>,
+    pub inputs: Vec<OperatorInputLayoutChange>,
     /// For each input, the index of the operator that produces it; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
     /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path.
@@ -105,7 +105,7 @@ struct DataflowCursor {
 
 /// Tracks the layouts of results from layer to layer.
 pub(super) struct ActivationLayoutTracer<'p> {
-    pub operators: &'p [OperatorDegrees],
+    pub operators: &'p [OperatorPatternDegrees],
     pub members: u32,
     /// Number of members that shard each expert, or `None` if all members shard it.
     pub expert_members: Option<u32>,
@@ -135,7 +135,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         &self,
         layer: &'l ModelLayer,
         before: Option<ShardedActivation>,
-    ) -> Result<LayerDataflow<'l>, GenerateError> {
+    ) -> Result<LayerDataflow<'l>, PatternOptionError> {
         let mut way = DataflowCursor {
             main: before,
             around: before,
@@ -231,13 +231,15 @@ impl<'p> ActivationLayoutTracer<'p> {
         // An image that is flattened to a row can be split only into whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
-        let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
+        let by_inputs = fits(OperatorShardAxis::K) && before.is_none_or(channels) && !tied;
         match spec.role {
             OperatorInputSource::Table => TensorSplit::RowParallel,
-            OperatorInputSource::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
+            OperatorInputSource::Beside if fits(OperatorShardAxis::N) => {
+                TensorSplit::ColumnParallel
+            }
             OperatorInputSource::Beside if by_inputs => TensorSplit::RowParallel,
             OperatorInputSource::Next if spec.sums_over_input_columns() => {
-                match (arrives, by_inputs, fits(OperatorAxis::N)) {
+                match (arrives, by_inputs, fits(OperatorShardAxis::N)) {
                     (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
                     (_, _, true) => TensorSplit::ColumnParallel,
                     _ if tied => TensorSplit::ColumnParallel,
@@ -257,7 +259,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         operator: &LayerOperator,
         spec: &OperatorAxesAndTensors,
         before: Option<&ShardedActivation>,
-    ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
+    ) -> Result<(ShardDigitPerAxis, Option<OperatorSharding>), PatternOptionError> {
         // Search from the end, because later entries override earlier entries.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
@@ -266,12 +268,12 @@ impl<'p> ActivationLayoutTracer<'p> {
         // The channels of images are normalized independently.
         let image = before.is_some_and(|held| held.image);
         let free = image.then(|| spec.clone().allow_column_division());
-        let whose = |error: GenerateError| match error {
-            GenerateError::Refused {
+        let whose = |error: PatternOptionError| match error {
+            PatternOptionError::Refused {
                 option,
                 found,
                 expected,
-            } => GenerateError::Refused {
+            } => PatternOptionError::Refused {
                 option,
                 found,
                 expected: format!("{expected} (operator {} of {layer})", operator.name),
@@ -285,11 +287,11 @@ impl<'p> ActivationLayoutTracer<'p> {
             self.members,
         )
         .map_err(whose)?;
-        let cutting = ShardSpec {
-            samples: sharding.mesh_axis_of(OperatorAxis::B),
-            rows: sharding.mesh_axis_of(OperatorAxis::M),
-            outputs: sharding.mesh_axis_of(OperatorAxis::N),
-            inputs: sharding.mesh_axis_of(OperatorAxis::K),
+        let cutting = ShardDigitPerAxis {
+            samples: sharding.mesh_axis_of(OperatorShardAxis::B),
+            rows: sharding.mesh_axis_of(OperatorShardAxis::M),
+            outputs: sharding.mesh_axis_of(OperatorShardAxis::N),
+            inputs: sharding.mesh_axis_of(OperatorShardAxis::K),
         };
         if let (Some(held), true) = (before, spec.is_plain_matrix_product()) {
             let parts = u64::from(cutting.inputs.parts);
@@ -314,10 +316,10 @@ impl<'p> ActivationLayoutTracer<'p> {
         operator: &LayerOperator,
         spec: &OperatorAxesAndTensors,
         before: Option<&ShardedActivation>,
-    ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
+    ) -> Result<(ShardDigitPerAxis, Option<OperatorSharding>), PatternOptionError> {
         let work = &operator.work;
         let all = MemberNumberDigit::new(self.members, 1);
-        let mut cutting = ShardSpec::WHOLE;
+        let mut cutting = ShardDigitPerAxis::WHOLE;
         let cut = match self.derives {
             true => self.derive_tensor_split(spec, before),
             false => operator.cut,
@@ -369,9 +371,9 @@ impl<'p> ActivationLayoutTracer<'p> {
         let by_column = if before.image {
             spec.clone()
                 .allow_column_division()
-                .can_divide(OperatorAxis::N, parts)
+                .can_divide(OperatorShardAxis::N, parts)
         } else {
-            spec.can_divide(OperatorAxis::N, parts)
+            spec.can_divide(OperatorShardAxis::N, parts)
         };
         let by_itself = classes || spec.computes_columns_independently() && by_column;
         if by_itself {
@@ -386,7 +388,7 @@ impl<'p> ActivationLayoutTracer<'p> {
                 k: 1,
             };
             // If an image's windows cannot be sharded by rows, every member needs all rows.
-            let cut = ShardSpec {
+            let cut = ShardDigitPerAxis {
                 rows: layout.rows,
                 ..cutting
             };
@@ -440,9 +442,10 @@ impl DataflowCursor {
         need: ShardLayout,
         gives: ShardedActivation,
         members: u32,
-    ) -> Vec<OperatorInputLayouts> {
-        let take =
-            |held: Option<ShardedActivation>| held.map(|from| OperatorInputLayouts { from, need });
+    ) -> Vec<OperatorInputLayoutChange> {
+        let take = |held: Option<ShardedActivation>| {
+            held.map(|from| OperatorInputLayoutChange { from, need })
+        };
         // True if the branch and the skip path both use the current result. A table uses no earlier
         // result, so it never forks.
         let fork = self.around == self.main && spec.role != OperatorInputSource::Table;
@@ -472,7 +475,7 @@ impl DataflowCursor {
                 let around = self.around.filter(|_| alone);
                 let others = merge_equal_layouts(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
-                all.map(|from| OperatorInputLayouts { from, need })
+                all.map(|from| OperatorInputLayoutChange { from, need })
                     .collect()
             }
             OperatorInputSource::Next => take(self.main).into_iter().collect(),

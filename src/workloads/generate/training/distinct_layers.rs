@@ -3,13 +3,13 @@
 use super::MOST_GROUPS;
 use super::dataflow::{ActivationLayoutTracer, LayerDataflow, ShardedActivation};
 use super::layer::{LayerLoweringOptions, LoweredLayer};
-use super::shard_spec::ShardSpec;
-use super::sharded::ShardedLowering;
+use super::shard_spec::ShardDigitPerAxis;
+use super::sharded::ShardedLayerLowerer;
 use super::stage_cuts::first_layers_of_parts;
-use super::tied_embedding::TiedEmbedding;
+use super::tied_embedding::TiedEmbeddingTable;
 use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
-use crate::generate::sharding::MemberPartition;
-use crate::generate::{GenerateError, check_limit, option_refused};
+use crate::generate::sharding::EqualSizedMemberGroups;
+use crate::generate::{PatternOptionError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
 /// A lowered layer, kept as an example for later equal layers.
@@ -28,7 +28,7 @@ fn check_input_unsharded(
     i: usize,
     held: &Option<ShardedActivation>,
     unlike: bool,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let shards = held.as_ref().map_or(1, |held| held.layout.shard_count());
     if unlike && shards > 1 {
         let expected = format!("equal degrees at layer {i}, whose input has {shards} shards");
@@ -41,7 +41,7 @@ fn check_input_unsharded(
 pub(super) struct DistinctLayers {
     pub lowered: Vec<LoweredLayer>,
     pub lowered_of: Vec<u32>,
-    pub partitions: Vec<MemberPartition>,
+    pub partitions: Vec<EqualSizedMemberGroups>,
     pub slots: u32,
     pub ring_slots: u32,
 }
@@ -53,13 +53,13 @@ impl DistinctLayers {
         model: &Model,
         plan: &ParallelismPlan,
         context: &LayerLoweringOptions,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self, PatternOptionError> {
         let mut follow = ActivationLayoutTracer::new(model, plan, context);
         let mut lowering = {
             let [first, last] = plan.end_stages();
-            ShardedLowering::new(*context, first != last)
+            ShardedLayerLowerer::new(*context, first != last)
         };
-        let mut tied = TiedEmbedding::default();
+        let mut tied = TiedEmbeddingTable::default();
         let mut lowered: Vec<LoweredLayer> = Vec::new();
         let mut examples: Vec<LoweredLayerExample<'_>> = Vec::new();
         let mut lowered_of = Vec::new();
@@ -100,7 +100,7 @@ impl DistinctLayers {
             let flow = follow.trace_layer_layouts(layer, held)?;
             for step in &flow.steps {
                 tied.check_operator(&layer.name, step)?;
-                cuts |= step.cutting != ShardSpec::WHOLE;
+                cuts |= step.cutting != ShardDigitPerAxis::WHOLE;
             }
             let before = held.replace(flow.end);
             let same = |one: &LoweredLayerExample<'_>| {

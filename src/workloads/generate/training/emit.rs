@@ -28,7 +28,7 @@ mod messages;
 
 pub(super) use memory_traffic::MOST_PIECES;
 
-use gradients::GradientProgress;
+use gradients::LayerGradientProgress;
 use memory_traffic::create_remote_access;
 
 /// Lane of all kernels except kernels of parallel branches.
@@ -258,10 +258,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
         &mut self,
         pass: PipelinePass,
         present: bool,
-    ) -> Result<ParameterGathers, TraceError> {
+    ) -> Result<PassParameterGathers, TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
-        let mut gathers = ParameterGathers::new(gathered, self.layers_of(pass));
+        let mut gathers = PassParameterGathers::new(gathered, self.layers_of(pass));
         self.emit_parameter_gathers(&mut gathers, 0, pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
         if let Some(sender) = self.other_stage_of_pass(before) {
@@ -292,7 +292,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         &mut self,
         pass: PipelinePass,
         complete: bool,
-        mut gathers: ParameterGathers,
+        mut gathers: PassParameterGathers,
     ) -> Result<(), TraceError> {
         let plan = self.plan;
         let at = plan.part_of_chunk(self.place.stage, pass.chunk);
@@ -333,7 +333,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     whole,
                 );
             }
-            let finding = (complete || reduces).then(|| GradientProgress {
+            let finding = (complete || reduces).then(|| LayerGradientProgress {
                 found: &program.found,
                 operators: 0,
                 buckets: if reduces && plan.plan.overlap {
@@ -384,7 +384,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         program: &LayerProgram,
         layer: usize,
         pass: PipelinePass,
-        mut finding: Option<GradientProgress<'_>>,
+        mut finding: Option<LayerGradientProgress<'_>>,
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();
@@ -659,7 +659,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     /// different ranks share them.
     fn emit_parameter_gathers(
         &mut self,
-        gathers: &mut ParameterGathers,
+        gathers: &mut PassParameterGathers,
         k: usize,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
@@ -721,13 +721,13 @@ fn direction_label(pass: PipelinePass) -> &'static str {
 }
 
 /// Layers of a pass that gather parameters, and the nodes of these gathers.
-struct ParameterGathers {
+struct PassParameterGathers {
     order: Vec<usize>,
     /// For each layer, the nodes of its gathers, if they are emitted already.
     ids: Vec<Vec<u64>>,
 }
 
-impl ParameterGathers {
+impl PassParameterGathers {
     fn new(gathers: bool, order: impl Iterator<Item = usize>) -> Self {
         Self {
             order: order.filter(|_| gathers).collect(),

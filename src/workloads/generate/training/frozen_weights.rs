@@ -24,7 +24,7 @@
 //! only a part of the gradient, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
     LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TrainedOperatorWeights,
 };
@@ -35,7 +35,7 @@ use std::collections::BTreeSet;
 pub(super) fn freeze_weights<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
-) -> Result<Cow<'m, Model>, GenerateError> {
+) -> Result<Cow<'m, Model>, PatternOptionError> {
     if !plan.freezes() {
         return Ok(Cow::Borrowed(model));
     }
@@ -136,7 +136,7 @@ fn has_adapter(work: &OperatorKind) -> bool {
 
 /// Rejects a frozen table whose weights a trained matrix product shares, and a trained table whose
 /// weights a frozen product shares.
-fn check_tied_weights_agree(model: &Model) -> Result<(), GenerateError> {
+fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
         .clone()

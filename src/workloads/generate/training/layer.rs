@@ -4,8 +4,8 @@ use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::local_experts::ExpertExchangeLoads;
 use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{
-    AblationEffect, AblationSet, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
-    ParallelGroupKind, RecomputePolicy,
+    AblationEffect, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
+    ParallelGroupKind, RecomputePolicy, RemovedEffectSet,
 };
 use crate::generate::schedule::PassKind;
 use crate::model::{LayerRole, ModelLayer, OperatorAxesAndTensors};
@@ -37,7 +37,7 @@ pub(super) struct LayerLoweringOptions {
     /// Number of ranks that share the tokens of a sequence.
     pub context_ranks: u32,
     pub recompute: RecomputePolicy,
-    pub without: AblationSet,
+    pub without: RemovedEffectSet,
     /// True if sums over the tensor group overlap matrix products that do not depend on them.
     pub overlap: bool,
     pub branches: BranchOrder,
@@ -48,7 +48,7 @@ pub(super) struct LayerLoweringOptions {
 
 /// Number of all weights, and number of trained weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WeightCounts {
+pub(super) struct AllAndTrainedWeightCounts {
     pub all: u64,
     /// Number of weights that have gradients and optimizer state.
     pub trained: u64,
@@ -56,7 +56,7 @@ pub(super) struct WeightCounts {
 
 /// A matrix tied to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TiedEmbeddingMatrix {
+pub(super) struct MatrixTiedToEmbedding {
     /// Number of operators in the layer after the operator with the matrix.
     pub behind: usize,
     /// Number of weights of the matrix on one member.
@@ -77,14 +77,14 @@ pub(super) struct LoweredLayer {
     /// backward passes are not split.
     pub apart: [Vec<LayerProgram>; 2],
     /// Number of weights on one member, including adapters.
-    pub parameters: WeightCounts,
+    pub parameters: AllAndTrainedWeightCounts,
     /// Number of experts' weights on one member, if ranks have different experts.
-    pub expert_parameters: WeightCounts,
+    pub expert_parameters: AllAndTrainedWeightCounts,
     /// For weights with partial gradients (each member uses only its own samples or tokens): the
     /// group that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The matrix tied to the embedding.
-    pub tied: Option<TiedEmbeddingMatrix>,
+    pub tied: Option<MatrixTiedToEmbedding>,
     /// Bytes that the forward pass saves for the backward pass.
     pub keeps: u64,
     /// Number of shards of the layer's output.

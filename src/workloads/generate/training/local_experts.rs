@@ -19,7 +19,7 @@ use crate::generate::plan::{
     ExpertExchangeForm, ExpertProducts, ParallelismPlan, RecomputePolicy, fullest_rank_load_ratio,
     mean_ranks_per_token,
 };
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
@@ -193,7 +193,7 @@ pub(super) fn counts_on_host(plan: &ParallelismPlan) -> bool {
 pub(super) fn check_expert_degrees(
     model: &Model,
     plan: &ParallelismPlan,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
     let own = operators.map(|one| (one, one.work.to_axes_and_tensors().expert_weights()));
     let mut own = own.filter(|(_, experts)| *experts > 0).peekable();

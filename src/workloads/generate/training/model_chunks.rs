@@ -2,7 +2,7 @@
 
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::KernelCostParameters;
-use super::layer::{LoweredLayer, WeightCounts};
+use super::layer::{AllAndTrainedWeightCounts, LoweredLayer};
 use super::stage_cuts::first_layers_of_parts;
 use crate::generate::plan::{ParallelGroupKind, ParallelismPlan};
 use crate::generate::schedule::PassKind;
@@ -16,7 +16,7 @@ pub(super) struct ModelChunks {
     /// First layer of each part; the last entry is the number of layers.
     starts: Vec<usize>,
     /// Number of weights of each layer on one rank, including copies of tied weights.
-    weights: Vec<WeightCounts>,
+    weights: Vec<AllAndTrainedWeightCounts>,
     /// Gradient buckets of all layers, in the order in which they become complete.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
@@ -36,7 +36,8 @@ impl ModelChunks {
         sizes: KernelCostParameters,
     ) -> Self {
         let starts = first_layers_of_parts(model, plan);
-        let mut weights: Vec<WeightCounts> = lowered.iter().map(|layer| layer.parameters).collect();
+        let mut weights: Vec<AllAndTrainedWeightCounts> =
+            lowered.iter().map(|layer| layer.parameters).collect();
         let tied = find_tied_weight_copy(plan, &starts, lowered);
         if let Some(tied) = tied {
             let own = &mut weights[tied.layer];
@@ -113,7 +114,7 @@ impl ModelChunks {
     }
 
     /// Returns the number of weights of `layer` on one rank.
-    pub fn weights_of_layer(&self, layer: usize) -> WeightCounts {
+    pub fn weights_of_layer(&self, layer: usize) -> AllAndTrainedWeightCounts {
         self.weights[layer]
     }
 

@@ -22,10 +22,10 @@
 //! `aten.mm`, but an 8-bit product is an `aten._scaled_mm`. Therefore 8-bit models recompute every
 //! product except the last one, because the backward pass needs the outputs of all other products.
 
-use super::super::GenerateError;
+use super::super::PatternOptionError;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use crate::model::{
-    LayerOperator, OperatorAxesAndTensors, OperatorAxis, OperatorInputSource, OperatorKind,
+    LayerOperator, OperatorAxesAndTensors, OperatorInputSource, OperatorKind, OperatorShardAxis,
 };
 
 /// The part of an operator that the backward pass runs again.
@@ -45,7 +45,7 @@ pub(super) fn recomputed_operator_part(
     work: &OperatorKind,
     kernels: &OperatorKernels,
     sizes: &KernelCostParameters,
-) -> Result<RecomputedOperatorPart, GenerateError> {
+) -> Result<RecomputedOperatorPart, PatternOptionError> {
     let spec = |i: Option<usize>| {
         i.and_then(|i| operators.get(i))
             .map(|one| one.work.to_axes_and_tensors())
@@ -74,7 +74,7 @@ pub(super) fn recomputed_operator_part(
         };
         let mut part = work.clone();
         let mut sizes_of = part.divisible_sizes_mut().into_iter();
-        let size = sizes_of.find(|(axis, _)| *axis == OperatorAxis::N);
+        let size = sizes_of.find(|(axis, _)| *axis == OperatorShardAxis::N);
         size.into_iter().for_each(|(_, size)| *size = columns);
         let again = match columns {
             0 => Vec::new(),

@@ -9,15 +9,15 @@
 //! unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
-use crate::generate::{GenerateError, option_refused};
-use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
+use crate::generate::{PatternOptionError, option_refused};
+use crate::model::{Model, ModelLayer, OperatorKind, OperatorShardAxis};
 use std::borrow::Cow;
 
 /// Returns `model`, with padded heads if `plan` requires them.
 pub(super) fn pad_heads<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
-) -> Result<Cow<'m, Model>, GenerateError> {
+) -> Result<Cow<'m, Model>, PatternOptionError> {
     let mut model = Cow::Borrowed(model);
     if plan.pad_heads {
         for layer in &mut model.to_mut().layers {
@@ -27,7 +27,7 @@ pub(super) fn pad_heads<'m>(
     Ok(model)
 }
 
-fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
+fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), PatternOptionError> {
     for i in 0..layer.operators.len() {
         let spec = layer.operators[i].work.to_axes_and_tensors();
         if !spec.is_attention() {
@@ -59,8 +59,8 @@ fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateE
             let size = operator.and_then(|one| columns_of(&mut one.work, axis));
             size.filter(|size| **size == from).map(|size| *size = to)
         };
-        let front = grow(i.checked_sub(1), OperatorAxis::N, qkv, padded_qkv);
-        let behind = grow(Some(i + 1), OperatorAxis::K, out, padded_out);
+        let front = grow(i.checked_sub(1), OperatorShardAxis::N, qkv, padded_qkv);
+        let behind = grow(Some(i + 1), OperatorShardAxis::K, out, padded_out);
         if front.and(behind).is_none() {
             let expected = format!(
                 "false, because {named} of {} has no linear operators with its heads' columns before and after it",
@@ -73,7 +73,7 @@ fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateE
 }
 
 /// Returns a mutable reference to the number of outputs (axis N) or inputs of a linear operator.
-fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
+fn columns_of(work: &mut OperatorKind, axis: OperatorShardAxis) -> Option<&mut u64> {
     if !work.to_axes_and_tensors().is_plain_matrix_product() {
         return None;
     }

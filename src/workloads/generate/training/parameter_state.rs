@@ -22,7 +22,7 @@ use crate::generate::plan::{Optimizer, ZeroStage};
 
 /// Memory that training needs per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParameterMemory {
+pub struct MemoryPerParameter {
     /// Number of bytes per weight, in the model's format.
     pub weight: u64,
     /// Number of bytes per weight gradient.
@@ -59,7 +59,7 @@ impl ResidentBytes {
     }
 }
 
-impl ParameterMemory {
+impl MemoryPerParameter {
     /// Returns the bytes that an NPU stores for the state of `parameters` parameters.
     pub fn resident_bytes(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
@@ -131,7 +131,7 @@ mod tests {
             (ZeroStage::Parameters, 1_875_000_000),
         ];
         for (zero, bytes) in expected {
-            let state = ParameterMemory {
+            let state = MemoryPerParameter {
                 weight: 2,
                 gradient: 2,
                 optimizer: Optimizer::Adam,
@@ -160,7 +160,7 @@ mod tests {
             ((2, Optimizer::None, false), [2, 0, 0], 0),
         ];
         for ((bytes, optimizer, mixed), [weights, gradients, kept], moved) in expected {
-            let state = ParameterMemory {
+            let state = MemoryPerParameter {
                 weight: bytes,
                 gradient: bytes,
                 optimizer,

@@ -1,7 +1,7 @@
 //! Process groups by kind, and the ranks of each pipeline.
 
 use super::TrainingGenerator;
-use super::summary::ParallelGroups;
+use super::summary::ParallelGroupsOfOneKind;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use chakram_trace::format::GroupName;
 use chakram_trace::format::roles::GroupRoles;
@@ -15,7 +15,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the groups of each kind that the plan uses.
-    pub(super) fn groups_by_kind(&self) -> Vec<ParallelGroups> {
+    pub(super) fn groups_by_kind(&self) -> Vec<ParallelGroupsOfOneKind> {
         let placement = &self.placement;
         let groups = self.used_group_kinds().map(|(family, name)| {
             let mut seen = BTreeSet::new();
@@ -28,7 +28,7 @@ impl TrainingGenerator {
                 _ => seen.insert(0),
             };
             let firsts = places.filter(first);
-            ParallelGroups {
+            ParallelGroupsOfOneKind {
                 family: name,
                 all: firsts
                     .map(|place| placement.members_of_group(family, place))

@@ -90,14 +90,14 @@ pub(super) struct LayerProgram {
     pub exit: Vec<ProgramDependency>,
     /// In a backward program, the weight gradients that each operator computes, in order from the
     /// last operator to the first.
-    pub found: Vec<ProducedGradients>,
+    pub found: Vec<OperatorWeightGradients>,
     /// Memory changes after the last node. For a program without nodes, all its memory changes.
     pub rest: MemoryChanges,
 }
 
 /// Weight gradients that one operator computes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ProducedGradients {
+pub(super) struct OperatorWeightGradients {
     /// The nodes that compute these gradients.
     pub nodes: Vec<u32>,
     /// Number of program nodes up to and including the last node that computes these gradients.
@@ -185,7 +185,7 @@ impl LayerProgram {
         weights.found = self
             .found
             .iter()
-            .map(|found| ProducedGradients {
+            .map(|found| OperatorWeightGradients {
                 nodes: found
                     .nodes
                     .iter()
@@ -318,7 +318,7 @@ impl LayerProgramBuilder {
     /// Records that the current operator's gradients are complete; `weights` are the numbers of
     /// weights in its gradients.
     pub fn complete_operator_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
-        self.program.found.push(ProducedGradients {
+        self.program.found.push(OperatorWeightGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,
             weights,

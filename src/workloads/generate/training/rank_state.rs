@@ -4,17 +4,17 @@
 //! ZeRO shards the state of common weights among all replicas. The state of experts is sharded among the
 //! replicas that have the same experts.
 
-use super::layer::WeightCounts;
+use super::layer::AllAndTrainedWeightCounts;
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
 use crate::generate::plan::{ElementwiseKernels, OffloadedState, Optimizer, ZeroStage};
-use crate::generate::training::{ParameterMemory, ResidentBytes};
+use crate::generate::training::{MemoryPerParameter, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
     /// Returns the number of weights of a rank on `stage`, including adapters and a copy of tied
     /// weights.
-    pub(super) fn stage_weight_counts(&self, stage: u32) -> WeightCounts {
+    pub(super) fn stage_weight_counts(&self, stage: u32) -> AllAndTrainedWeightCounts {
         sum_weight_counts(
             self.stage_layers(stage)
                 .map(|layer| self.parts.weights_of_layer(layer)),
@@ -23,27 +23,27 @@ impl TrainingGenerator {
 
     /// Returns the number of expert weights of a rank; fewer replicas have copies of them than of
     /// other weights.
-    fn stage_expert_weight_counts(&self, stage: u32) -> WeightCounts {
+    fn stage_expert_weight_counts(&self, stage: u32) -> AllAndTrainedWeightCounts {
         let layers = self.stage_layers(stage);
         sum_weight_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
     }
 
     /// Returns four kinds of state, each with its number of weights on `stage`: trained and frozen
     /// weights that all replicas have, then trained and frozen expert weights.
-    fn parameter_memories_of_stage(&self, stage: u32) -> [(ParameterMemory, u64); 4] {
+    fn parameter_memories_of_stage(&self, stage: u32) -> [(MemoryPerParameter, u64); 4] {
         let experts = self.stage_expert_weight_counts(stage);
         let all = self.stage_weight_counts(stage);
-        let common = WeightCounts {
+        let common = AllAndTrainedWeightCounts {
             all: all.all - experts.all,
             trained: all.trained - experts.trained,
         };
         let state = self.parameter_state();
-        let of_experts = ParameterMemory {
+        let of_experts = MemoryPerParameter {
             replicas: self.plan.expert_copies(),
             ..state
         };
         // Frozen weights are only stored; they need no gradients or optimizer state.
-        let frozen = |state| ParameterMemory {
+        let frozen = |state| MemoryPerParameter {
             optimizer: Optimizer::None,
             passes: 0,
             ..state
@@ -56,9 +56,9 @@ impl TrainingGenerator {
         ]
     }
 
-    fn parameter_state(&self) -> ParameterMemory {
+    fn parameter_state(&self) -> MemoryPerParameter {
         let trains = self.plan.has_training();
-        ParameterMemory {
+        MemoryPerParameter {
             weight: self.sizes.number,
             gradient: self.sizes.gradient,
             optimizer: if trains {
@@ -171,9 +171,10 @@ impl TrainingGenerator {
     /// Returns the bytes that an optimizer step loads from remote memory and the bytes that it
     /// stores there, if state is kept outside the NPU's memory.
     pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
-        let sum =
-            |each: &dyn Fn(&ParameterMemory) -> u64| self.sum_over_updated_parameters(stage, each);
-        let kept = ParameterMemory::kept_bytes_per_parameter;
+        let sum = |each: &dyn Fn(&MemoryPerParameter) -> u64| {
+            self.sum_over_updated_parameters(stage, each)
+        };
+        let kept = MemoryPerParameter::kept_bytes_per_parameter;
         match self.plan.offload {
             // Of the bytes that a step moves, half are loads and half are stores.
             OffloadedState::None => {
@@ -193,14 +194,14 @@ impl TrainingGenerator {
 
     /// Returns the bytes that a rank's optimizer step moves.
     pub(super) fn optimizer_step_bytes(&self, stage: u32) -> u64 {
-        self.sum_over_updated_parameters(stage, &ParameterMemory::bytes_moved_per_step)
+        self.sum_over_updated_parameters(stage, &MemoryPerParameter::bytes_moved_per_step)
     }
 
     /// Returns the sum of `bytes_of` over the parameters that a rank's optimizer updates.
     fn sum_over_updated_parameters(
         &self,
         stage: u32,
-        bytes_of: &dyn Fn(&ParameterMemory) -> u64,
+        bytes_of: &dyn Fn(&MemoryPerParameter) -> u64,
     ) -> u64 {
         let states = self.parameter_memories_of_stage(stage).into_iter();
         let bytes = states.map(|(state, parameters)| {
@@ -211,9 +212,13 @@ impl TrainingGenerator {
     }
 }
 
-fn sum_weight_counts(counts: impl Iterator<Item = WeightCounts>) -> WeightCounts {
-    counts.fold(WeightCounts::default(), |sum, one| WeightCounts {
-        all: sum.all.saturating_add(one.all),
-        trained: sum.trained.saturating_add(one.trained),
+fn sum_weight_counts(
+    counts: impl Iterator<Item = AllAndTrainedWeightCounts>,
+) -> AllAndTrainedWeightCounts {
+    counts.fold(AllAndTrainedWeightCounts::default(), |sum, one| {
+        AllAndTrainedWeightCounts {
+            all: sum.all.saturating_add(one.all),
+            trained: sum.trained.saturating_add(one.trained),
+        }
     })
 }

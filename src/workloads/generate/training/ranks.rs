@@ -68,7 +68,7 @@ impl TrainingGenerator {
 
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
-pub(super) struct RankNodeCounts {
+pub(super) struct ExactAndMinimumNodeCount {
     /// The exact count, which takes long to compute because it generates all nodes.
     all: OnceLock<u64>,
     /// A lower bound, which is the sum of the lengths of the programs; it omits messages,

@@ -1,11 +1,11 @@
 //! The part of an operator that one member computes.
 
 use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
-use crate::model::{ImageWindowSizes, OperatorAxesAndTensors, OperatorAxis, OperatorKind};
+use crate::model::{ImageWindowSizes, OperatorAxesAndTensors, OperatorKind, OperatorShardAxis};
 
 /// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ShardSpec {
+pub(super) struct ShardDigitPerAxis {
     pub samples: MemberNumberDigit,
     pub rows: MemberNumberDigit,
     /// Digit that shards the columns of the output.
@@ -14,7 +14,7 @@ pub(super) struct ShardSpec {
     pub inputs: MemberNumberDigit,
 }
 
-impl ShardSpec {
+impl ShardDigitPerAxis {
     pub const WHOLE: Self = Self {
         samples: MemberNumberDigit::WHOLE,
         rows: MemberNumberDigit::WHOLE,
@@ -23,12 +23,12 @@ impl ShardSpec {
     };
 
     /// Returns the digit that shards `axis`.
-    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MemberNumberDigit {
+    pub fn mesh_axis_of(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
         match axis {
-            OperatorAxis::B => self.samples,
-            OperatorAxis::M => self.rows,
-            OperatorAxis::N => self.outputs,
-            OperatorAxis::K => self.inputs,
+            OperatorShardAxis::B => self.samples,
+            OperatorShardAxis::M => self.rows,
+            OperatorShardAxis::N => self.outputs,
+            OperatorShardAxis::K => self.inputs,
         }
     }
 
@@ -69,7 +69,7 @@ impl ShardSpec {
         let spec = work.to_axes_and_tensors();
         for (axis, size) in local.divisible_sizes_mut() {
             *size = match (axis, spec.windows) {
-                (OperatorAxis::M, Some(windows)) => {
+                (OperatorShardAxis::M, Some(windows)) => {
                     self.image_rows_for_windows(*size, spec.extent_of_axis('h'), windows)
                 }
                 _ => size.div_ceil(self.mesh_axis_of(axis).parts.into()),

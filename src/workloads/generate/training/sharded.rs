@@ -52,23 +52,25 @@
 //! A tied matrix has the same sharding as its table. If the matrix and the table are on the same
 //! stage, they have a single gradient, which is summed once.
 
-use super::super::GenerateError;
+use super::super::PatternOptionError;
 use super::buckets;
 use super::context_shards;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::frozen_weights::adapter_products;
-use super::layer::{LayerLoweringOptions, LoweredLayer, TiedEmbeddingMatrix, WeightCounts};
+use super::layer::{
+    AllAndTrainedWeightCounts, LayerLoweringOptions, LoweredLayer, MatrixTiedToEmbedding,
+};
 use super::local_experts::scale_count;
 use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ExpertProducts, ParallelGroupKind, RecomputePolicy,
 };
-use crate::generate::sharding::{MemberNumberDigit, MemberPartition};
+use crate::generate::sharding::{EqualSizedMemberGroups, MemberNumberDigit};
 use crate::model::{
-    ExpertExchangeSide, LayerRole, ModelLayer, OperatorAxesAndTensors, OperatorAxis, OperatorKind,
-    TensorSplit, TrainedOperatorWeights,
+    ExpertExchangeSide, LayerRole, ModelLayer, OperatorAxesAndTensors, OperatorKind,
+    OperatorShardAxis, TensorSplit, TrainedOperatorWeights,
 };
 use std::collections::BTreeMap;
 
@@ -82,7 +84,7 @@ mod ring;
 mod tests;
 
 use redistribution_cache::RedistributionCache;
-use ring::RingAttentionKernels;
+use ring::RingAttentionStepKernels;
 
 /// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if
 /// members exchange messages, because each member then has its own programs. A node takes about 200
@@ -91,7 +93,7 @@ const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.
 struct MemberProgramWriter<'w> {
-    lowering: &'w mut ShardedLowering,
+    lowering: &'w mut ShardedLayerLowerer,
     member: u32,
     /// Number of messages in the layer's programs so far.
     slot: u32,
@@ -107,13 +109,13 @@ impl MemberProgramWriter<'_> {
 }
 
 /// Lowers layers, and collects the groups of members that communicate.
-pub(super) struct ShardedLowering {
+pub(super) struct ShardedLayerLowerer {
     pub context: LayerLoweringOptions,
     /// True if both the first and the last stage have a copy of a tied matrix.
     pub copies: bool,
     /// Partitions of a tensor group into groups; the index of a partition is the number in
     /// [`ParallelGroupKind::Operator`].
-    pub partitions: Vec<MemberPartition>,
+    pub partitions: Vec<EqualSizedMemberGroups>,
     /// Maximum number of messages that one layer sends from one member to another.
     pub slots: u32,
     /// Maximum number of messages that one layer sends to the next rank of a context group.
@@ -155,14 +157,14 @@ struct MemberOperator<'s> {
     /// values together.
     context_bytes: [u64; 2],
     /// Attention to the keys of other ranks in a ring, or `None` without a ring.
-    ring: Option<RingAttentionKernels>,
+    ring: Option<RingAttentionStepKernels>,
     /// True if the gradient of the input is needed.
     wanted: bool,
     /// True if the plan omits the operator entirely, including its communication.
     idle: bool,
 }
 
-impl ShardedLowering {
+impl ShardedLayerLowerer {
     /// Creates a lowering without layers.
     pub fn new(context: LayerLoweringOptions, copies: bool) -> Self {
         Self {
@@ -182,7 +184,7 @@ impl ShardedLowering {
     }
 
     /// Returns the group kind of the partition `among`; a new partition gets the next free number.
-    fn kind_of_partition(&mut self, among: &MemberPartition) -> ParallelGroupKind {
+    fn kind_of_partition(&mut self, among: &EqualSizedMemberGroups) -> ParallelGroupKind {
         if among.is_all() {
             return ParallelGroupKind::Tensor;
         }
@@ -256,7 +258,7 @@ impl ShardedLowering {
         &self,
         spec: &OperatorAxesAndTensors,
         sizes: &KernelCostParameters,
-    ) -> Result<[Vec<LoweredKernel>; 2], GenerateError> {
+    ) -> Result<[Vec<LoweredKernel>; 2], PatternOptionError> {
         let context = &self.context;
         let [rows, width] = match spec.exchange {
             Some(_) => ['c', 'n'].map(|axis| u128::from(spec.extent_of_axis(axis))),
@@ -307,10 +309,10 @@ impl ShardedLowering {
         &mut self,
         layer: &ModelLayer,
         flow: &LayerDataflow<'_>,
-    ) -> Result<LoweredLayer, GenerateError> {
+    ) -> Result<LoweredLayer, PatternOptionError> {
         let mut own = Vec::with_capacity(flow.steps.len());
-        let mut parameters = WeightCounts::default();
-        let mut expert_parameters = WeightCounts::default();
+        let mut parameters = AllAndTrainedWeightCounts::default();
+        let mut expert_parameters = AllAndTrainedWeightCounts::default();
         let mut tied = None;
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
@@ -354,7 +356,7 @@ impl ShardedLowering {
             let context_bytes = self.context_bytes(&own_spec, &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = own_spec.tied_weights();
-            tied = tied.or(tied_weights.map(|weights| TiedEmbeddingMatrix {
+            tied = tied.or(tied_weights.map(|weights| MatrixTiedToEmbedding {
                 behind,
                 weights,
                 is_trained: training == TrainedOperatorWeights::All,
@@ -369,7 +371,7 @@ impl ShardedLowering {
             let shared = spec
                 .weights
                 .iter()
-                .any(|one| !spec.is_tensor_divided_along_axis(OperatorAxis::N, one.axes));
+                .any(|one| !spec.is_tensor_divided_along_axis(OperatorShardAxis::N, one.axes));
             let outputs = match shared && spec.is_attention() {
                 true => cutting.outputs,
                 false => MemberNumberDigit::WHOLE,
@@ -390,7 +392,8 @@ impl ShardedLowering {
                     true => vec![columns],
                     false => vec![cutting.samples, cutting.rows, columns],
                 };
-                let apart = MemberPartition::from_differing_axes(&digits, self.member_count());
+                let apart =
+                    EqualSizedMemberGroups::from_differing_axes(&digits, self.member_count());
                 let is_whole = of_experts && training == TrainedOperatorWeights::All;
                 if gradient > 0 && apart.group_size() > 1 && !is_whole {
                     let sum = partial.entry(self.kind_of_partition(&apart)).or_default();

@@ -5,7 +5,7 @@ use super::{
     local_experts,
 };
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, accesses_remote_memory};
-use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
+use crate::generate::{PatternOptionError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
 use chakram_trace::format::write::Sink;
@@ -40,17 +40,17 @@ pub struct PlanSummary {
     /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
     /// Process groups of the job, by kind.
-    pub groups: Vec<ParallelGroups>,
+    pub groups: Vec<ParallelGroupsOfOneKind>,
     /// For every member of a tensor group in every replica, the ranks through which its activations
     /// pass: one per stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of one rank on each stage.
-    pub stages: Vec<StageSummary>,
+    pub stages: Vec<StageRankTotals>,
 }
 
 /// The process groups of one kind.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ParallelGroups {
+pub struct ParallelGroupsOfOneKind {
     /// Name of the kind, such as `tensor`.
     pub family: &'static str,
     /// The members of each group.
@@ -59,7 +59,7 @@ pub struct ParallelGroups {
 
 /// Totals of one rank on a stage.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StageSummary {
+pub struct StageRankTotals {
     /// Names of the first and the last layer of each chunk.
     pub layers: Vec<[String; 2]>,
     /// Number of parameters on a rank, including adapters and copies of tied weights.
@@ -84,12 +84,12 @@ pub struct StageSummary {
     /// activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
-    pub communication: Vec<CommunicationTotals>,
+    pub communication: Vec<CommunicationKindTotals>,
 }
 
 /// Collectives that share an operation, group kind and phase, or messages that share a phase.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CommunicationTotals {
+pub struct CommunicationKindTotals {
     /// Name of the operation: a collective such as `all-reduce`, or `send`.
     pub kind: String,
     /// Kind of the groups; `stages` for messages between pipeline stages.
@@ -108,7 +108,7 @@ impl TrainingPattern {
     /// # Errors
     ///
     /// Fails if the plan cannot distribute the model.
-    pub fn summarize_plan(self) -> Result<PlanSummary, GenerateError> {
+    pub fn summarize_plan(self) -> Result<PlanSummary, PatternOptionError> {
         Ok(self.prepare_generator()?.summarize_plan())
     }
 }
@@ -256,7 +256,7 @@ impl TrainingGenerator {
 
     pub(super) fn summarize_plan(&self) -> PlanSummary {
         let plan = &self.plan;
-        let stages: Vec<StageSummary> = (0..plan.pipeline)
+        let stages: Vec<StageRankTotals> = (0..plan.pipeline)
             .map(|stage| self.stage_summary(stage))
             .collect();
         let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replica_count());
@@ -283,7 +283,7 @@ impl TrainingGenerator {
         }
     }
 
-    fn stage_summary(&self, stage: u32) -> StageSummary {
+    fn stage_summary(&self, stage: u32) -> StageRankTotals {
         let place = RankCoordinates {
             tensor: 0,
             data: 0,
@@ -314,7 +314,7 @@ impl TrainingGenerator {
             .sum();
         let schedule = &self.plan.schedule;
         let stored = schedule.max_stored_passes(stage, self.plan.pipeline, self.micro_batches);
-        StageSummary {
+        StageRankTotals {
             layers: parts
                 .map(|part| self.layers_of_part(part))
                 .filter(|layers| !layers.is_empty())
@@ -333,7 +333,7 @@ impl TrainingGenerator {
                 .communication
                 .into_iter()
                 .map(
-                    |((phase, family, kind), (calls, bytes))| CommunicationTotals {
+                    |((phase, family, kind), (calls, bytes))| CommunicationKindTotals {
                         kind,
                         family,
                         phase,

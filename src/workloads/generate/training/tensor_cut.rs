@@ -1,7 +1,7 @@
 //! Checks that tensor groups can split operators.
 
-use crate::generate::{GenerateError, option_refused};
-use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
+use crate::generate::{PatternOptionError, option_refused};
+use crate::model::{LayerOperator, OperatorShardAxis, TensorSplit};
 
 /// Checks that `cut` can split `operator` among the `members` members of a tensor group.
 /// Vocabularies are padded, so their sizes always divide evenly.
@@ -9,14 +9,14 @@ pub(super) fn check_divides(
     operator: &LayerOperator,
     cut: TensorSplit,
     members: u64,
-) -> Result<(), GenerateError> {
+) -> Result<(), PatternOptionError> {
     let spec = operator.work.to_axes_and_tensors();
     let axis = match cut {
         TensorSplit::Replicated => return Ok(()),
-        TensorSplit::RowParallel => OperatorAxis::K,
-        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,
+        TensorSplit::RowParallel => OperatorShardAxis::K,
+        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorShardAxis::N,
     };
-    if spec.looks_up() || spec.is_plain_matrix_product() && axis == OperatorAxis::N {
+    if spec.looks_up() || spec.is_plain_matrix_product() && axis == OperatorShardAxis::N {
         return Ok(());
     }
     let mut sizes = spec.sizes_along_axis(axis);

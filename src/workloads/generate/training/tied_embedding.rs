@@ -1,17 +1,17 @@
 //! Weights that an embedding and a matrix product share.
 
 use super::dataflow::ShardedOperator;
-use super::shard_spec::ShardSpec;
-use crate::generate::{GenerateError, option_refused};
+use super::shard_spec::ShardDigitPerAxis;
+use crate::generate::{PatternOptionError, option_refused};
 use crate::model::OperatorInputSource;
 
 /// The table with the shared weights, which is the embedding's first table.
 #[derive(Debug, Default)]
-pub(super) struct TiedEmbedding {
-    table: Option<(String, ShardSpec)>,
+pub(super) struct TiedEmbeddingTable {
+    table: Option<(String, ShardDigitPerAxis)>,
 }
 
-impl TiedEmbedding {
+impl TiedEmbeddingTable {
     /// Records the table if `operator` looks up the shared weights. Rejects a tied matrix product
     /// if some member has different shards of the product's weights and of the table. The table's
     /// rows (sharded by k) are the product's outputs (sharded by n). The table's columns (sharded
@@ -20,7 +20,7 @@ impl TiedEmbedding {
         &mut self,
         layer: &str,
         step: &ShardedOperator<'_>,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let (name, cutting) = (&step.operator.name, step.cutting);
         let spec = step.operator.work.to_axes_and_tensors();
         match (spec.tied_weights(), &self.table) {

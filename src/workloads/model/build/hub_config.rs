@@ -5,9 +5,9 @@
 
 use super::MOST_LAYERS;
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouterRule, ExpertRoutingCounts,
-    LatentAttentionSizes, Model, ModelError, ModelSizeOverrides, OutputHead, PositionEncoding,
-    TransformerArchitecture, TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
+    ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, Model, ModelError,
+    ModelSizeOverrides, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, quote_for_message};
 use serde_json::{Map, Value};
@@ -268,7 +268,7 @@ fn name_hub_model(file: &str, kind: &str) -> String {
 fn read_architecture(
     config: &HubConfig<'_>,
     sizes: ModelSizeOverrides,
-) -> Result<TransformerArchitecture, ModelError> {
+) -> Result<ExtendedTransformerModel, ModelError> {
     let kind = config.read_text_value("model_type")?.unwrap_or_default();
     if !KINDS.contains(&kind) {
         let why = format!(
@@ -358,7 +358,7 @@ fn read_architecture(
     let shared_ffn = config.read_count("shared_expert_intermediate_size")?;
     let drafts = ["num_nextn_predict_layers", "mtp_num_hidden_layers"];
     let one = u64::from(matches!(kind, "llama4" | "llama4_text") && experts.is_some());
-    Ok(TransformerArchitecture {
+    Ok(ExtendedTransformerModel {
         latent,
         delta,
         output_gate: config.read_flag("attn_output_gate", delta.is_some())?,
@@ -374,7 +374,7 @@ fn read_architecture(
         more_predictions: config
             .read_count(drafts[0])?
             .max(config.read_count(drafts[1])?),
-        ..TransformerArchitecture::from_plain_transformer(base)
+        ..ExtendedTransformerModel::from_plain_transformer(base)
     })
 }
 
@@ -487,7 +487,7 @@ fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     })
 }
 
-fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertRouterRule> {
+fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertScoringAndGroupRule> {
     let sigmoid = match config.read_text_value("scoring_func")? {
         None => matches!(kind, "llama4" | "llama4_text"),
         Some("softmax") => false,
@@ -506,7 +506,7 @@ fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertRout
         0 => groups,
         chosen => chosen,
     };
-    Ok(ExpertRouterRule {
+    Ok(ExpertScoringAndGroupRule {
         bias: kind == "gpt_oss",
         correction,
         sigmoid,

@@ -3,7 +3,7 @@
 use super::{MOST, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default};
 use crate::model::spec::window_position_count;
 use crate::model::{
-    ActivationFunction, ExpertRouterRule, LayerOperator, OperatorKind, TensorSplit,
+    ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, OperatorKind, TensorSplit,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
@@ -354,7 +354,7 @@ fn expert_dispatch(
         width,
         experts,
         chosen,
-        form: ExpertRouterRule::default(),
+        form: ExpertScoringAndGroupRule::default(),
     };
     let (rows, columns) = (tokens.saturating_mul(chosen), width);
     Ok((work, ActivationShape::Rows { rows, columns }))

@@ -2,9 +2,9 @@
 
 use super::{block_count, parse_size, read_flag_or_default, read_size_or_default};
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouterRule, ExpertRoutingCounts,
-    LatentAttentionSizes, ModelLayer, ModelSizeOverrides, OutputHead, PositionEncoding,
-    TransformerArchitecture, TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
+    ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, ModelLayer,
+    ModelSizeOverrides, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -156,8 +156,8 @@ const OF_DELTAS: [&str; 5] = [
 fn parse_architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
-) -> Result<TransformerArchitecture, ConfigError> {
-    let plain = TransformerArchitecture::from_plain_transformer(base);
+) -> Result<ExtendedTransformerModel, ConfigError> {
+    let plain = ExtendedTransformerModel::from_plain_transformer(base);
     let without =
         |keys: &[&str], other: &str| {
             let found = keys.iter().find_map(|key| root.get(key));
@@ -221,7 +221,7 @@ fn parse_architecture(
         Some(field) => field.read_integer_between(1, groups.max(1))?,
         None => groups,
     };
-    Ok(TransformerArchitecture {
+    Ok(ExtendedTransformerModel {
         latent,
         delta,
         output_gate: read_flag_or_default(root, "output_gate", false)?,
@@ -231,7 +231,7 @@ fn parse_architecture(
         full_every: read_size_or_default(root, "full_every", 1, 0)?,
         sandwich_norm: read_flag_or_default(root, "sandwich_norm", false)?,
         shared_ffn: read_size_or_default(root, "shared_ffn", 0, 0)?,
-        router: ExpertRouterRule {
+        router: ExpertScoringAndGroupRule {
             bias: read_flag_or_default(root, "router_bias", false)?,
             correction: read_flag_or_default(root, "correction_bias", false)?,
             sigmoid: root.read_or_default("scores", false, |field| {

@@ -30,7 +30,7 @@ use chakram_trace::format::MemoryBoundKernelClass::{
 
 /// Bytes per element of a tensor, if the plan determines the number formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BytesPerElement {
+pub struct FormatDependentElementBytes {
     /// Number of values in the model's number format.
     pub numbers: u8,
     /// Number of values in the format of weight gradients.
@@ -39,7 +39,7 @@ pub struct BytesPerElement {
     pub fixed: u8,
 }
 
-impl BytesPerElement {
+impl FormatDependentElementBytes {
     /// Returns the bytes per element, if a value has `number` bytes and a weight gradient has
     /// `gradient` bytes.
     pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
@@ -57,10 +57,10 @@ pub struct MemoryBoundKernelSpec {
     /// Class of the kernel, which determines the memory bandwidth that it reaches.
     pub class: MemoryBoundKernelClass,
     /// Axes of the tensor that the kernel reads, and the number of bytes that it reads per element.
-    pub reads: (&'static str, BytesPerElement),
+    pub reads: (&'static str, FormatDependentElementBytes),
     /// Axes of the tensor that the kernel writes, and the number of bytes that it writes per
     /// element.
-    pub writes: (&'static str, BytesPerElement),
+    pub writes: (&'static str, FormatDependentElementBytes),
 }
 
 /// Byte-moving kernels of the forward and the backward pass.
@@ -110,19 +110,19 @@ pub enum OperatorKernelSpec {
     },
 }
 
-const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> BytesPerElement {
-    BytesPerElement {
+const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> FormatDependentElementBytes {
+    FormatDependentElementBytes {
         numbers,
         gradients,
         fixed,
     }
 }
 
-const fn bytes_per_model_number(count: u8) -> BytesPerElement {
+const fn bytes_per_model_number(count: u8) -> FormatDependentElementBytes {
     element_bytes(count, 0, 0)
 }
 
-const fn fixed_bytes_per_element(count: u8) -> BytesPerElement {
+const fn fixed_bytes_per_element(count: u8) -> FormatDependentElementBytes {
     element_bytes(0, 0, count)
 }
 
@@ -130,8 +130,8 @@ const fn fixed_bytes_per_element(count: u8) -> BytesPerElement {
 const fn elementwise_kernel(
     suffix: &'static str,
     class: MemoryBoundKernelClass,
-    reads: BytesPerElement,
-    writes: BytesPerElement,
+    reads: FormatDependentElementBytes,
+    writes: FormatDependentElementBytes,
 ) -> MemoryBoundKernelSpec {
     moving_kernel(suffix, class, ("mn", reads), ("mn", writes))
 }
@@ -139,8 +139,8 @@ const fn elementwise_kernel(
 const fn moving_kernel(
     suffix: &'static str,
     class: MemoryBoundKernelClass,
-    reads: (&'static str, BytesPerElement),
-    writes: (&'static str, BytesPerElement),
+    reads: (&'static str, FormatDependentElementBytes),
+    writes: (&'static str, FormatDependentElementBytes),
 ) -> MemoryBoundKernelSpec {
     MemoryBoundKernelSpec {
         suffix,

@@ -1,9 +1,10 @@
 //! Descriptions of all operators as data ([`OperatorAxesAndTensors`]).
 
 use super::{
-    AxisDivision, ExpertExchangeSide, ImageWindowSizes, OperatorAxesAndTensors, OperatorAxis,
-    OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction, TensorKeptForBackward,
-    TensorSavingAttentionKernels, WeightTensorAxes, saturate_to_u64, window_position_count,
+    AxisDividingDegree, ExpertExchangeSide, ImageWindowSizes, OperatorAxesAndTensors,
+    OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, TensorAxis, TensorContraction,
+    TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes, saturate_to_u64,
+    window_position_count,
 };
 use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 
@@ -86,10 +87,10 @@ impl OperatorAxesAndTensors {
 fn create_divisible_axis(
     letter: char,
     extent: u64,
-    axis: OperatorAxis,
+    axis: OperatorShardAxis,
     what: &'static str,
 ) -> TensorAxis {
-    let cut = AxisDivision::By(axis, what);
+    let cut = AxisDividingDegree::By(axis, what);
     TensorAxis {
         letter,
         extent,
@@ -100,10 +101,10 @@ fn create_divisible_axis(
 fn create_whole_axis(
     letter: char,
     extent: u64,
-    axis: OperatorAxis,
+    axis: OperatorShardAxis,
     why: &'static str,
 ) -> TensorAxis {
-    let cut = AxisDivision::Whole(axis, why);
+    let cut = AxisDividingDegree::Whole(axis, why);
     TensorAxis {
         letter,
         extent,
@@ -112,7 +113,7 @@ fn create_whole_axis(
 }
 
 fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
-    let cut = AxisDivision::Never;
+    let cut = AxisDividingDegree::Never;
     TensorAxis {
         letter,
         extent,
@@ -140,7 +141,7 @@ fn causally_masked_pair_count(tokens: u64, queries: u64) -> u64 {
 impl OperatorKind {
     /// Returns the operator's description: axes, tensors, matrix products and kernels.
     pub fn to_axes_and_tensors(&self) -> OperatorAxesAndTensors {
-        use OperatorAxis::{K, M, N};
+        use OperatorShardAxis::{K, M, N};
         match *self {
             Self::Linear {
                 rows,
@@ -664,8 +665,8 @@ impl OperatorKind {
 
     /// Returns mutable references to the sizes that degrees divide, each with its axis. For an
     /// image, these sizes include the number of input rows.
-    pub fn divisible_sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
-        use OperatorAxis::{K, M, N};
+    pub fn divisible_sizes_mut(&mut self) -> Vec<(OperatorShardAxis, &mut u64)> {
+        use OperatorShardAxis::{K, M, N};
         match self {
             Self::Linear {
                 rows,
@@ -723,8 +724,8 @@ impl OperatorKind {
 /// Returns the axes of an operator that computes each element independently.
 fn create_element_axes(rows: u64, width: u64) -> Vec<TensorAxis> {
     vec![
-        create_divisible_axis('m', rows, OperatorAxis::M, "rows"),
-        create_divisible_axis('n', width, OperatorAxis::N, "columns"),
+        create_divisible_axis('m', rows, OperatorShardAxis::M, "rows"),
+        create_divisible_axis('n', width, OperatorShardAxis::N, "columns"),
     ]
 }
 
@@ -742,8 +743,8 @@ fn create_windowed_operator<const N: usize>(
     let count = |side: usize| window_position_count(size[side], kernel[side], stride, padding);
     let mut axes = channels.to_vec();
     axes.extend([
-        create_divisible_axis('h', count(0), OperatorAxis::M, "rows of the output"),
-        create_divisible_axis('i', size[0], OperatorAxis::M, "rows of the input"),
+        create_divisible_axis('h', count(0), OperatorShardAxis::M, "rows of the output"),
+        create_divisible_axis('i', size[0], OperatorShardAxis::M, "rows of the input"),
         create_undividable_axis('w', count(1)),
         create_undividable_axis('j', size[1]),
         create_undividable_axis('r', kernel[0]),

@@ -9,20 +9,20 @@
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;
 use super::halving::HalvingPartnerCursor;
-use super::{AlgorithmAction, AlgorithmInput, MemoryMove, RingPeers};
+use super::{AlgorithmAction, AlgorithmInput, MemoryMove, RingMembersAndOwnIndex};
 use std::collections::VecDeque;
 
 /// State of a ring, direct or halving-doubling algorithm on one NPU.
 #[derive(Debug)]
 pub struct CreditAlgorithm {
     kind: CollectiveOperation,
-    peers: RingPeers,
+    peers: RingMembersAndOwnIndex,
     clockwise: bool,
     route: PeerSequence,
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
-    /// Index of the destination in [`RingPeers`]; `src` is the index of the source.
+    /// Index of the destination in [`RingMembersAndOwnIndex`]; `src` is the index of the source.
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
@@ -51,7 +51,7 @@ impl CreditAlgorithm {
     pub fn new(
         kind: CollectiveOperation,
         style: AlgorithmStyle,
-        peers: RingPeers,
+        peers: RingMembersAndOwnIndex,
         clockwise: bool,
         size: u64,
     ) -> Option<Self> {

@@ -2,7 +2,7 @@
 //! doubled, the order is reversed.
 
 use super::super::config::CollectiveOperation;
-use super::RingPeers;
+use super::RingMembersAndOwnIndex;
 
 /// Current position in the sequence of partners.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl HalvingPartnerCursor {
     }
 
     /// Returns the peer at the current distance. NPUs at this distance exchange data in pairs.
-    pub fn current_partner(&self, peers: &RingPeers) -> usize {
+    pub fn current_partner(&self, peers: &RingMembersAndOwnIndex) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.ring_index_after_steps(peers.me, self.distance, clockwise)
     }

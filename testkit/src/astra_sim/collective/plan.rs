@@ -15,13 +15,13 @@ pub enum QueueHalf {
 
 /// Index of the next queue, for all queues and for each half of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NextQueueIndices {
+pub struct NextQueueIndexPerHalf {
     any: usize,
     first: usize,
     last: usize,
 }
 
-impl NextQueueIndices {
+impl NextQueueIndexPerHalf {
     /// Returns the next of `queues` queues, and `true` if rings run clockwise in this queue. A
     /// single queue belongs to both halves.
     pub fn next(&mut self, queues: usize, turn: QueueHalf) -> (usize, bool) {

@@ -5,7 +5,7 @@
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{DimensionTopology, SimulationConfig};
-use super::super::post::MessageKey;
+use super::super::post::NumberedMessageKey;
 use super::{TransitMessage, bytes_per_ns};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,7 +61,7 @@ impl CongestionAwareNetwork {
         }
     }
 
-    pub fn send_message(&mut self, key: MessageKey, agenda: &mut EventAgenda) {
+    pub fn send_message(&mut self, key: NumberedMessageKey, agenda: &mut EventAgenda) {
         if key.src != key.dst {
             let route = self.route_between(key.src, key.dst);
             self.forward_transfer(TransitMessage { key, route }, agenda);

@@ -3,7 +3,7 @@
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{DimensionTopology, NetworkDimension, SimulationConfig};
-use super::super::post::MessageKey;
+use super::super::post::NumberedMessageKey;
 use super::{TransitMessage, bytes_per_ns};
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ impl CongestionUnawareNetwork {
 
     /// Schedules the arrival of a message at its destination. A message from an NPU to itself never
     /// arrives.
-    pub fn schedule_arrival(&self, key: MessageKey, agenda: &mut EventAgenda) {
+    pub fn schedule_arrival(&self, key: NumberedMessageKey, agenda: &mut EventAgenda) {
         let (mut from, mut to) = (key.src, key.dst);
         for dim in &self.dims {
             let (a, b) = (from % dim.n, to % dim.n);

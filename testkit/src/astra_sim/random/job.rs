@@ -7,7 +7,7 @@ use super::super::config::{
 use super::RandomGenerator;
 
 /// The configuration of a job under construction, and the last nodes of its NPUs.
-pub(super) struct RandomWorkload<'c> {
+pub(super) struct RandomJobBuilder<'c> {
     pub(super) config: &'c mut SimulationConfig,
     /// Nodes for which each NPU's next communication node waits: the last communication node, and possibly another
     /// node.
@@ -19,7 +19,7 @@ pub(super) struct RandomWorkload<'c> {
 pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
-    let mut job = RandomWorkload {
+    let mut job = RandomJobBuilder {
         config,
         last: vec![Vec::new(); npus],
         tag: 0,
@@ -40,7 +40,7 @@ pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGener
 pub fn add_random_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
-    let mut job = RandomWorkload {
+    let mut job = RandomJobBuilder {
         config,
         last: vec![Vec::new(); npus],
         tag: 0,
@@ -66,7 +66,7 @@ pub fn add_random_job(config: &mut SimulationConfig, dice: &mut RandomGenerator)
     }
 }
 
-impl RandomWorkload<'_> {
+impl RandomJobBuilder<'_> {
     pub(super) fn add_node(
         &mut self,
         npu: usize,

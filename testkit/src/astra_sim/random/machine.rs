@@ -2,8 +2,9 @@
 
 use super::super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::super::config::{
-    BusParameters, CollectiveOperation, DimensionTopology, MemoryConfig, MemoryServerAssignment,
-    NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig, SystemConfig,
+    CollectiveOperation, DimensionTopology, LogGpBusParameters, MemoryConfig,
+    MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig,
+    SystemConfig,
 };
 use super::RandomGenerator;
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
             peak_perf: dice.draw_between(10, 1000) as f64,
             roofline: dice.draw_one_in(2),
             replay_only: dice.draw_one_in(25),
-            bus: dice.draw_one_in(12).then(|| BusParameters {
+            bus: dice.draw_one_in(12).then(|| LogGpBusParameters {
                 l: dice.draw_between(0, 20),
                 o: dice.draw_between(1, 10),
                 g: dice.draw_between(0, 10),

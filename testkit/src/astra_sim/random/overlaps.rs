@@ -4,7 +4,7 @@
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{CollectiveOperation, NodeWork};
 use super::RandomGenerator;
-use super::job::RandomWorkload;
+use super::job::RandomJobBuilder;
 
 /// Returns `true` if, at each distance n/2, n/4, …, 1 of a halving-doubling all-gather, every NPU's partner has this
 /// NPU as its own partner.
@@ -17,7 +17,7 @@ fn are_partners_mutual(n: usize) -> bool {
     distances.all(|distance| (0..n).all(|i| partner(partner(i, distance), distance) == i))
 }
 
-impl RandomWorkload<'_> {
+impl RandomJobBuilder<'_> {
     /// Adds one collective in each of several groups with random members, one after another.
     pub fn add_random_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Sums over the streams of all devices.
-pub struct DeviceStreamSums {
+pub struct SumsOverDeviceStreams {
     pub events: u64,
     pub busy_ps: u64,
     /// Events whose correlation id also occurs on a host thread.
@@ -71,12 +71,12 @@ impl<'a> ProtobufFieldValues<'a> {
     }
 }
 
-pub fn read(path: &Path) -> DeviceStreamSums {
+pub fn read(path: &Path) -> SumsOverDeviceStreams {
     let contents = TraceContents::open_any_file(path).expect("the corpus is there");
     let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();
     let mut device = Vec::new();
-    let mut truth = DeviceStreamSums {
+    let mut truth = SumsOverDeviceStreams {
         events: 0,
         busy_ps: 0,
         linked: 0,

@@ -1,6 +1,6 @@
 //! Tests the captures themselves, if available.
 
-use super::event::{ProductOrReduction, line};
+use super::event::{ProductOrAllReduce, line};
 use super::{CAPTURED, OLDER};
 use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, text};
 use crate::corpus::corpus_path;
@@ -50,7 +50,7 @@ fn the_capture_is_what_is_noted_of_it() {
             trace.rank
         );
         for (line, flops) in &found {
-            assert_eq!(*flops, ProductOrReduction::parse(line).flops(), "{line}");
+            assert_eq!(*flops, ProductOrAllReduce::parse(line).flops(), "{line}");
         }
         // The wait for a reduction comes after the last product, and before the optimizer step.
         let mut backwards = trace.nodes.iter().rev();

@@ -1,13 +1,13 @@
 //! Reads the nodes of a generated rank.
 
-use super::event::{ProductOrReduction, shapes};
+use super::event::{ProductOrAllReduce, shapes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 
 /// A node of a generated rank.
 pub struct GeneratedNode {
     pub id: u64,
     pub name: String,
-    pub event: Option<ProductOrReduction>,
+    pub event: Option<ProductOrAllReduce>,
     pub flops: u64,
     pub data: Vec<u64>,
 }
@@ -32,9 +32,9 @@ impl Sink for GeneratedNodes {
                         let [one, other] = outputs[0][..] else {
                             panic!("{}", node.name);
                         };
-                        Some(ProductOrReduction::product(one, inner, other))
+                        Some(ProductOrAllReduce::product(one, inner, other))
                     }
-                    all => Some(ProductOrReduction::Attention {
+                    all => Some(ProductOrAllReduce::Attention {
                         backward: all.len() > 3,
                         queries: all[0].clone(),
                     }),
@@ -45,7 +45,7 @@ impl Sink for GeneratedNodes {
             } => {
                 assert_eq!(kind, CollectiveKind::AllReduce, "{}", node.name);
                 assert_eq!(group, GroupName::World, "{}", node.name);
-                Some(ProductOrReduction::Reduction(bytes))
+                Some(ProductOrAllReduce::Reduction(bytes))
             }
             Op::Message { .. } => panic!("{}", node.name),
             _ => None,

@@ -168,7 +168,7 @@ fn has(axes: [(u64, u32, u32); 3]) -> TensorElementSet {
 }
 
 /// The elements that one member is expected to receive and to reduce.
-pub struct ExpectedMemberTraffic {
+pub struct ExpectedReceivesAndReductions {
     pub moved: BTreeMap<String, u64>,
     pub sums: Vec<(String, u64, Vec<u32>)>,
 }
@@ -277,7 +277,7 @@ pub fn expected(
     kind: TestedOperatorKind,
     members: u32,
     cuts: [[u32; 4]; 3],
-) -> Vec<ExpectedMemberTraffic> {
+) -> Vec<ExpectedReceivesAndReductions> {
     let number = |one| member(kind, members, cuts, one);
     let all: Vec<MemberElements> = (0..members).map(number).collect();
     let scatters = |axis: usize, of: fn(&MemberElements) -> [TensorElementSet; 2]| {
@@ -302,7 +302,7 @@ fn of_member(
     all: &[MemberElements],
     number: u32,
     scatters: [bool; 2],
-) -> ExpectedMemberTraffic {
+) -> ExpectedReceivesAndReductions {
     let me = &all[number as usize];
     let [_, looked, _] = cuts;
     let [before, behind] = match kind {
@@ -371,5 +371,5 @@ fn of_member(
     if weights > 0 && apart.len() > 1 {
         sums.push(("operators/all-reduce".to_owned(), 2 * weights, apart));
     }
-    ExpectedMemberTraffic { moved, sums }
+    ExpectedReceivesAndReductions { moved, sums }
 }

@@ -4,8 +4,8 @@ use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
 use crate::corpus::is_whole;
 use chakram::generate::{
-    AttentionKernel, CheckedWorkloadPattern, OperatorDegrees, ParallelismPlan, PipelineSchedule,
-    RecomputePolicy, ShardingDegrees, ZeroStage,
+    AttentionKernel, CheckedWorkloadPattern, OperatorPatternDegrees, ParallelismPlan,
+    PipelineSchedule, RecomputePolicy, ShardingDegrees, ZeroStage,
 };
 use chakram::machine::Machine;
 use chakram::model::{
@@ -108,7 +108,7 @@ fn all_degrees(members: u32) -> Vec<ShardingDegrees> {
     all
 }
 
-fn plan(members: u32, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
+fn plan(members: u32, operators: Vec<OperatorPatternDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     (plan.batch, plan.micro_batch) = (24, 24);
@@ -144,7 +144,7 @@ impl Sink for FlopsByOperator<'_> {
 /// Returns `true` if the plan or the model gives the split of `operator`, and it is not inherited from the previous
 /// operator.
 fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
-    let names = |one: &OperatorDegrees| {
+    let names = |one: &OperatorPatternDegrees| {
         one.name == operator.name
             || one.name == "table*" && matches!(operator.work, OperatorKind::EmbeddingBag { .. })
     };
@@ -285,7 +285,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
             let mut legal = Vec::new();
             for degrees in all_degrees(members) {
                 let name = name.clone();
-                let plan = plan(members, vec![OperatorDegrees { name, degrees }]);
+                let plan = plan(members, vec![OperatorPatternDegrees { name, degrees }]);
                 match job(model, &plan) {
                     Ok(job) => {
                         // The combined plans below also cover other numbers of members, so every
@@ -304,7 +304,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
         }
         for _ in 0..throws {
             let all = ways.iter().filter(|(_, legal)| !legal.is_empty());
-            let operators = all.map(|(name, legal)| OperatorDegrees {
+            let operators = all.map(|(name, legal)| OperatorPatternDegrees {
                 name: name.clone(),
                 degrees: dice.one(legal),
             });

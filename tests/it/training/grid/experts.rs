@@ -75,7 +75,7 @@ fn is_of_experts(operator: &LayerOperator) -> bool {
 
 /// The weights of an operator.
 #[derive(Clone, Copy)]
-struct OperatorWeightShares {
+struct OperatorWeightsAndReplicas {
     weights: u64,
     /// The number of ranks with the same shard, which sum its gradients and share its state with
     /// ZeRO.
@@ -86,7 +86,7 @@ struct OperatorWeightShares {
 }
 
 /// Returns the weights of all operators.
-fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightShares> {
+fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndReplicas> {
     let ends = match plan.schedule {
         PipelineSchedule::DualPipe => 2,
         _ => 1,
@@ -105,7 +105,7 @@ fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightShares> {
             (false, true) => (replicas, 1),
             (false, false) => (replicas, tensor),
         };
-        OperatorWeightShares {
+        OperatorWeightsAndReplicas {
             weights: operator.work.parameter_count(),
             replicas,
             members,

@@ -1,7 +1,7 @@
 //! Sets new values of transfers and kernels, and stores their unedited values.
 
 use super::super::program::{NewAttributeValue, RankProgram, UNEDITED};
-use super::super::unedited::UneditedValues;
+use super::super::unedited::ValuesReplacedByEdits;
 use super::BatchSequenceHiddenFactors;
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) fn scale_transfer(
     by: BatchSequenceHiddenFactors,
 ) {
     let node = program.items[item as usize].node;
-    let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
+    let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
     let view = *program.view_of_node(node);
     let old = |name: &str, now: u64| unedited.unedited_count(name).unwrap_or(now);
     let times = |value: u64| (value as f64 * growth).round() as u64;
@@ -68,7 +68,7 @@ pub(super) fn change_node_attributes(
     let kept = program.facts[node as usize].unedited;
     let mut changes = BTreeMap::new();
     if restores {
-        for (name, value) in UneditedValues::parse(kept).iter_edited() {
+        for (name, value) in ValuesReplacedByEdits::parse(kept).iter_edited() {
             if let Some((known, _)) = new.iter().find(|(known, _)| *known == name) {
                 changes.insert(*known, value);
             }

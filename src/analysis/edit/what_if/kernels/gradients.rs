@@ -1,7 +1,7 @@
 //! Finds how much memory whole gradients need between their computation and their reduction.
 
 use super::super::program::{RankProgram, StepPhase};
-use super::super::unedited::UneditedValues;
+use super::super::unedited::ValuesReplacedByEdits;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u3
     let mut waiting: Vec<(u32, u64)> = Vec::new();
     for node in program.raw.node_indices() {
         let (view, facts) = (program.view_of_node(node), &program.facts[node as usize]);
-        let unedited = UneditedValues::parse(facts.unedited);
+        let unedited = ValuesReplacedByEdits::parse(facts.unedited);
         let bytes_of = |wanted: &str| {
             let mut named = view
                 .memory

@@ -1,7 +1,7 @@
 //! Divides gradients into new buckets after the number of layers has changed.
 
 use super::super::EditCounts;
-use super::super::gradients::{self, CollectiveTimesPerKib, GradientReductions};
+use super::super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
 use super::super::program::{ItemDependency, NewAttributeValue, RankProgram, StepPhase};
 use super::copies::LayerEditor;
 use super::labels::layer_label_after_edit;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The buckets of gradients that a step reduces.
-pub(super) enum GradientBuckets {
+pub(super) enum StepGradientBuckets {
     /// The step does not reduce gradients. `elements` is the total number of parameter elements, or 0 if no hooks show
     /// this number.
     None { elements: u64 },
@@ -53,13 +53,13 @@ fn refuse_unknown_buckets() -> TraceError {
     )
 }
 
-impl GradientBuckets {
+impl StepGradientBuckets {
     /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the size
     /// in bytes of the weights in one layer's matrix multiplications, if known.
     pub fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
-        reductions: &GradientReductions,
+        reductions: &StepGradientReductions,
         passes: &StepPasses,
         repeated: &[(u32, u32)],
         layer_bytes: Option<u64>,
@@ -142,7 +142,7 @@ impl GradientBuckets {
         step: u32,
     ) -> Option<(f64, Option<u32>)> {
         let now =
-            GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
+            StepGradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
         let hook = now.hooks.last().map(|hook| hook.0);
         let elements = now.count_elements();
         match self {
@@ -195,7 +195,7 @@ impl GeneratedJobBuckets {
     fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
-        reductions: &GradientReductions,
+        reductions: &StepGradientReductions,
         passes: &StepPasses,
         repeated: &[(u32, u32)],
         layer_bytes: Option<u64>,
@@ -382,10 +382,10 @@ impl GeneratedJobBuckets {
                 let moved = editor.moves.get(&item);
                 items.contains(&item) || moved.is_some_and(|moved| runs.contains(&moved.run))
             };
-            let mut found = GradientReductions {
+            let mut found = StepGradientReductions {
                 collectives: collectives.clone(),
                 launches: vec![Vec::new(); collectives.len()],
-                ..GradientReductions::default()
+                ..StepGradientReductions::default()
             };
             // There are no hooks, so the last kernel of a layer in the pass serves as the layer's hook.
             let mut ends: Vec<(u32, u32)> = Vec::new();
@@ -415,7 +415,7 @@ impl GeneratedJobBuckets {
             gradients::move_reductions_to_end(program);
         }
         let now =
-            GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
+            StepGradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
         let complete = now
             .collectives
             .last()

@@ -31,7 +31,7 @@ pub(super) struct PassLayers {
 /// Position of a node: the run, the position of the layer in the run, and the node's key in the
 /// layer.
 #[derive(Clone, Copy)]
-struct LayerItemPosition {
+struct LayerRunPositionAndKey {
     run: usize,
     position: i64,
     key: LayerItemKey,
@@ -40,7 +40,7 @@ struct LayerItemPosition {
 /// Position of a node's layer in its run before and after the edit. For a copy, `old` is the position of the
 /// template.
 #[derive(Clone, Copy)]
-pub(super) struct LayerMove {
+pub(super) struct LayerPositionBeforeAfter {
     pub run: usize,
     pub old: i64,
     pub new: i64,
@@ -52,13 +52,13 @@ pub(super) struct LayerEditor {
     by: i64,
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
-    places: BTreeMap<u32, LayerItemPosition>,
+    places: BTreeMap<u32, LayerRunPositionAndKey>,
     /// The nodes to copy, by run. Contains only runs that leave out some nodes of the template.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
     /// For each node that remains after the edit: the old and new position of its layer.
-    pub moves: BTreeMap<u32, LayerMove>,
+    pub moves: BTreeMap<u32, LayerPositionBeforeAfter>,
 }
 
 impl LayerEditor {
@@ -86,7 +86,7 @@ impl LayerEditor {
                     let key = (name, ahead, *count);
                     *count += 1;
                     of_layer.insert(key, item);
-                    let place = LayerItemPosition { run, position, key };
+                    let place = LayerRunPositionAndKey { run, position, key };
                     this.places.insert(item, place);
                 }
                 keyed.push(of_layer);
@@ -222,7 +222,7 @@ impl LayerEditor {
                         let old = position;
                         let moves = items
                             .iter()
-                            .map(|&item| (item, LayerMove { run, old, new }));
+                            .map(|&item| (item, LayerPositionBeforeAfter { run, old, new }));
                         self.moves.extend(moves);
                     }
                     None => {
@@ -297,7 +297,7 @@ impl LayerEditor {
                 for (at, &item) in items.iter().enumerate() {
                     let own = self.copies[run][copy][at];
                     program.items[own as usize].node = program.items[timed[at] as usize].node;
-                    let moved = LayerMove {
+                    let moved = LayerPositionBeforeAfter {
                         run,
                         old: template,
                         new,

@@ -1,15 +1,15 @@
 //! Renumbers the labels of layers in generated jobs. Labels number the layers of the whole model.
 
 use super::super::program::{NewAttributeValue, RankProgram};
-use super::copies::{LayerEditor, LayerMove, label_of_layer};
+use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_layer};
 use std::collections::BTreeMap;
 
 /// The repeated layers in a job. There is one entry for each part of the model on a stage: the labels of the part's
 /// first and last layer, and the number of layers added to the part.
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
+pub(in super::super) struct LayersAddedByLabelRange(pub BTreeMap<(u32, u32), i64>);
 
-impl LayerLabels {
+impl LayersAddedByLabelRange {
     /// Returns the number of layers that the edit adds before layer `label`.
     fn label_shift(&self, label: u32) -> i64 {
         let below = self.0.iter().filter(|((_, last), _)| *last < label);
@@ -27,7 +27,7 @@ impl LayerLabels {
         let base = |run: usize| label_of_layer(program, editor.edited_runs()[run].layers.first()?);
         let bases: Vec<Option<u32>> = (0..editor.edited_runs().len()).map(base).collect();
         // A gather of parameters before all layers belongs to the layer that depends on it.
-        let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
+        let mut fetched: BTreeMap<u32, LayerPositionBeforeAfter> = BTreeMap::new();
         for (&item, moved) in &editor.moves {
             for dep in &program.items[item as usize].deps {
                 if !editor.moves.contains_key(&dep.on)

@@ -1,6 +1,6 @@
 //! Divides a step into passes, each with its operators.
 
-use super::super::gradients::GradientReductions;
+use super::super::gradients::StepGradientReductions;
 use super::super::program::{RankProgram, StepPhase, pass_begun_by_mark};
 use super::repetition::{RepeatedNodeRange, longest_repetition};
 use chakram_trace::format::Op;
@@ -10,12 +10,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The nodes of a pass. Each node has a signature of its structure. Excludes transfers, and nodes that only launch
 /// reductions.
 #[derive(Default)]
-pub(super) struct PassItems {
+pub(super) struct PassItemsWithSignatures {
     pub items: Vec<u32>,
     pub signatures: Vec<u64>,
 }
 
-impl PassItems {
+impl PassItemsWithSignatures {
     fn push(&mut self, program: &RankProgram<'_>, item: u32) {
         let (view, facts) = (program.view_of_item(item), program.facts_of(item));
         let mut hasher = DefaultHasher::new();
@@ -41,22 +41,22 @@ impl PassItems {
 
 /// The passes of a step in order: the forward and backward passes of all micro-batches, and the optimizer.
 pub(super) struct StepPasses {
-    pub forward: Vec<PassItems>,
-    pub backward: Vec<PassItems>,
-    pub optimizer: PassItems,
+    pub forward: Vec<PassItemsWithSignatures>,
+    pub backward: Vec<PassItemsWithSignatures>,
+    pub optimizer: PassItemsWithSignatures,
 }
 
 impl StepPasses {
     pub fn find_passes(
         program: &RankProgram<'_>,
         step: u32,
-        reductions: &GradientReductions,
+        reductions: &StepGradientReductions,
     ) -> Self {
         let launches: BTreeSet<u32> = reductions.launches.iter().flatten().copied().collect();
         let mut this = Self {
             forward: Vec::new(),
             backward: Vec::new(),
-            optimizer: PassItems::default(),
+            optimizer: PassItemsWithSignatures::default(),
         };
         let of_step = |&&item: &&u32| program.facts_of(item).step == Some(step);
         let last = program.order.iter().rev().filter(of_step).find(|&&item| {
@@ -100,7 +100,7 @@ impl StepPasses {
                         was == backward && (number.is_none() || before == number)
                     });
                     if !goes_on || passes.is_empty() {
-                        passes.push(PassItems::default());
+                        passes.push(PassItemsWithSignatures::default());
                     }
                     current = Some((backward, number));
                     if let Some(pass) = passes.last_mut() {
@@ -127,7 +127,7 @@ type BackwardLayerNodes = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
 /// layers (as in decoding token by token), returns the repetition inside this part.
-pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedNodeRange> {
+pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<RepeatedNodeRange> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
     match longest_repetition(one, None) {
@@ -141,7 +141,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedNodeRange> {
 
 /// Returns all repetitions in `passes` with this length and count, each with the index of its pass.
 pub(super) fn find_equal_repetitions(
-    passes: &[PassItems],
+    passes: &[PassItemsWithSignatures],
     period: usize,
     times: usize,
 ) -> Vec<(usize, RepeatedNodeRange)> {

@@ -4,7 +4,7 @@
 use chakram_analysis::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
 use chakram_analysis::diff::{self, TraceDiff};
-use chakram_report::text::TextStyle;
+use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::graph::RawTrace;
 
 /// Runs the target on `data`: two bytes with the length of the first trace, then the first trace, then the second.
@@ -26,9 +26,9 @@ pub fn run(data: &[u8]) {
             names: ["a", "b"],
             show: None,
             // Use a terminal's style, which shortens long names.
-            style: TextStyle {
+            style: TextStyleWidthAndDetail {
                 width: 100,
-                ..TextStyle::default()
+                ..TextStyleWidthAndDetail::default()
             },
         };
         let verdict = DiffThresholds::default().evaluate_tally(&tally);

@@ -6,7 +6,7 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::proto::{
     self, AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
 };
-use chakram_trace::format::text::{self, JsonLineReader, JsonLineWriter, TextFormat};
+use chakram_trace::format::text::{self, JsonLineReader, JsonLineWriter, JsonTraceFormat};
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
 
 /// Converts a text to a trace file. Reads the text as a whole and also line by line; both results must be equal.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
-    let whole = text::parse_text_trace(text.as_bytes(), TextFormat::JsonLines);
+    let whole = text::parse_text_trace(text.as_bytes(), JsonTraceFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
     let mut streamed = Vec::new();
     let mut record = Vec::new();

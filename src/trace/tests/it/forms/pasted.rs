@@ -3,7 +3,7 @@
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
-use chakram_trace::format::text::{TextFormat, parse_text_trace};
+use chakram_trace::format::text::{JsonTraceFormat, parse_text_trace};
 use std::path::Path;
 use testkit::corpus::corpus_path;
 
@@ -421,6 +421,6 @@ fn deep_nesting_and_long_numbers_end_with_an_error() {
     ] {
         assert!(opened(&text).is_err());
     }
-    let read = parse_text_trace(b"{\"nodes\": []}", TextFormat::Nodes).unwrap();
+    let read = parse_text_trace(b"{\"nodes\": []}", JsonTraceFormat::Nodes).unwrap();
     assert_eq!(decoded(&read.bytes).1.len(), 0);
 }

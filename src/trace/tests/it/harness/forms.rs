@@ -6,7 +6,9 @@ use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{GlobalMetadata, Node};
 use chakram_trace::format::salvage::{SalvageOptions, salvage_trace};
 use chakram_trace::format::source::TraceRecordReader;
-use chakram_trace::format::text::{JsonLineReader, JsonLineWriter, TextFormat, parse_text_trace};
+use chakram_trace::format::text::{
+    JsonLineReader, JsonLineWriter, JsonTraceFormat, parse_text_trace,
+};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
@@ -93,7 +95,7 @@ pub fn json_lines(data: &[u8]) {
             Err(error) => sensible(&error),
         }
     }
-    match parse_text_trace(data, TextFormat::JsonLines) {
+    match parse_text_trace(data, JsonTraceFormat::JsonLines) {
         Ok(from) => round_trip(&from.bytes),
         Err(error) => sensible(&error),
     }
@@ -119,7 +121,7 @@ fn round_trip(contents: &[u8]) {
     }
     let text = writer.into_inner();
     assert_eq!(text.split(|byte| *byte == b'\n').count(), sound.len() + 1);
-    let back = parse_text_trace(&text, TextFormat::JsonLines)
+    let back = parse_text_trace(&text, JsonTraceFormat::JsonLines)
         .expect("what is written can be read")
         .bytes;
     let mut frames = FrameCursor::new(&back);
@@ -142,9 +144,9 @@ fn round_trip(contents: &[u8]) {
 /// Reads arbitrary bytes as pasted text.
 pub fn pasted(data: &[u8]) {
     for form in [
-        TextFormat::ProtoJson,
-        TextFormat::WorkloadGraph,
-        TextFormat::Nodes,
+        JsonTraceFormat::ProtoJson,
+        JsonTraceFormat::WorkloadGraph,
+        JsonTraceFormat::Nodes,
     ] {
         match parse_text_trace(data, form) {
             Ok(from) => {

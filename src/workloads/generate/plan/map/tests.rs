@@ -126,13 +126,10 @@ fn stretches_come_to_the_degrees() {
 #[test]
 fn stretches_are_read_as_they_are_written() {
     for text in ["tp@0", "dp:2@1", "pp:4@infiniband"] {
-        assert_eq!(
-            text.parse::<AxisDimensionMapping>().unwrap().to_string(),
-            text
-        );
+        assert_eq!(text.parse::<AxisPartMapping>().unwrap().to_string(), text);
     }
     for text in ["", "tp", "tp@", "ep@0", "tp:0@0", "tp:x@0", "@0", "tp:@0"] {
-        let error = text.parse::<AxisDimensionMapping>().unwrap_err();
+        let error = text.parse::<AxisPartMapping>().unwrap_err();
         assert!(error.contains("tp@0, dp:2@0 or pp@infiniband"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! Types of option values, and a parser of each type for file fields and for flags.
 
 use super::PlanOption;
-use crate::generate::plan::AxisDimensionMapping;
+use crate::generate::plan::AxisPartMapping;
 use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
@@ -11,7 +11,7 @@ use crate::generate::plan::{
     SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::StagePassOrders;
-use crate::generate::{GenerateError, option_refused};
+use crate::generate::{PatternOptionError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
@@ -46,7 +46,7 @@ pub(super) trait OptionValue: Sized {
     fn parse(words: &[String]) -> Result<Self, String>;
 
     /// Rejects values of the right type that `option` does not allow.
-    fn check_for_option(&self, _option: &PlanOption) -> Result<(), GenerateError> {
+    fn check_for_option(&self, _option: &PlanOption) -> Result<(), PatternOptionError> {
         Ok(())
     }
 }
@@ -71,7 +71,7 @@ macro_rules! numbers {
                 parse_single_word(words)
             }
 
-            fn check_for_option(&self, option: &PlanOption) -> Result<(), GenerateError> {
+            fn check_for_option(&self, option: &PlanOption) -> Result<(), PatternOptionError> {
                 if u64::from(*self) < option.least {
                     return Err(option_refused(option.key, self, format!("{} or more", option.least)));
                 }
@@ -162,16 +162,16 @@ impl OptionValue for Bytes {
     }
 }
 
-pub(super) enum PlacementOptionValue {
-    Axis(AxisDimensionMapping),
+pub(super) enum AxisMappingOrCorePlacement {
+    Axis(AxisPartMapping),
     Tiles(CorePlacement),
 }
 
-/// Syntax of a [`PlacementOptionValue`], for error messages.
+/// Syntax of a [`AxisMappingOrCorePlacement`], for error messages.
 const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
                       line, s_shape, spiral, or a core x:y for each rank";
 
-impl std::str::FromStr for PlacementOptionValue {
+impl std::str::FromStr for AxisMappingOrCorePlacement {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -184,7 +184,7 @@ impl std::str::FromStr for PlacementOptionValue {
     }
 }
 
-impl OptionValue for PlacementOptionValue {
+impl OptionValue for AxisMappingOrCorePlacement {
     const SYNTAX: OptionValueSyntax =
         OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
     const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"] or [\"s_shape\"]";

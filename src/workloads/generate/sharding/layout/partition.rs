@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// A division of members into groups of equal size, which are numbered in the order of their first
 /// members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MemberPartition {
+pub struct EqualSizedMemberGroups {
     /// Index of each member's group.
     group_of: Vec<u32>,
     /// Members sorted by group, and in ascending order within a group.
@@ -14,7 +14,7 @@ pub struct MemberPartition {
     size: u32,
 }
 
-impl MemberPartition {
+impl EqualSizedMemberGroups {
     /// Creates groups of members whose numbers differ only in `digits`.
     ///
     /// # Panics

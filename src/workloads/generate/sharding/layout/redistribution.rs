@@ -18,7 +18,7 @@
 //! If an axis is not nested, or if a member has none of the elements that it needs, fragments may
 //! differ in size, so members exchange point-to-point messages.
 
-use super::{MemberNumberDigit, MemberPartition, ShardLayout, on_one_grid};
+use super::{EqualSizedMemberGroups, MemberNumberDigit, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
@@ -32,7 +32,7 @@ pub enum Redistribution {
     /// every member needs all of these elements. Elements that no member needs are not sent.
     AllGather {
         /// Groups of members; each group runs one all-gather.
-        among: MemberPartition,
+        among: EqualSizedMemberGroups,
         /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
@@ -41,7 +41,7 @@ pub enum Redistribution {
     /// that two members need is sent to each of them.
     AllToAll {
         /// Groups of members; each group runs one all-to-all.
-        among: MemberPartition,
+        among: EqualSizedMemberGroups,
         /// Each member sends 1/share of the whole result, and receives the same amount.
         share: u64,
     },
@@ -107,9 +107,9 @@ pub fn reduce_scatter_groups(
     over: &[MemberNumberDigit],
     to: &ShardLayout,
     members: u32,
-) -> Option<MemberPartition> {
+) -> Option<EqualSizedMemberGroups> {
     let change = LayoutChange::new(from, to, members);
-    let among = MemberPartition::from_differing_axes(over, members);
+    let among = EqualSizedMemberGroups::from_differing_axes(over, members);
     let slices = change.is_block_aligned() && change.senders_per_block() == 1;
     if !slices
         || among.group_size() == 1
@@ -230,7 +230,10 @@ impl<'a> LayoutChange<'a> {
 
     /// Divides the members of each class into groups. The members of a group together have each
     /// `from` shard of a block exactly once. Returns `None` if this is not possible for some class.
-    fn partition_by_class(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
+    fn partition_by_class(
+        &self,
+        class: impl Fn(u32) -> [u64; 3],
+    ) -> Option<EqualSizedMemberGroups> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);
         for member in 0..self.members {
@@ -242,7 +245,7 @@ impl<'a> LayoutChange<'a> {
             groups.push((class, *earlier));
             *earlier += 1;
         }
-        MemberPartition::from_equal_keys(&groups)
+        EqualSizedMemberGroups::from_equal_keys(&groups)
             .filter(|among| u64::from(among.group_size()) == self.senders_per_block())
     }
 }

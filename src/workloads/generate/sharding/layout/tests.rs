@@ -20,7 +20,7 @@ fn columns(parts: u32, stride: u32) -> ShardLayout {
     }
 }
 
-fn groups(among: &MemberPartition) -> Vec<Vec<u32>> {
+fn groups(among: &EqualSizedMemberGroups) -> Vec<Vec<u32>> {
     (0..among.group_count())
         .map(|g| among.members_of(g))
         .collect()

@@ -4,7 +4,7 @@
 use super::{
     KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, kernel_chain, to_bytes,
 };
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::{OperatorKind, TrainedOperatorWeights};
 use chakram_trace::format::MemoryBoundKernelClass;
@@ -16,7 +16,7 @@ impl KernelCostParameters {
         &self,
         products: &[OperatorKind; 2],
         kernels: &mut OperatorKernels,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let plain = Self {
             linear: None,
             training: TrainedOperatorWeights::All,
@@ -83,7 +83,10 @@ impl KernelCostParameters {
 
     /// Returns the bytes that an adapter saves for the gradients of its two matrices: first the
     /// bytes of its input, then the bytes of the first product's result.
-    pub fn kept_of_adapter(&self, products: &[OperatorKind; 2]) -> Result<[u64; 2], GenerateError> {
+    pub fn kept_of_adapter(
+        &self,
+        products: &[OperatorKind; 2],
+    ) -> Result<[u64; 2], PatternOptionError> {
         let [rows, inputs, rank] = self.matrix_product_sizes(&products[0]);
         let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
@@ -102,7 +105,7 @@ impl KernelCostParameters {
         &self,
         x: [u128; 2],
         scales: bool,
-    ) -> Result<Vec<LoweredKernel>, GenerateError> {
+    ) -> Result<Vec<LoweredKernel>, PatternOptionError> {
         let mut kernels = match scales {
             true => self.adapter_scale_kernels(x)?,
             false => Vec::new(),
@@ -113,7 +116,10 @@ impl KernelCostParameters {
         Ok(kernels)
     }
 
-    fn adapter_scale_kernels(&self, x: [u128; 2]) -> Result<Vec<LoweredKernel>, GenerateError> {
+    fn adapter_scale_kernels(
+        &self,
+        x: [u128; 2],
+    ) -> Result<Vec<LoweredKernel>, PatternOptionError> {
         let apart = matches!(
             self.elementwise,
             ElementwiseKernels::Megatron | ElementwiseKernels::Eager

@@ -23,7 +23,7 @@
 //! number of causal scores.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::{OperatorAxesAndTensors, OperatorKind};
 use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
@@ -35,7 +35,7 @@ impl KernelCostParameters {
         spec: &OperatorAxesAndTensors,
         dropout: bool,
         [rotary, qk_norm]: [bool; 2],
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let [queries, tokens, heads, kv_heads, width] =
             ['m', 't', 'n', 'g', 'w'].map(|axis| spec.extent_of_axis(axis));
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
@@ -129,7 +129,7 @@ impl KernelCostParameters {
         &self,
         work: &OperatorKind,
         backward: bool,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let spec = work.to_axes_and_tensors();
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [queries, keys] = ["mnw", "tgw"].map(|axes| spec.tensor_element_count(axes));
@@ -165,7 +165,7 @@ impl KernelCostParameters {
         &self,
         kernels: &mut OperatorKernels,
         x: [u128; 2],
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let d = u128::from(self.number);
         let (copy, element) = (
             MemoryBoundKernelClass::Copy,
@@ -219,7 +219,7 @@ impl KernelCostParameters {
         rotary: bool,
         x: [u128; 2],
         shares: bool,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let d = u128::from(self.number);
         let copy = MemoryBoundKernelClass::Copy;
         let one_by_one = [

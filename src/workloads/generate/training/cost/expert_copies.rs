@@ -36,7 +36,7 @@
 //! | `clamp.join` backward | `4d nm` |
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use chakram_trace::format::MemoryBoundKernelClass;
 
 impl KernelCostParameters {
@@ -46,12 +46,12 @@ impl KernelCostParameters {
         &self,
         [rows, width]: [u128; 2],
         pads: bool,
-    ) -> Result<[Vec<LoweredKernel>; 2], GenerateError> {
+    ) -> Result<[Vec<LoweredKernel>; 2], PatternOptionError> {
         let x = [rows, width];
         let copy = |suffix| {
             let moved = 2 * u128::from(self.number) * rows * width;
             let kernel = build_kernel(suffix, 0, moved, &[&x], &[&x])?;
-            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernelClass::Copy))
+            Ok::<_, PatternOptionError>(kernel.moving_kernel(MemoryBoundKernelClass::Copy))
         };
         let (mut by_expert, mut by_receiver) = (vec![copy(".sort")?], vec![copy(".sort")?]);
         if pads && self.casts_operands() {
@@ -67,12 +67,12 @@ impl KernelCostParameters {
         &self,
         [rows, outputs]: [u128; 2],
         kernels: &mut OperatorKernels,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let x = [rows, outputs];
         let elements = u128::from(self.number) * rows * outputs;
         let one = |suffix, times: u128, to: &[u128]| {
             let kernel = build_kernel(suffix, 0, times * elements, &[&x], &[to])?;
-            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernelClass::ElementWise))
+            Ok::<_, PatternOptionError>(kernel.moving_kernel(MemoryBoundKernelClass::ElementWise))
         };
         kernels.forward.push(one(".bias.scale", 1, &x)?);
         kernels.forward.push(one(".bias.add", 3, &x)?);
@@ -92,12 +92,12 @@ impl KernelCostParameters {
         &self,
         [rows, width]: [u128; 2],
         kernels: &mut OperatorKernels,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), PatternOptionError> {
         let (half, whole) = ([rows, width], [rows, 2 * width]);
         let elements = u128::from(self.number) * rows * width;
         let one = |suffix, times: u128, to: &[u128], class| {
             let kernel = build_kernel(suffix, 0, times * elements, &[to], &[to])?;
-            Ok::<_, GenerateError>(kernel.moving_kernel(class))
+            Ok::<_, PatternOptionError>(kernel.moving_kernel(class))
         };
         let (limit, copy) = (
             MemoryBoundKernelClass::ElementWise,
@@ -118,7 +118,10 @@ impl KernelCostParameters {
     }
 
     /// Returns the kernel that joins the results of all experts.
-    pub(super) fn join_expert_results(&self, x: [u128; 2]) -> Result<LoweredKernel, GenerateError> {
+    pub(super) fn join_expert_results(
+        &self,
+        x: [u128; 2],
+    ) -> Result<LoweredKernel, PatternOptionError> {
         let moved = 2 * u128::from(self.number) * x[0] * x[1];
         let kernel = build_kernel(".bias.join", 0, moved, &[&x], &[&x])?;
         Ok(kernel.moving_kernel(MemoryBoundKernelClass::Copy))

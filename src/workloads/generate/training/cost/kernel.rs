@@ -1,7 +1,7 @@
 //! Kernels of lowered operators: their work, their class, and their shapes in PyTorch's notation.
 
 use crate::generate::training::program::OperatorOperandBytes;
-use crate::generate::{GenerateError, MOST_WORK, check_limit};
+use crate::generate::{MOST_WORK, PatternOptionError, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernelClass};
 
 /// A kernel of an operator: its work, and its name in the trace.
@@ -55,7 +55,7 @@ fn format_shapes(all: &[&[u128]]) -> String {
 
 const SMALLER: &str = "a smaller micro-batch or a higher tensor degree";
 
-pub(super) fn to_bytes(amount: u128) -> Result<u64, GenerateError> {
+pub(super) fn to_bytes(amount: u128) -> Result<u64, PatternOptionError> {
     check_limit("bytes of a kernel", amount, MOST_WORK, SMALLER)
 }
 
@@ -65,7 +65,7 @@ pub(super) fn build_kernel(
     moved: u128,
     inputs: &[&[u128]],
     outputs: &[&[u128]],
-) -> Result<LoweredKernel, GenerateError> {
+) -> Result<LoweredKernel, PatternOptionError> {
     Ok(LoweredKernel {
         suffix,
         flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
@@ -103,7 +103,7 @@ pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape 
 pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MemoryBoundKernelClass, u128)],
-) -> Result<Vec<LoweredKernel>, GenerateError> {
+) -> Result<Vec<LoweredKernel>, PatternOptionError> {
     let one = |&(name, class, bytes): &(&'static str, MemoryBoundKernelClass, u128)| {
         Ok(build_kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving_kernel(class))
     };

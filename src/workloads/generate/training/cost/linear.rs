@@ -23,7 +23,7 @@
 //! because the measured times of their products include the casts.
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::{OperatorAxesAndTensors, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, MemoryBoundKernelClass};
@@ -54,7 +54,7 @@ impl KernelCostParameters {
         [n, k, m]: [u128; 3],
         experts: u128,
         bias: bool,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let pair = self
             .linear
@@ -80,7 +80,7 @@ impl KernelCostParameters {
             let kernel =
                 build_kernel(suffix, flops, moved, &[a, b], &[c])?.with_kernel_shape(shape);
             let dtype = self.linear;
-            Ok::<_, GenerateError>(LoweredKernel { dtype, ..kernel })
+            Ok::<_, PatternOptionError>(LoweredKernel { dtype, ..kernel })
         };
         let mut forward = self.cast_kernels([".amax", ".quantize"], x)?;
         let moved = operands(n * k + held) + d * n * m;
@@ -128,7 +128,7 @@ impl KernelCostParameters {
         [n, k, m]: [u128; 3],
         experts: u128,
         bias: bool,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let mut all = OperatorKernels::default();
         for expert in 0..experts {
             let rows = n / experts + u128::from(expert < n % experts);
@@ -159,7 +159,7 @@ impl KernelCostParameters {
     pub(super) fn latent_up(
         &self,
         spec: &OperatorAxesAndTensors,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));
         let mut kernels = self.linear_kernels([self.row_count(m), k, n * i], 1, false)?;
@@ -192,7 +192,7 @@ impl KernelCostParameters {
         &self,
         [amax, quantize]: [&'static str; 2],
         x: [u128; 2],
-    ) -> Result<Vec<LoweredKernel>, GenerateError> {
+    ) -> Result<Vec<LoweredKernel>, PatternOptionError> {
         let Some(dtype) = self.linear.filter(|_| self.casts_operands()) else {
             return Ok(Vec::new());
         };

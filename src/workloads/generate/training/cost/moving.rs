@@ -1,7 +1,7 @@
 //! Kernels that only move bytes, as listed in the operator's spec.
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors};
 
 impl KernelCostParameters {
@@ -10,7 +10,7 @@ impl KernelCostParameters {
         &self,
         spec: &OperatorAxesAndTensors,
         kernels: &MemoryBoundKernels,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         // Look-ups in tables and reductions of logits keep their own kernels, even if other kernels
         // are fused.
         let fusible = !spec.looks_up() && !spec.reduces_rows_to_numbers();

@@ -2,7 +2,7 @@
 //! dot products of vector pairs.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::model::OperatorAxesAndTensors;
 
 impl KernelCostParameters {
@@ -11,7 +11,7 @@ impl KernelCostParameters {
     pub(super) fn matrix_product_kernels(
         &self,
         spec: &OperatorAxesAndTensors,
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);
         let multiplied = counted.map(|one| {

@@ -22,7 +22,7 @@
 //! DeepSeek-V3.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::model::OperatorAxesAndTensors;
 use chakram_trace::format::MemoryBoundKernelClass;
 
@@ -33,7 +33,7 @@ impl KernelCostParameters {
         &self,
         spec: &OperatorAxesAndTensors,
         [sigmoid, biased, grouped]: [bool; 3],
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let [t, copies] = ['m', 'c'].map(|axis| self.row_count(spec.extent_of_axis(axis).into()));
         let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent_of_axis(axis)));
@@ -44,7 +44,7 @@ impl KernelCostParameters {
         let softmax = MemoryBoundKernelClass::Softmax;
         let over_scores = |suffix, each: u128, class| {
             let kernel = build_kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
-            Ok::<_, GenerateError>(kernel.moving_kernel(class))
+            Ok::<_, PatternOptionError>(kernel.moving_kernel(class))
         };
         let element = MemoryBoundKernelClass::ElementWise;
         let mut forward = vec![

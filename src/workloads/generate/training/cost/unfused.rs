@@ -2,7 +2,7 @@
 //! the scores between them.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
-use crate::generate::GenerateError;
+use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MemoryBoundKernelClass;
 
@@ -15,7 +15,7 @@ impl KernelCostParameters {
         [a, v, w]: [u128; 3],
         q: [u128; 4],
         kv: [u128; 4],
-    ) -> Result<OperatorKernels, GenerateError> {
+    ) -> Result<OperatorKernels, PatternOptionError> {
         let d = u128::from(self.number);
         let [b, _, m, _] = q;
         let s = kv[2];

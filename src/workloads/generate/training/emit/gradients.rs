@@ -1,7 +1,7 @@
 //! Gradient reductions, and the nodes at the end of a step.
 
 use super::super::buckets::GradientBucket;
-use super::super::program::ProducedGradients;
+use super::super::program::OperatorWeightGradients;
 use super::memory_traffic::create_remote_access;
 use super::{
     COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, RankEmitter, TENSOR_LANE,
@@ -14,10 +14,10 @@ use chakram_trace::format::{
 };
 
 /// Progress of a layer's gradients while the layer's program is emitted.
-pub(super) struct GradientProgress<'p> {
+pub(super) struct LayerGradientProgress<'p> {
     /// Gradients that the layer's operators compute and that are not recorded yet, from the last
     /// operator to the first.
-    pub found: &'p [ProducedGradients],
+    pub found: &'p [OperatorWeightGradients],
     /// Number of operators whose gradients are complete, counted from the last operator.
     pub operators: u32,
     /// Buckets that are not reduced yet, in the order in which they become complete.
@@ -29,7 +29,7 @@ impl RankEmitter<'_, '_> {
     /// reductions of complete buckets.
     pub(super) fn emit_complete_bucket_reductions(
         &mut self,
-        now: &mut GradientProgress<'_>,
+        now: &mut LayerGradientProgress<'_>,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
         while let Some((found, rest)) = now.found.split_first()
@@ -53,7 +53,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    fn record_gradient_producers(&mut self, found: &ProducedGradients) {
+    fn record_gradient_producers(&mut self, found: &OperatorWeightGradients) {
         let nodes = found.nodes.iter();
         self.unreduced_producers[usize::from(found.of_experts)]
             .extend(nodes.map(|node| self.ids[*node as usize]));

@@ -1,12 +1,12 @@
 //! Programs of one member of a tensor group: kernels, sums and redistributions, in execution order.
 
-use super::super::dataflow::{OperatorInputLayouts, ShardedActivation, ShardedOperator};
+use super::super::dataflow::{OperatorInputLayoutChange, ShardedActivation, ShardedOperator};
 use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
 use super::super::program::{
     LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
 };
 use super::branches::{self, BranchDependencies};
-use super::redistribution::PendingRedistribution;
+use super::redistribution::NeededSumOrRedistribution;
 use super::redistribution_cache::GroupRedistribution;
 use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{
@@ -120,7 +120,7 @@ impl MemberProgramWriter<'_> {
             && let Some(over) = one.step.cutting.partial_sum_axis()
             && !one.idle
         {
-            let moved = PendingRedistribution {
+            let moved = NeededSumOrRedistribution {
                 from: &one.step.cutting.output_layout(),
                 over: Some(over),
                 need: &end.layout,
@@ -136,7 +136,7 @@ impl MemberProgramWriter<'_> {
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
-        input: &OperatorInputLayouts,
+        input: &OperatorInputLayoutChange,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) {
@@ -145,7 +145,7 @@ impl MemberProgramWriter<'_> {
         // it omits the operator that produces the summands.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
-        let moved = PendingRedistribution {
+        let moved = NeededSumOrRedistribution {
             from: &from.layout,
             over: from.partial_over,
             need: if one.idle { &from.layout } else { &input.need },
@@ -163,11 +163,11 @@ impl MemberProgramWriter<'_> {
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
-        input: &OperatorInputLayouts,
+        input: &OperatorInputLayoutChange,
         to: &mut LayerProgramBuilder,
     ) {
         let outputs = one.step.cutting.outputs;
-        let moved = PendingRedistribution {
+        let moved = NeededSumOrRedistribution {
             from: &input.need,
             over: (one.spec.sums_over_input_columns() && outputs.parts > 1).then_some(outputs),
             need: &input.from.layout,
@@ -311,7 +311,7 @@ impl MemberProgramWriter<'_> {
         }
         let is_last = find_layer_output_operator(own).is_some_and(|last| std::ptr::eq(last, one));
         if is_last && one.step.cutting.partial_sum_axis().is_some() && !one.idle {
-            let moved = PendingRedistribution {
+            let moved = NeededSumOrRedistribution {
                 from: &end.layout,
                 over: None,
                 need: &one.step.cutting.output_layout(),
@@ -441,14 +441,17 @@ impl MemberProgramWriter<'_> {
 }
 
 /// Returns true if an operator of the same layer produced this input with a pending sum.
-fn is_input_sum_pending(input: &OperatorInputLayouts) -> bool {
+fn is_input_sum_pending(input: &OperatorInputLayoutChange) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
 /// the operator that produced the pending sum. The gradient is late if `one` does not sum its
 /// input's gradient, because its weight gradient then has no sum to overlap.
-fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInputLayouts) -> bool {
+fn is_gradient_redistributed_late(
+    one: &MemberOperator<'_>,
+    input: &OperatorInputLayoutChange,
+) -> bool {
     is_input_sum_pending(input)
         && !(one.spec.sums_over_input_columns() && one.step.cutting.outputs.parts > 1)
 }
@@ -458,7 +461,7 @@ fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInpu
 fn inputs_with_pending_sum<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
-) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInputLayouts)> {
+) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInputLayoutChange)> {
     let each = own[i..].iter();
     let inputs = each.flat_map(|one| one.step.inputs.iter().map(move |input| (one, input)));
     inputs

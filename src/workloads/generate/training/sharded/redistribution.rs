@@ -10,7 +10,7 @@ use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
 /// A result that needs a sum over members, a redistribution, or both.
-pub(super) struct PendingRedistribution<'m> {
+pub(super) struct NeededSumOrRedistribution<'m> {
     pub from: &'m ShardLayout,
     pub over: Option<MemberNumberDigit>,
     pub need: &'m ShardLayout,
@@ -45,7 +45,7 @@ impl MemberProgramWriter<'_> {
     /// Emits the sum of `what` if it is pending, and then the redistribution to the needed layout.
     pub(super) fn emit_redistribution(
         &mut self,
-        what: &PendingRedistribution<'_>,
+        what: &NeededSumOrRedistribution<'_>,
         whose: [&str; 2],
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,

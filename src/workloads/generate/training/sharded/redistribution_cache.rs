@@ -1,10 +1,10 @@
 //! Cache of redistributions and of the groups that execute them. The cache saves time, because
 //! nearly all members and layers need the same redistributions.
 
-use super::ShardedLowering;
+use super::ShardedLayerLowerer;
 use crate::generate::plan::ParallelGroupKind;
 use crate::generate::sharding::{
-    MemberNumberDigit, MemberPartition, Redistribution, ShardLayout, plan_redistribution,
+    EqualSizedMemberGroups, MemberNumberDigit, Redistribution, ShardLayout, plan_redistribution,
     reduce_scatter_groups,
 };
 use std::collections::BTreeMap;
@@ -48,13 +48,13 @@ pub(super) struct RedistributionCache {
     sums: BTreeMap<MemberNumberDigit, ParallelGroupKind>,
 }
 
-impl ShardedLowering {
+impl ShardedLayerLowerer {
     /// Returns the groups that sum over `digit`.
     pub(super) fn find_sum_groups(&mut self, digit: MemberNumberDigit) -> ParallelGroupKind {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family = self.kind_of_partition(&MemberPartition::from_differing_axes(
+        let family = self.kind_of_partition(&EqualSizedMemberGroups::from_differing_axes(
             &[digit],
             self.member_count(),
         ));

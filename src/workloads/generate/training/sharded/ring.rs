@@ -5,15 +5,15 @@ use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::super::layer::{node_name, task_and_shapes};
 use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeOperation};
 use super::member::push_kernels;
-use super::{MemberOperator, MemberProgramWriter, ShardedLowering};
-use crate::generate::GenerateError;
+use super::{MemberOperator, MemberProgramWriter, ShardedLayerLowerer};
+use crate::generate::PatternOptionError;
 use crate::generate::plan::ContextExchange;
 use crate::model::{ModelLayer, OperatorAxesAndTensors, OperatorKind};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
 /// Kernels of one ring step, which uses the keys and values of another rank.
 #[derive(Clone, Debug)]
-pub(super) struct RingAttentionKernels {
+pub(super) struct RingAttentionStepKernels {
     /// Number of steps, which equals the number of ranks.
     steps: u32,
     block: OperatorKernels,
@@ -33,7 +33,7 @@ struct PendingRingMessage {
     name: String,
 }
 
-impl ShardedLowering {
+impl ShardedLayerLowerer {
     /// Returns the kernels for attention to other ranks' keys, or `None` if keys do not pass around
     /// a ring. `work` is the attention to the rank's own keys.
     pub(super) fn ring_attention_kernels(
@@ -42,7 +42,7 @@ impl ShardedLowering {
         spec: &OperatorAxesAndTensors,
         work: &OperatorKind,
         sizes: &KernelCostParameters,
-    ) -> Result<Option<RingAttentionKernels>, GenerateError> {
+    ) -> Result<Option<RingAttentionStepKernels>, PatternOptionError> {
         if self.context.context != Some(ContextExchange::Ring) || !spec.is_attention() {
             return Ok(None);
         }
@@ -56,7 +56,7 @@ impl ShardedLowering {
             self.context.leave_out(layer, spec, false, kernels);
         }
         let [block, forward] = kernels;
-        Ok(Some(RingAttentionKernels {
+        Ok(Some(RingAttentionStepKernels {
             steps: self.context.context_ranks,
             block,
             merges: [forward, backward],
@@ -69,7 +69,7 @@ impl MemberProgramWriter<'_> {
     pub(super) fn emit_forward_ring(
         &mut self,
         one: &MemberOperator<'_>,
-        ring: &RingAttentionKernels,
+        ring: &RingAttentionStepKernels,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) {
@@ -106,7 +106,7 @@ impl MemberProgramWriter<'_> {
     pub(super) fn emit_backward_ring<'k>(
         &mut self,
         one: &'k MemberOperator<'_>,
-        ring: &RingAttentionKernels,
+        ring: &RingAttentionStepKernels,
         to: &mut LayerProgramBuilder,
     ) -> &'k [LoweredKernel] {
         let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);

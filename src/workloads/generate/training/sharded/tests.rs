@@ -1,11 +1,11 @@
 //! Tests the sums, redistributions and messages of operators with their own degrees against
 //! expected numbers.
 
-use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
+use crate::generate::plan::{OperatorPatternDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
 use crate::generate::testing::{EmittedNode, record_every_rank, rejection_message};
 use crate::generate::{TrainingPattern, WorkloadPattern};
-use crate::model::{Model, ModelDefinition};
+use crate::model::{Model, ModelFromDefinitionFile};
 use chakram_trace::format::Dtype;
 
 mod derived;
@@ -20,13 +20,13 @@ fn pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
 
 fn chain(text: &str) -> Model {
     let text = format!("name = \"chain\"\nsource = \"none\"\nkind = \"layers\"\n{text}");
-    ModelDefinition::parse(&text, "chain.toml", None)
+    ModelFromDefinitionFile::parse(&text, "chain.toml", None)
         .unwrap()
         .model
 }
 
-fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
-    OperatorDegrees {
+fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorPatternDegrees {
+    OperatorPatternDegrees {
         name: name.to_owned(),
         degrees: ShardingDegrees { b, m, n, k },
     }
@@ -34,7 +34,7 @@ fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
 
 /// Returns a plan for one step with `samples` samples on a tensor group of `members` members.
 /// Values have 2 bytes, and there is no optimizer.
-fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
+fn plan(members: u32, samples: u64, operators: Vec<OperatorPatternDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     plan.batch = samples;

@@ -1,13 +1,13 @@
 //! Compares model FLOPs with the FLOPs of all ranks' kernels.
 
 use super::super::*;
-use crate::generate::plan::{AblationEffect, ContextExchange, OperatorDegrees};
+use crate::generate::plan::{AblationEffect, ContextExchange, OperatorPatternDegrees};
 use crate::generate::sharding::ShardingDegrees;
 use crate::model::OperatorKind;
 use chakram_trace::format::work_amounts::CountedAttention;
 use proptest::prelude::*;
 
-fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, GenerateError> {
+fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, PatternOptionError> {
     let (model, plan) = (model.clone(), plan.clone());
     TrainingPattern { model, plan }.summarize_plan()
 }
@@ -153,7 +153,7 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
             // Operators are sharded by rows or by samples.
             let [b, m] = if headless { [1, tensor] } else { [tensor, 1] };
             let degrees = ShardingDegrees { b, m, n: 1, k: 1 };
-            plan.operators = vec![OperatorDegrees {
+            plan.operators = vec![OperatorPatternDegrees {
                 name: "*".to_owned(),
                 degrees,
             }];

@@ -103,7 +103,7 @@ pub(super) fn sets(
 }
 
 /// Checks that groups have equal sizes and are in the order of their first members.
-pub(super) fn check_partition(among: &MemberPartition, members: u32) {
+pub(super) fn check_partition(among: &EqualSizedMemberGroups, members: u32) {
     let mut seen = Vec::new();
     for group in 0..among.group_count() {
         let in_it: Vec<u32> = (0..members)
@@ -122,7 +122,7 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
 /// fragment size. Checks that fragments have equal sizes, and that no member receives an element
 /// twice.
 fn take(
-    among: &MemberPartition,
+    among: &EqualSizedMemberGroups,
     own: &[ElementBitSet],
     needed: &[ElementBitSet],
 ) -> (Vec<ElementBitSet>, u64) {
@@ -224,7 +224,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 let least: u64 = own.iter().zip(&needed).map(least).sum();
                 let change = plan_redistribution(from, to, members);
                 let what = || format!("{from:?} {to:?} {members}: {change:?}");
-                let collective = |among: &MemberPartition, share: u64| {
+                let collective = |among: &EqualSizedMemberGroups, share: u64| {
                     let (after, piece) = take(among, &own, &needed);
                     assert_eq!(after, needed, "{}", what());
                     assert!(among.group_size() > 1, "{}", what());

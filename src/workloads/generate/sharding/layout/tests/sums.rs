@@ -37,7 +37,7 @@ fn choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
 fn groups_differ_in_the_chosen_digits_only() {
     for members in 1..=24 {
         for (digits, others) in choices(members) {
-            let among = MemberPartition::from_differing_axes(&digits, members);
+            let among = EqualSizedMemberGroups::from_differing_axes(&digits, members);
             check_partition(&among, members);
             for one in 0..members {
                 for other in 0..members {
@@ -92,7 +92,7 @@ fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
                     if let Some(among) = among {
                         assert_eq!(
                             among,
-                            MemberPartition::from_differing_axes(over, members),
+                            EqualSizedMemberGroups::from_differing_axes(over, members),
                             "{}",
                             what()
                         );
