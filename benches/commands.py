@@ -14,6 +14,7 @@ ASTRA-sim's inputs, with the times of ASTRA-sim itself, have their own bench: `c
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,9 @@ def rows(get, folder):
 
 def measure(program, command):
     """Returns the wall seconds, CPU seconds and MB of a command, or None if it fails."""
+    # A sweep refuses to replace the result of the run before.
+    if "-o" in command:
+        shutil.rmtree(command[command.index("-o") + 1], ignore_errors=True)
     begin = time.monotonic()
     child = subprocess.Popen([program, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
