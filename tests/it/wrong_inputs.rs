@@ -612,6 +612,7 @@ fn the_book_shows_what_is_said() {
     assert!(inputs >= 100, "{inputs} wrong inputs");
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&file, &now).unwrap();
+        return;
     }
     assert!(
         now == page,
