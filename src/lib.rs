@@ -83,13 +83,14 @@ pub mod astra_sim {
     pub use chakram_astra_sim::{
         AlgorithmsPerCollectiveKind, AllReduceDecomposition, AnalyticalNetwork, AstraAlgorithm,
         AstraCollectiveBackend, AstraDimension, AstraFlags, AstraInputs, AstraNetworkFile,
-        AstraRankGraph, AstraSystemFile, AstraTraceReader, ChunkSchedulingPolicy,
+        AstraRankGraphAndBinding, AstraSystemFile, AstraTraceReader, ChunkSchedulingPolicy,
         CollectiveAlgorithmEntry, CollectiveChunkPhase, CollectiveNodeAlgorithmFile, CommGroupFile,
         CompletedNode, CongestionAwareModel, CongestionUnawareModel, CutThroughNetwork,
         EndlessWait, InputError, InputNote, LinkCutThroughNetwork, LogGpBusParams, NodeTypesById,
-        PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors, RankWorkBeforeRun,
-        RemoteMemoryFile, RemoteMemorySharing, RooflineMeans, RoutePosition, ServerHop,
-        ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
+        PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
+        RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
+        RoutePosition, ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine,
+        counts_as,
     };
 }
 
@@ -142,8 +143,8 @@ pub mod edit {
 
     pub use chakram_analysis::edit::{
         AnonymiserCounts, JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions,
-        RankSliceSummary, ScaledDimension, ShardSizeRule, SliceNodeSelector, TraceAnonymiser,
-        TraceAuditFindings, name_matches_pattern,
+        RankSliceSummary, ScaledDimension, ShardedBufferKeptSize, SliceNodeSelector,
+        TraceAnonymiser, TraceAuditFindings, name_matches_pattern,
     };
 }
 
@@ -182,21 +183,21 @@ pub mod engine {
 
     pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
-        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, FailureOutcome,
-        KernelDurationChange, KernelJitter, RequestedDurationChanges,
-    };
-    pub use chakram_engine::{
-        CollectiveRecord, CollectiveTimeSource, CommTiming, CompiledReplay, CriticalPathSegment,
-        DurationSourceCounts, Engine, EngineCollectiveBackend, EventLoopCounts,
-        EventOrderDiscipline, FeedRequestBuffer, FirstTileGroupSplit, HostDurationSource,
-        HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource,
-        LanelessProcessorModel, LaunchFeed, LaunchKernelDurationSource, LaunchRankStartMode,
+        CollectiveCurvesOrAlgorithms, CollectiveRecord, CommTiming, CompiledReplay,
+        CriticalPathSegment, DurationSourceCounts, Engine, EngineCollectiveBackend,
+        EventLoopCounts, EventOrderDiscipline, FeedRequestBuffer, FirstTileGroupSplit,
+        HostDurationSource, HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource,
+        LanelessProcessorModel, LaunchFeed, LaunchKernelDurationAdjustment, LaunchRankReleaseMode,
         LaunchRecord, LaunchRequest, LaunchSerial, NetworkModel, NeverCompletedNode, NodeRef,
         NpuTimeCategory, Observer, OptionRefusal, PlacedWorkloadGroup, ProcessorJobTimes,
         ProcessorKernelJob, RepeatedLaunchFeed, ReplacementMemoryModel, ReplacementModels,
         ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal,
-        RepresentativeCheck, RooflineEfficiency, SingleLaunchFeed, StepTimes, Stuck,
+        RepresentativeCheckObserver, RooflinePeakFraction, SingleLaunchFeed, StepTimes, Stuck,
         TimedLaunchFeed, place_ranks, replay_representatives, run_launches,
+    };
+    pub use chakram_engine::{
+        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, FailureOutcome,
+        KernelDurationChange, KernelJitter, RequestedDurationChanges,
     };
 }
 
@@ -226,8 +227,8 @@ pub mod generate {
     pub use chakram_workloads::generate::sharding::ShardingDegrees;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
-        CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, KernelChainPattern,
-        MemoryAccessPattern, P2pPattern, PalmPattern, ParallelismPlan, PatternOptionError,
+        CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, LoadKernelStorePattern,
+        P2pPattern, PalmPattern, ParallelKernelChainsPattern, ParallelismPlan, PatternOptionError,
         TrafficPattern, TrainingPattern, WorkloadPattern,
     };
 }
@@ -265,9 +266,9 @@ pub mod inspect {
         JobInspectionSummary, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
         NodeFilter, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields,
         PathDelayWaitWorkTotals, PathSegment, RECEIVED, RankInspectionSummary, RankNodeTimes,
-        RankOverview, RankPathInput, RankSet, RankSpreadRow, RankSpreadTable, RankTimesSource,
-        SENT, TraceMetadataRecord, critical_path, for_each_in_order, group_label, inspect_job,
-        inspect_job_with_progress, sum_path_time_by_key,
+        RankOverview, RankPathInput, RankSet, RankSpreadRow, RankSpreadTable, SENT,
+        TraceMetadataRecord, TraceTimingCompleteness, critical_path, for_each_in_order,
+        group_label, inspect_job, inspect_job_with_progress, sum_path_time_by_key,
     };
 }
 
@@ -288,7 +289,7 @@ pub mod interrupt {
     //! ```
 
     pub use chakram_base::interrupt::{
-        Interruption, StopToken, check_interruption, current_token, run_with_token,
+        StopOrMemoryInterruption, StopToken, check_interruption, current_token, run_with_token,
         wrap_with_current_token,
     };
 }
@@ -320,8 +321,8 @@ pub mod job {
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, CustomAlgorithmFiles, EditedMachineValue, GivenSetting, Job, JobError,
-        JobLoadOptions, LoadProgressFn, RunInputsWithoutSetting, edits_from_preset,
+        AstraSimJob, EditedMachineValue, FilesOfCustomAlgorithm, GivenSetting, Job, JobLoadOptions,
+        JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting, edits_from_preset,
         load_custom_algorithms, note_settings_without_effect, replay_workload,
     };
 }
@@ -357,16 +358,16 @@ pub mod machine {
     //! ```
 
     pub use chakram_hardware::collective::{
-        ChunkingSettings, CollectiveAlgorithm, CollectiveCurve, CustomCollective,
-        DimensionAlgorithmChoice, DimensionVisitOrder, FittedCollectiveProtocol,
+        ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, DimensionAlgorithmChoice,
+        DimensionVisitOrder, FittedCollectiveProtocol, NamedScriptedAlgorithm,
         WaitingChunkPriority,
     };
     pub use chakram_hardware::compute::{AttentionSizes, PeakRatesByFormat, PowerThrottling};
     pub use chakram_hardware::machine::{
-        FailedPart, Host, HostSyncPoints, KernelTimeCorrection, Machine, MachineError,
-        MachineFailure, MachinePreset, NamedMachineFileText, NpuClass, PRESETS, find_source,
-        is_inline, is_preset, lacks_rates, load_for_ranks, machine_name_for_ranks, names_file,
-        read_preset_text,
+        FailedPart, FailedPartAndTime, Host, HostBlockingOperations, Machine, MachineError,
+        MachinePreset, NamedMachineFileText, NpuClass, PRESETS, PassKernelTimeCorrection,
+        find_source, is_inline, is_preset, lacks_rates, load_for_ranks, machine_name_for_ranks,
+        names_file, read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -384,15 +385,15 @@ pub mod model {
     //! ```
 
     pub use chakram_workloads::model::{
-        ActivationFunction, AttentionSpan, AxisDividingDegree, ExpertExchangeSide,
-        ExpertRoutingCounts, ExpertScoringAndGroupRule, ExtendedTransformerModel,
-        FormatDependentElementBytes, ImageWindowSizes, LatentAttentionSizes, LayerOperator,
-        LayerRole, MemoryBoundKernelSpec, MemoryBoundKernels, Model, ModelDefinitionForm,
-        ModelError, ModelFileText, ModelFromDefinitionFile, ModelLayer, ModelPreset,
-        OperatorAxesAndTensors, OperatorInputSource, OperatorKernelSpec, OperatorKind,
-        OperatorShardAxis, OutputHead, PRESETS, PositionEncoding, TensorAxis, TensorContraction,
-        TensorKeptForBackward, TensorSavingAttentionKernels, TensorSplit, TrainedOperatorWeights,
-        TransformerBlock, TransformerModel, VisionTransformer, WeightTensorAxes,
+        ActivationFunction, AttentionSpan, DividingDegreeOrReason, ExpertRoutingCounts,
+        ExpertScoringAndGroupRule, ExtendedTransformerModel, FormatDependentElementBytes,
+        ImageWindowSizes, LatentAttentionSizes, LayerOperator, LayerRole, MemoryBoundKernelSpec,
+        MemoryBoundKernels, Model, ModelDefinitionForm, ModelError, ModelFileText, ModelLayer,
+        ModelPreset, ModelWithDefinitionProperties, OperatorComputationSpec, OperatorInputSource,
+        OperatorKernelSpec, OperatorKind, OperatorShardAxis, OperatorTokenExchangeSide, OutputHead,
+        PRESETS, PositionEncoding, TensorAxis, TensorContraction, TensorKeptForBackward,
+        TensorSavingAttentionKernels, TensorSplit, TrainedOperatorWeights, TransformerBlock,
+        TransformerModel, VisionTransformer, WeightTensorAxes,
     };
 }
 
@@ -444,11 +445,12 @@ pub mod score {
     //! measured order.
 
     pub use chakram_studies::score::{
-        ConstantsFittedOutsideFold, FittedConstant, GroupKernelTimeCorrection, KernelTimesBySize,
-        MeanGemmTimeByShape, MeasuredRun, PredictedStepTimeWithInterval, PredictionErrorSummary,
+        ConstantsFittedOutsideFold, FittedConstant, KernelTimesBySize, MeanGemmTimeByShape,
+        MeasuredRun, PredictedStepTimeWithInterval, PredictionErrorSummary,
         PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
-        assign_folds, cross_validate_runs, fit_corrections, gemm_points, left_out_gemm_errors,
-        left_out_size_error, nccl_log, predict_with_one_rate, scale_machine_constants, score_runs,
+        StepGroupKernelTimeCorrection, assign_folds, cross_validate_runs, fit_corrections,
+        gemm_points, left_out_gemm_errors, left_out_size_error, nccl_log, predict_with_one_rate,
+        scale_machine_constants, score_runs,
     };
 }
 
@@ -456,7 +458,7 @@ pub mod serve {
     //! Inference serving: requests arrive over time, wait and are served. The result is the latency of each request.
     //!
     //! ```
-    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeSloOption, serve_requests};
+    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeTimeLimitOption, serve_requests};
     //! use std::path::Path;
     //!
     //! let text = r#"
@@ -471,7 +473,7 @@ pub mod serve {
     //!     requests = 100
     //! "#;
     //! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
-    //! let report = serve_requests(&scenario, None, ServeSloOption::default(), &mut NoRequestObserver)?;
+    //! let report = serve_requests(&scenario, None, ServeTimeLimitOption::default(), &mut NoRequestObserver)?;
     //! assert_eq!(report.row_of_all_models().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -480,12 +482,12 @@ pub mod serve {
         ArrivalRateInRequestsOrBytes, ArrivalStream, CompletedRequest,
         ConvolutionVectorProductSplit, CoreCountAndClock, EqualVectorProductTasks,
         IntervalEstimate, JobGraph, LatencyCurve, LevelSummary, MeasuredLatency,
-        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelValueLocation,
+        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelWorkAndDeadlineLocations,
         NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
         PlatformPreset, RatePoint, RateSweep, RequestJobFromTraces, RequestObserver,
         RequestTimelineWriter, RequestWork, RunStopRule, Scenario, ServeCapacity, ServeError,
-        ServeParts, ServeReport, ServeRow, ServeRowKind, ServeSloOption, ServedJob, ServedModel,
-        ServiceOrderAndSlots, ServicePolicyKind, TimeSum, compare, find_capacity,
+        ServeParts, ServeReport, ServeRow, ServeRowKind, ServeTimeLimitOption, ServedJob,
+        ServedModel, ServiceOrderAndSlots, ServicePolicyKind, TimeSum, compare, find_capacity,
         format_platform_file, html, import_measurements, llm, read_platform_text, rows,
         serve_requests, sweep_rates, text,
     };
@@ -524,10 +526,10 @@ pub mod sweep {
     //! ```
 
     pub use chakram_studies::sweep::{
-        JournaledBoundOrAnswer, LayerTurnRecord, NewSweepAnswerOrBound, NewWorkCounts,
-        PointCommand, PointEvaluator, PointWorkload, RESULTS, Settings, Study, StudyError,
-        StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable, explain_row,
-        load_study, render_sweep_page,
+        JournaledBoundOrAnswer, LayerTurnRecord, NewWorkCounts, PointCommand, PointEvaluator,
+        PointWorkload, RESULTS, Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError,
+        SweepJournal, SweepOptions, SweepProgressEvent, SweepTable, explain_row, load_study,
+        render_sweep_page,
     };
 }
 
@@ -597,8 +599,8 @@ pub mod units {
     //! ```
 
     pub use chakram_base::units::{
-        Bandwidth, BufferPartSize, Bytes, FlopRate, Frequency, InverseRate, QuantityError, Span,
-        Time, UnroundedTimeEstimate, format_count, format_thousands,
+        Bandwidth, Bytes, FlopRate, Frequency, QuantityError, Span, SummedSecondsPerByte, Time,
+        UnroundedBufferShare, UnroundedTimeEstimate, format_count, format_thousands,
     };
 }
 
@@ -653,7 +655,7 @@ pub mod workload {
 
     pub use chakram_trace::graph::{
         DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairCounts, GroupRoles, Lane,
-        NodeKind, RankSlotBinding,
+        NodeKind, RankSlotPeersAndGroups,
     };
     pub use chakram_trace::workload::{
         MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError,

@@ -11,7 +11,7 @@ mod counting;
 
 use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions};
 use chakram::generate::{
-    CheckedWorkloadPattern, DataParallelPattern, KernelChainPattern, WorkloadPattern,
+    CheckedWorkloadPattern, DataParallelPattern, ParallelKernelChainsPattern, WorkloadPattern,
 };
 use chakram::ids::NodeIndex;
 use chakram::internals::FrameCursor;
@@ -226,7 +226,7 @@ fn main() {
 }
 
 fn chain(ranks: u32, nodes: u32) -> WorkloadPattern {
-    WorkloadPattern::Chain(KernelChainPattern::new(ranks, nodes))
+    WorkloadPattern::Chain(ParallelKernelChainsPattern::new(ranks, nodes))
 }
 
 fn parallel(ranks: u32, nodes: u32) -> WorkloadPattern {

@@ -5,8 +5,8 @@ use chakram::ids::Rank;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
-    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, MissingRankPolicy, RankSlotBinding,
-    Workload, WorkloadBuilder,
+    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, MissingRankPolicy,
+    RankSlotPeersAndGroups, Workload, WorkloadBuilder,
 };
 
 /// The size of the job. Neighbouring ranks form a tensor group. Tensor groups are ordered by stage,
@@ -71,13 +71,13 @@ impl ParallelTrainingJobSize {
             // gradients, and stages in the middle receive activations before they send.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
-            let binding = RankSlotBinding {
+            let binding = RankSlotPeersAndGroups {
                 peers: before.into_iter().chain(after).collect(),
                 groups: vec![
                     Some(self.tensor_group(stage, replica)),
                     Some(self.data_group(tensor, stage)),
                 ],
-                ..RankSlotBinding::default()
+                ..RankSlotPeersAndGroups::default()
             };
             builder
                 .add_rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)

@@ -51,14 +51,14 @@ pub(crate) enum SqliteValue<'r> {
     /// A floating-point number.
     Real(f64),
     /// A text in the encoding of the file.
-    Text(&'r [u8], TextValueEncoding),
+    Text(&'r [u8], DatabaseTextEncoding),
     /// A blob; its bytes are not kept.
     Blob,
 }
 
 /// Encoding of text values in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TextValueEncoding(TextEncoding);
+pub(crate) struct DatabaseTextEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
     /// Returns the integer, or `None` if the value is not an integer.
@@ -80,7 +80,7 @@ impl<'r> SqliteValue<'r> {
 
     /// Returns the text, with invalid Unicode replaced, or `None` if the value is not text.
     pub fn to_text(self) -> Option<Cow<'r, str>> {
-        let Self::Text(bytes, TextValueEncoding(encoding)) = self else {
+        let Self::Text(bytes, DatabaseTextEncoding(encoding)) = self else {
             return None;
         };
         let wide = |read: fn([u8; 2]) -> u16| {
@@ -550,7 +550,7 @@ impl TableRowReader<'_> {
         let used = row.len() - types.len();
         let mut types = row.get(used..header)?;
         let mut body = row.get(header..)?;
-        let encoding = TextValueEncoding(self.database.encoding);
+        let encoding = DatabaseTextEncoding(self.database.encoding);
         let mut column = 0;
         while !types.is_empty() {
             let kind = take_varint(&mut types)?;

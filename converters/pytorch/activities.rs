@@ -125,7 +125,7 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
     host_waits::set_done(rank, calls);
     let mut found = InferredDependencyCounts::default();
     let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
-    let mut bounds = thread_chains::LatestActivityEnds::new(rank, calls);
+    let mut bounds = thread_chains::ActivityEndUpperBounds::new(rank, calls);
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],

@@ -42,9 +42,9 @@ pub(super) fn build_host_trace(
             && comm_kind_of_operator(kineto.texts.get(event.name)).is_some()
         {
             args = host.args.len() as u32;
-            let carrier = carriers
-                .get(&i)
-                .and_then(|&carrier| TransferredTensor::from_executing_event(kineto, carrier));
+            let carrier = carriers.get(&i).and_then(|&carrier| {
+                CommTensorElementsAndType::from_executing_event(kineto, carrier)
+            });
             host.args
                 .push(format_comm_arguments(kept, carrier.as_ref()));
         }
@@ -154,12 +154,12 @@ fn find_executing_events(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u
 }
 
 /// A tensor that an event transfers.
-struct TransferredTensor {
+struct CommTensorElementsAndType {
     elements: u64,
     dtype: String,
 }
 
-impl TransferredTensor {
+impl CommTensorElementsAndType {
     fn from_executing_event(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
         let args = kineto.args_of(&kineto.events[carrier as usize])?;
         let (dims, types) = (
@@ -183,7 +183,7 @@ fn parse_list(args: &[(String, String)], key: &str) -> Vec<Value> {
 /// Returns the arguments of a communication operator in the host trace's notation.
 fn format_comm_arguments(
     args: &[(String, String)],
-    carrier: Option<&TransferredTensor>,
+    carrier: Option<&CommTensorElementsAndType>,
 ) -> RawCommOperatorArgs {
     let (dims, types) = (
         parse_list(args, "Input Dims"),
@@ -262,7 +262,7 @@ mod tests {
             arg("Input type", r#"["TensorList","","Scalar","Scalar"]"#),
             arg("Concrete Inputs", r#"["","","1","True"]"#),
         ];
-        let carrier = TransferredTensor {
+        let carrier = CommTensorElementsAndType {
             elements: 7,
             dtype: "c10::Half".to_owned(),
         };

@@ -15,7 +15,7 @@ pub(super) struct KeysAroundName {
 }
 
 /// An element with a repaired name.
-pub(super) struct RepairedElement {
+pub(super) struct ElementWithRepairedName {
     /// The element's text, up to the closing quote of its name, as valid JSON.
     pub text: Vec<u8>,
     /// Offset in the original text, just after the closing quote of the name.
@@ -31,7 +31,10 @@ const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause
 /// of the error.
-pub(super) fn repair_element_name(text: &[u8], layout: &KeysAroundName) -> Option<RepairedElement> {
+pub(super) fn repair_element_name(
+    text: &[u8],
+    layout: &KeysAroundName,
+) -> Option<ElementWithRepairedName> {
     let start = name_offset(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())
@@ -54,7 +57,7 @@ pub(super) fn repair_element_name(text: &[u8], layout: &KeysAroundName) -> Optio
     }
     let mut mended = text[..start - 1].to_vec();
     serde_json::to_writer(&mut mended, &name).ok()?;
-    Some(RepairedElement {
+    Some(ElementWithRepairedName {
         text: mended,
         resume: end + 1,
         name_at: start,

@@ -72,7 +72,7 @@ impl HostIntervalCosts {
             same
         });
         this.launched.shrink_to_fit();
-        let mut known = LaunchingOperatorCostCache::default();
+        let mut known = OperatorCostCacheByKernel::default();
         for launched in &mut this.launched {
             let host = rank.items[launched.item as usize].host;
             let node = rank.host.nodes.get(host as usize);
@@ -206,12 +206,12 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
 
 /// Cache of the costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
-struct LaunchingOperatorCostCache {
+struct OperatorCostCacheByKernel {
     operators: Interner<(u32, u32, u32)>,
     costs: Vec<OpCost>,
 }
 
-impl LaunchingOperatorCostCache {
+impl OperatorCostCacheByKernel {
     /// Returns the cost of an operator; `kernel` is the event of the operator's first kernel.
     fn cost_of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;

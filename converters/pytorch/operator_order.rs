@@ -31,14 +31,14 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     for (place, &i) in order.iter().enumerate() {
         kineto.events[i as usize].rf_id = 2 * (place as u64 + 1);
     }
-    let mut open: Vec<CommOperatorAwaitingInterval> = Vec::new();
+    let mut open: Vec<CommOperatorAwaitingTransfer> = Vec::new();
     let mut last = 0;
     for &i in &order {
         let event = &kineto.events[i as usize];
         let name = kineto.texts.get(event.name);
         if let Some(kind) = comm_kind_of_operator(name) {
             last = event.rf_id;
-            open.push(CommOperatorAwaitingInterval {
+            open.push(CommOperatorAwaitingTransfer {
                 id: event.rf_id,
                 track: event.track,
                 kind,
@@ -68,7 +68,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
 }
 
 /// A communication operator whose transfer interval has not been found yet.
-struct CommOperatorAwaitingInterval {
+struct CommOperatorAwaitingTransfer {
     id: u64,
     track: u32,
     kind: CollectiveOrMessageKind,
@@ -77,18 +77,18 @@ struct CommOperatorAwaitingInterval {
 
 /// Returns the first operator that may have produced an interval of this kind and size.
 fn find_requester(
-    open: &[CommOperatorAwaitingInterval],
+    open: &[CommOperatorAwaitingTransfer],
     kind: CollectiveOrMessageKind,
     track: u32,
     elements: u64,
 ) -> Option<usize> {
-    let fits = |operator: &CommOperatorAwaitingInterval| {
+    let fits = |operator: &CommOperatorAwaitingTransfer| {
         operator.kind.can_be_executed_by_interval(kind)
             // The interval of a message is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
     let exact =
-        |operator: &CommOperatorAwaitingInterval| fits(operator) && operator.elements == elements;
+        |operator: &CommOperatorAwaitingTransfer| fits(operator) && operator.elements == elements;
     open.iter()
         .position(exact)
         .or_else(|| open.iter().position(fits))

@@ -6,7 +6,7 @@
 use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventProperties};
-use super::timeline_events::EventFieldsExceptTimes;
+use super::timeline_events::TimelineEventWithoutTimes;
 use chakram_trace::format::scan::CaptureEnvironment;
 
 mod joining;
@@ -107,7 +107,7 @@ pub struct RankTimeline {
     /// Kineto trace, without its events, which are in `events`.
     pub kineto: KinetoTrace,
     /// Kineto events; intervals contain indices into this list.
-    pub events: Vec<EventFieldsExceptTimes>,
+    pub events: Vec<TimelineEventWithoutTimes>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
     /// True if no event has a time. Without times, starts and ends are ticks, which only define an
@@ -198,12 +198,12 @@ impl RankTimeline {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(&self, event: &EventFieldsExceptTimes) -> &SharedEventProperties {
+    pub fn details_of_event(&self, event: &TimelineEventWithoutTimes) -> &SharedEventProperties {
         self.kineto.details_at(event.details)
     }
 
     /// Returns the arguments of an event, or `None` if the arguments were not kept.
-    pub fn args_of(&self, event: &EventFieldsExceptTimes) -> Option<&[(String, String)]> {
+    pub fn args_of(&self, event: &TimelineEventWithoutTimes) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }
 

@@ -21,7 +21,7 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
 use located_element::{DAMAGED, error_at_offset, explain_parse_error, shorten_first_line};
-pub(super) use located_element::{LocatedElement, parse_integer};
+pub(super) use located_element::{ElementTextAndOffset, parse_integer};
 pub(super) use scanner::{JsonScanner, JsonValueText, SeenKeys};
 use serde::Deserialize;
 use std::path::Path;
@@ -59,14 +59,14 @@ pub(super) trait JsonElementReceiver {
     fn receive_element(
         &mut self,
         element: &Self::Element<'_>,
-        at: LocatedElement<'_>,
+        at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError>;
     /// Receives the value of a key other than [`Self::ARRAY`].
     fn receive_value(
         &mut self,
         key: &str,
         value: JsonValueText<'_>,
-        at: LocatedElement<'_>,
+        at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError>;
     /// Records the repair of a name in the next element.
     fn record_repair(&mut self, repair: JsonRepair);
@@ -224,7 +224,7 @@ impl JsonWalker<'_> {
             }
             let parsed = match parse_value_in_window::<F::Element<'_>>(&self.0) {
                 Ok((element, used)) => {
-                    format.receive_element(&element, LocatedElement { text, offset })?;
+                    format.receive_element(&element, ElementTextAndOffset { text, offset })?;
                     Ok(used)
                 }
                 Err(error) => Err(error),
@@ -250,7 +250,7 @@ impl JsonWalker<'_> {
                     .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
                 format.record_repair(describe_token_repair(&mended, offset));
                 let text = &mended.text;
-                format.receive_element(&element, LocatedElement { text, offset })?;
+                format.receive_element(&element, ElementTextAndOffset { text, offset })?;
                 self.0.advance_by(mended.length);
                 return Ok(());
             };
@@ -274,7 +274,7 @@ impl JsonWalker<'_> {
                         let text = &mended_text;
                         format.receive_element(
                             &element,
-                            LocatedElement {
+                            ElementTextAndOffset {
                                 text,
                                 offset: behind,
                             },
@@ -306,7 +306,7 @@ impl JsonWalker<'_> {
         let used = format.scan_element(self.0.valid_text(), &mut element);
         if used.is_some() {
             let (text, offset) = (self.0.remaining_bytes(), self.0.byte_offset());
-            format.receive_element(&element, LocatedElement { text, offset })?;
+            format.receive_element(&element, ElementTextAndOffset { text, offset })?;
         }
         Ok(used)
     }
@@ -315,7 +315,7 @@ impl JsonWalker<'_> {
     fn parse_value_outside_array<F: JsonElementReceiver>(
         &mut self,
         format: &mut F,
-        take: impl FnOnce(&mut F, JsonValueText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
+        take: impl FnOnce(&mut F, JsonValueText<'_>, ElementTextAndOffset<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         self.0.peek_byte()?;
         loop {
@@ -325,7 +325,7 @@ impl JsonWalker<'_> {
                 // A number at the end of the window may continue beyond the window.
                 Ok((_, used)) if used == text.len() && !self.0.is_at_end() => {}
                 Ok((value, used)) => {
-                    take(format, value, LocatedElement { text, offset })?;
+                    take(format, value, ElementTextAndOffset { text, offset })?;
                     self.0.advance_by(used);
                     return Ok(());
                 }
@@ -337,7 +337,7 @@ impl JsonWalker<'_> {
                         .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
                     format.record_repair(describe_token_repair(&mended, offset));
                     let text = &mended.text;
-                    take(format, value, LocatedElement { text, offset })?;
+                    take(format, value, ElementTextAndOffset { text, offset })?;
                     self.0.advance_by(mended.length);
                     return Ok(());
                 }

@@ -92,7 +92,7 @@ pub(super) fn append_tensors<'a>(
 ) -> Result<(), ArgError<'a>> {
     match types {
         TensorOrOtherType::Other => Ok(()),
-        _ => ArgCursor {
+        _ => ArgTextCursor {
             text: values,
             at: 0,
         }
@@ -100,12 +100,12 @@ pub(super) fn append_tensors<'a>(
     }
 }
 
-struct ArgCursor<'a> {
+struct ArgTextCursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> ArgCursor<'a> {
+impl<'a> ArgTextCursor<'a> {
     /// Returns the next non-blank byte, or 0 at the end of the text.
     fn peek_byte(&mut self) -> u8 {
         let bytes = self.text.as_bytes();

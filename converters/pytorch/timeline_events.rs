@@ -4,7 +4,7 @@ use super::kineto::{EventCategory, KinetoEvent};
 
 /// An event without its times (which intervals contain) and without ids that only joining needs.
 #[derive(Clone, Copy, Debug)]
-pub struct EventFieldsExceptTimes {
+pub struct TimelineEventWithoutTimes {
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
@@ -17,7 +17,7 @@ pub struct EventFieldsExceptTimes {
     pub category: EventCategory,
 }
 
-impl EventFieldsExceptTimes {
+impl TimelineEventWithoutTimes {
     /// Converts `events` to this smaller form, and frees memory that is no longer needed.
     pub fn convert_all(events: Vec<KinetoEvent>) -> Vec<Self> {
         // `collect` reuses the memory of `events`, because two small events fit into the memory of one

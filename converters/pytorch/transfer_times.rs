@@ -76,7 +76,7 @@ pub struct TimeAnomalyCounts {
 }
 
 /// A job's calls, with the captures that contain their times.
-pub struct JobCalls<'a> {
+pub struct JobCallsWithCaptures<'a> {
     /// Calls of each rank, in the order of `models`.
     pub calls: &'a [CommCalls],
     /// For each rank, the capture that it uses.
@@ -91,7 +91,7 @@ pub struct JobCalls<'a> {
 
 /// Splits the time of every call into waiting and transfer. The result is indexed by rank, then by call.
 pub fn divide_axis(
-    job: &JobCalls<'_>,
+    job: &JobCallsWithCaptures<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
 ) -> (Vec<Vec<CallWaitAndTransfer>>, TimeAnomalyCounts) {
@@ -191,7 +191,7 @@ pub fn divide_axis(
 /// with the kernel.
 fn bound_message_batch_ends(
     times: &mut [Vec<CallWaitAndTransfer>],
-    job: &JobCalls<'_>,
+    job: &JobCallsWithCaptures<'_>,
     matches: &CallMatches,
     span: &impl Fn(RankAndCommIndex) -> (i64, i64),
 ) {

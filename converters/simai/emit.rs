@@ -8,7 +8,7 @@ use chakram_trace::format::labels::TrainingPhase;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, GraphBuilder, RankSlotBinding};
+use chakram_trace::graph::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -78,9 +78,9 @@ impl SimaiWorkload {
                 let group = grid.group_of_rank(role, rank);
                 Some(group.number.to_string())
             });
-            let binding = RankSlotBinding {
+            let binding = RankSlotPeersAndGroups {
                 groups: names.collect(),
-                ..RankSlotBinding::default()
+                ..RankSlotPeersAndGroups::default()
             };
             let added = builder.add_rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");

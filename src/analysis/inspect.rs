@@ -38,5 +38,5 @@ pub use path_input::RankPathInput;
 pub use row::NodeRow;
 pub use summary::{JobInspectionSummary, RECEIVED, RankInspectionSummary, RankOverview, SENT};
 pub use table::{NodeSums, RankSpreadRow, RankSpreadTable};
-pub use times::{RankNodeTimes, RankTimesSource};
+pub use times::{RankNodeTimes, TraceTimingCompleteness};
 pub use trace::InspectedTrace;

@@ -7,7 +7,7 @@ use super::document::{
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
-use super::store::{Archive, ArchiveWriter, CommitIntent};
+use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
 use super::{ArchiveError, CompressionLevel, ObjectProgressCallback};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::{FoundTraces, TraceContents};
@@ -67,7 +67,7 @@ pub fn add_baselines(
         };
         entry.baselines.push(draft.record.clone());
     }
-    let plan = CommitIntent {
+    let plan = CommitCommandAndWorkloadNames {
         operation: "baseline",
         workloads: entries.keys().cloned().collect(),
     };
@@ -191,7 +191,7 @@ pub fn add_workload(
             format!("another {}, or {}", SettingKey::Name, SettingKey::Replace),
         ));
     }
-    let plan = CommitIntent {
+    let plan = CommitCommandAndWorkloadNames {
         operation: "add",
         workloads: vec![draft.name.clone()],
     };

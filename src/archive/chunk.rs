@@ -7,7 +7,8 @@
 
 use super::CompressionLevel;
 use super::columns::{
-    ChunkContentKind, ChunkTemplatesAndColumns, EncodedColumnPlanes, TemplateInterner,
+    ChunkTemplatesAndColumns, EncodedColumnsAndPlaneEnds, TemplateAndColumnInterner,
+    TraceNodesOrTextLines,
 };
 use super::wire::{decode_minimal_varint, varint_length};
 use frame::compress_parts;
@@ -71,7 +72,7 @@ pub struct EncodedChunk {
 struct DeltaBaseChunk {
     at: DeltaBaseChunkRef,
     decoded: DecodedChunk,
-    index: TemplateInterner,
+    index: TemplateAndColumnInterner,
     records: usize,
 }
 
@@ -234,7 +235,7 @@ impl WorkloadDeltaEncoder {
                 columns: None,
                 framed: false,
             },
-            index: TemplateInterner::default(),
+            index: TemplateAndColumnInterner::default(),
             records: 0,
         };
         Ok((chunk, kept))
@@ -249,9 +250,9 @@ impl WorkloadDeltaEncoder {
         at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let kind = if first {
-            ChunkContentKind::FirstNodes
+            TraceNodesOrTextLines::FirstNodes
         } else {
-            ChunkContentKind::Nodes
+            TraceNodesOrTextLines::Nodes
         };
         let (chunk, kept) = self.encode_columns(records, kind, on, at)?;
         let chunk = EncodedChunk {
@@ -270,24 +271,24 @@ impl WorkloadDeltaEncoder {
         at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
-        self.encode_columns(&lines, ChunkContentKind::Lines, on, at)
+        self.encode_columns(&lines, TraceNodesOrTextLines::Lines, on, at)
     }
 
     /// Encodes records as columns, and keeps the columns as a possible base.
     fn encode_columns(
         &self,
         bodies: &[&[u8]],
-        kind: ChunkContentKind,
+        kind: TraceNodesOrTextLines,
         on: Option<&DeltaBaseChunk>,
         at: DeltaBaseChunkRef,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
-        let mut index = on.map_or_else(TemplateInterner::default, |on| on.index.clone());
+        let mut index = on.map_or_else(TemplateAndColumnInterner::default, |on| on.index.clone());
         let mut buffers = self.buffers.borrow_mut();
         let (memory, buffers) = buffers.frame_and_column_buffers();
         let mut columns =
             ChunkTemplatesAndColumns::split_records(bodies, kind, base, &mut index, buffers);
-        let EncodedColumnPlanes {
+        let EncodedColumnsAndPlaneEnds {
             bytes: unpacked,
             ends,
             ..
@@ -295,7 +296,7 @@ impl WorkloadDeltaEncoder {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress_parts(&unpacked, &ends, self.level.zstd_level(), dictionary)?,
-            coding: if kind == ChunkContentKind::Lines {
+            coding: if kind == TraceNodesOrTextLines::Lines {
                 ChunkCoding::Lines
             } else {
                 ChunkCoding::Columns
@@ -310,7 +311,7 @@ impl WorkloadDeltaEncoder {
             decoded: DecodedChunk {
                 unpacked,
                 columns: Some(columns),
-                framed: kind != ChunkContentKind::Lines,
+                framed: kind != TraceNodesOrTextLines::Lines,
             },
             index,
             records: bodies.len(),

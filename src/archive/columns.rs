@@ -10,15 +10,15 @@
 
 use super::wire::{ByteStringReader, WireError, put_varint};
 use byte_numbers::ByteStringInterner;
-use parse::RecordKeyTemplate;
+use parse::RecordOutlineWithSlots;
 use predict::{ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn};
 use record_writer::{PaddedBufferWriter, TOO_LARGE};
-use shape::RecordTemplatesAndValueRecords;
+use shape::TemplateSequenceAndValuePositions;
 use std::sync::Arc;
-use structural::StructuralValuesInTemplates;
+use structural::StructuralColumnValuesInTemplates;
 use template::{ChunkAddedTemplates, TemplateTable};
 
-pub use choose::EncodedColumnPlanes;
+pub use choose::EncodedColumnsAndPlaneEnds;
 
 mod byte_numbers;
 mod choose;
@@ -37,7 +37,7 @@ pub struct ChunkTemplatesAndColumns {
     templates: TemplateTable,
     /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
-    shape: Arc<RecordTemplatesAndValueRecords>,
+    shape: Arc<TemplateSequenceAndValuePositions>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
@@ -51,7 +51,7 @@ pub struct ChunkTemplatesAndColumns {
 
 /// Kind of the records in columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChunkContentKind {
+pub enum TraceNodesOrTextLines {
     /// The first records of a trace: its metadata record, then nodes.
     FirstNodes,
     /// Further nodes of a trace.
@@ -63,14 +63,14 @@ pub enum ChunkContentKind {
 /// Index of outlines, templates and columns by their contents, so that equal contents are stored
 /// only once.
 #[derive(Clone, Debug, Default)]
-pub struct TemplateInterner {
+pub struct TemplateAndColumnInterner {
     /// Outlines, by the number of their key.
-    outlines: Vec<Arc<RecordKeyTemplate>>,
+    outlines: Vec<Arc<RecordOutlineWithSlots>>,
     keys: ByteStringInterner,
     /// Number of each template, by the number of its outline and the number of its variant.
     templates: ByteStringInterner,
     columns: ByteStringInterner,
-    structural: StructuralValuesInTemplates,
+    structural: StructuralColumnValuesInTemplates,
 }
 
 /// Reusable memory of chunks that were read or written.
@@ -78,7 +78,7 @@ pub struct TemplateInterner {
 pub struct ReusableColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
-    shapes: Vec<RecordTemplatesAndValueRecords>,
+    shapes: Vec<TemplateSequenceAndValuePositions>,
     layers: Vec<ChunkAddedTemplates>,
 }
 
@@ -92,9 +92,9 @@ impl ChunkTemplatesAndColumns {
     /// `index`.
     pub fn split_records(
         records: &[&[u8]],
-        kind: ChunkContentKind,
+        kind: TraceNodesOrTextLines,
         base: Option<&Self>,
-        index: &mut TemplateInterner,
+        index: &mut TemplateAndColumnInterner,
         buffers: &mut ReusableColumnBuffers,
     ) -> Self {
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
@@ -107,8 +107,8 @@ impl ChunkTemplatesAndColumns {
         for (number, record) in records.iter().enumerate() {
             key.clear();
             let before = values.len();
-            let metadata = kind == ChunkContentKind::FirstNodes && number == 0;
-            if kind == ChunkContentKind::Lines {
+            let metadata = kind == TraceNodesOrTextLines::FirstNodes && number == 0;
+            if kind == TraceNodesOrTextLines::Lines {
                 parse::parse_line(record, &mut key, &mut values);
             } else if !parse::parse_record(record, metadata, &mut key, &mut values) {
                 parse::set_literal_key(record, &mut key);
@@ -122,8 +122,8 @@ impl ChunkTemplatesAndColumns {
             }));
         }
         let count = index.columns.len();
-        if base.is_none() && kind != ChunkContentKind::Lines {
-            index.structural = StructuralValuesInTemplates::find_structural_columns(
+        if base.is_none() && kind != TraceNodesOrTextLines::Lines {
+            index.structural = StructuralColumnValuesInTemplates::find_structural_columns(
                 &index.outlines,
                 count,
                 &sequence,
@@ -214,9 +214,9 @@ impl ChunkTemplatesAndColumns {
         base: Option<&Self>,
         bytes: Vec<u8>,
         buffers: &mut ReusableColumnBuffers,
-    ) -> EncodedColumnPlanes {
+    ) -> EncodedColumnsAndPlaneEnds {
         let left = buffers.values.pop().unwrap_or_default();
-        let mut writer = EncodedColumnPlanes::new(bytes, left);
+        let mut writer = EncodedColumnsAndPlaneEnds::new(bytes, left);
         let out = &mut writer.bytes;
         let sequence = self.shape.template_sequence();
         let known = base.map_or(0, |base| base.templates.len());
@@ -446,7 +446,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-impl RecordTemplatesAndValueRecords {
+impl TemplateSequenceAndValuePositions {
     /// Returns the inputs from which column `number` is predicted.
     fn column_prediction_inputs<'v>(
         &'v self,
@@ -469,7 +469,11 @@ impl RecordTemplatesAndValueRecords {
 }
 
 /// Appends the templates of all records, predicted from the base's templates.
-fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut EncodedColumnPlanes) {
+fn encode_template_sequence(
+    sequence: &[u32],
+    base: Option<&[u32]>,
+    out: &mut EncodedColumnsAndPlaneEnds,
+) {
     if base == Some(sequence) {
         // If the templates are the same as the base's, in the same order, the predictor's number
         // alone describes them.

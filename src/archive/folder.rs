@@ -7,7 +7,7 @@ use super::document::{SCHEMA, SegmentWriteIntent};
 use super::segment::{MultiSegmentFile, Segment, compute_crc32, start_of};
 use super::segment_file::{SegmentBodyCallback, write_file};
 use super::segments::find_segments;
-use super::tail::ArchiveTail;
+use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, ENDING};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::read_text;
@@ -93,7 +93,9 @@ fn pack_name(number: u64) -> String {
 
 /// Opens the segments of the archive `path`, and finds a pack that was written but not committed to
 /// the manifest.
-pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+pub fn open_archive(
+    path: &Path,
+) -> Result<(Vec<Segment>, Option<UncommittedArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::refused_request_error(
             format!("{}: this folder is not an archive", path.display()),
@@ -146,7 +148,7 @@ fn open_packs(path: &Path, manifest: &ArchiveFolderManifest) -> Result<Vec<Segme
 fn find_uncommitted_pack(
     path: &Path,
     manifest: &ArchiveFolderManifest,
-) -> Result<Option<ArchiveTail>, ArchiveError> {
+) -> Result<Option<UncommittedArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
         return Ok(None);
@@ -159,9 +161,9 @@ fn find_uncommitted_pack(
     let file = MultiSegmentFile::open_file(&pack)?;
     let length = file.file_length()?;
     let start = start_of(&file.read_exact_at(0, length.min(1 << 20))?);
-    Ok(Some(ArchiveTail {
+    Ok(Some(UncommittedArchiveTail {
         is_locked,
-        ..ArchiveTail::new(&pack, 0..length, true, start)
+        ..UncommittedArchiveTail::new(&pack, 0..length, true, start)
     }))
 }
 

@@ -35,13 +35,14 @@ pub use door::{find_workload, find_workload_traces, read_archived_file};
 pub use extract::{ExtractSelection, RankOrNodeRange};
 pub use listing::{ArchiveListingReader, WorkloadListingRow};
 pub use maintain::{
-    GarbageCollectionResult, MergeResult, collect_garbage, expired_workloads, merge_archives,
+    GarbageCollectedWorkloadsAndSizes, MergeResult, collect_garbage, expired_workloads,
+    merge_archives,
 };
 pub use metadata::{
     MetadataQuery, MetadataValue, QueryComparisonOperator, QueryableWorkload, is_date,
 };
 pub use store::{Archive, create_empty};
-pub use tail::{ArchiveTail, TailState};
+pub use tail::{UncommittedArchiveTail, UncommittedTailState};
 pub use verify::ArchiveVerificationResult;
 
 use chakram_base::setting::EnumeratedSetting;

@@ -4,7 +4,7 @@
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{MetadataValue, QueryableWorkload};
 use super::store::{apply_catalogue_change, locate_segments};
-use super::tail::ArchiveTail;
+use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, WorkloadEntry};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
@@ -131,7 +131,7 @@ impl<'de> Deserialize<'de> for TraceTotals {
 pub struct ArchiveListingReader {
     catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
     stored_bytes: u64,
-    tail: Option<ArchiveTail>,
+    tail: Option<UncommittedArchiveTail>,
 }
 
 impl ArchiveListingReader {
@@ -155,7 +155,7 @@ impl ArchiveListingReader {
     }
 
     /// Returns the bytes after the last committed segment, or `None`.
-    pub fn uncommitted_tail(&self) -> Option<&ArchiveTail> {
+    pub fn uncommitted_tail(&self) -> Option<&UncommittedArchiveTail> {
         self.tail.as_ref()
     }
 

@@ -3,8 +3,8 @@
 use super::add::{ObjectPacker, repack_workload};
 use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
-use super::store::{Archive, ArchiveWriter, CommitIntent};
-use super::tail::ArchiveTail;
+use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
+use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, ObjectProgressCallback};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub fn merge_archives(
         // Without this check, a merge would silently omit the contents of a damaged tail.
         source
             .uncommitted_tail()
-            .map_or(Ok(()), ArchiveTail::check_removable)?;
+            .map_or(Ok(()), UncommittedArchiveTail::check_removable)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
             match there.or(joining.get(&name[..]).copied()) {
@@ -66,7 +66,7 @@ pub fn merge_archives(
     if wanted.is_empty() {
         return Ok(result);
     }
-    let plan = CommitIntent {
+    let plan = CommitCommandAndWorkloadNames {
         operation: "merge",
         workloads: result.added.clone(),
     };
@@ -99,7 +99,7 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 
 /// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GarbageCollectionResult {
+pub struct GarbageCollectedWorkloadsAndSizes {
     /// Names of workloads that were dropped because their retention expired.
     pub dropped: Vec<String>,
     /// Size of the archive before the collection, in bytes.
@@ -134,7 +134,7 @@ pub fn collect_garbage(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
     done: ObjectProgressCallback<'_>,
-) -> Result<GarbageCollectionResult, ArchiveError> {
+) -> Result<GarbageCollectedWorkloadsAndSizes, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
     let dropped = dropped(&before)?;
@@ -143,7 +143,7 @@ pub fn collect_garbage(
         .values()
         .filter(|entry| !dropped.contains(&entry.name))
         .collect();
-    let plan = CommitIntent {
+    let plan = CommitCommandAndWorkloadNames {
         operation: "gc",
         workloads: Vec::new(),
     };
@@ -156,7 +156,7 @@ pub fn collect_garbage(
         }
         Ok(change)
     })?;
-    Ok(GarbageCollectionResult {
+    Ok(GarbageCollectedWorkloadsAndSizes {
         dropped,
         before: before.stored_bytes() + before.uncommitted_tail().map_or(0, |tail| tail.bytes),
         after: Archive::open_archive(path)?.stored_bytes(),

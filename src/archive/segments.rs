@@ -2,7 +2,7 @@
 
 use super::ArchiveError;
 use super::segment::{END_BYTES, MAGIC, MultiSegmentFile, Segment, SegmentFooter, VERSION};
-use super::tail::ArchiveTail;
+use super::tail::UncommittedArchiveTail;
 use std::collections::BTreeSet;
 use std::fs::TryLockError;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Finds the segments of a file in order, and the tail after them.
 pub fn find_segments(
     file: MultiSegmentFile,
-) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+) -> Result<(Vec<Segment>, Option<UncommittedArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
     let (found, tail) = committed_segments(&file)?;
     if tail == 0 {
@@ -30,8 +30,8 @@ pub fn find_segments(
     }
     let at = found.iter().map(|segment| segment.end.length).sum();
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
-    match ArchiveTail::examine_tail(&file, at, bytes) {
-        Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
+    match UncommittedArchiveTail::examine_tail(&file, at, bytes) {
+        Ok(tail) => Ok((found, Some(UncommittedArchiveTail { is_locked, ..tail }))),
         // Ignore the error, because a writer that fails may remove the tail while this function
         // reads it.
         Err(_) if is_locked => Ok((found, None)),

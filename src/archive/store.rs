@@ -4,7 +4,7 @@
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
 use super::segment::{MultiSegmentFile, Segment};
 use super::segments::find_segments;
-use super::tail::ArchiveTail;
+use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, folder};
 use objects::ObjectIndexAndChunkCache;
 use std::borrow::Borrow;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 mod objects;
 mod writer;
 
-pub use writer::{ArchiveWriter, CommitIntent, create_empty};
+pub use writer::{ArchiveWriter, CommitCommandAndWorkloadNames, create_empty};
 
 /// An archive that is open for reading. The archive is in the state that was committed when it was
 /// opened.
@@ -24,7 +24,7 @@ pub struct Archive {
     is_folder: bool,
     segments: Vec<Segment>,
     /// Bytes after the last segment, or `None`.
-    tail: Option<ArchiveTail>,
+    tail: Option<UncommittedArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
     cache: ObjectIndexAndChunkCache,
 }
@@ -60,7 +60,7 @@ impl Archive {
     }
 
     /// Returns the bytes after the last committed segment, or `None`.
-    pub fn uncommitted_tail(&self) -> Option<&ArchiveTail> {
+    pub fn uncommitted_tail(&self) -> Option<&UncommittedArchiveTail> {
         self.tail.as_ref()
     }
 
@@ -102,7 +102,7 @@ impl Archive {
 /// Finds the segments of the archive `path` (a file or a folder), and the tail after them.
 pub(super) fn locate_segments(
     path: &Path,
-) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+) -> Result<(Vec<Segment>, Option<UncommittedArchiveTail>), ArchiveError> {
     if path.is_dir() {
         return folder::open_archive(path);
     }

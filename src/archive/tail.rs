@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// State of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TailState {
+pub enum UncommittedTailState {
     /// Another process has the writers' lock and is writing the tail.
     Growing,
     /// The tail ends before the segment's end is complete, because a command was interrupted or a
@@ -30,7 +30,7 @@ pub enum TailState {
 
 /// Bytes after the last committed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArchiveTail {
+pub struct UncommittedArchiveTail {
     /// File of the tail.
     pub file: PathBuf,
     /// Offset of the tail's first byte in the file.
@@ -47,7 +47,7 @@ pub struct ArchiveTail {
     pub workloads: Vec<String>,
 }
 
-impl ArchiveTail {
+impl UncommittedArchiveTail {
     /// Examines the tail of `bytes` bytes at offset `at` of `file`.
     pub(super) fn examine_tail(
         file: &MultiSegmentFile,
@@ -81,17 +81,17 @@ impl ArchiveTail {
     }
 
     /// Returns the state of the tail.
-    pub fn tail_state(&self) -> TailState {
+    pub fn tail_state(&self) -> UncommittedTailState {
         match (self.is_locked, self.is_cut) {
-            (true, _) => TailState::Growing,
-            (_, true) => TailState::Unfinished,
-            _ => TailState::Damaged,
+            (true, _) => UncommittedTailState::Growing,
+            (_, true) => UncommittedTailState::Unfinished,
+            _ => UncommittedTailState::Damaged,
         }
     }
 
     /// Returns whether the tail was modified after a command wrote it.
     pub fn is_damaged(&self) -> bool {
-        self.tail_state() == TailState::Damaged
+        self.tail_state() == UncommittedTailState::Damaged
     }
 
     /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller
@@ -144,23 +144,25 @@ impl ArchiveTail {
     }
 }
 
-impl fmt::Display for ArchiveTail {
+impl fmt::Display for UncommittedArchiveTail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, bytes, .. } = self;
         let operation = self.operation.as_deref().unwrap_or("segment");
         write!(f, "the {bytes} bytes from byte {at} on are ")?;
         match (self.tail_state(), &self.operation) {
-            (TailState::Growing, _) => write!(f, "an `{}` in progress", escape_name(operation))?,
-            (TailState::Unfinished, Some(_)) => {
+            (UncommittedTailState::Growing, _) => {
+                write!(f, "an `{}` in progress", escape_name(operation))?
+            }
+            (UncommittedTailState::Unfinished, Some(_)) => {
                 write!(f, "an `{}` that was not finished", escape_name(operation))?;
             }
-            (TailState::Unfinished, None) => write!(f, "the beginning of a segment")?,
-            (TailState::Damaged, Some(_)) => write!(
+            (UncommittedTailState::Unfinished, None) => write!(f, "the beginning of a segment")?,
+            (UncommittedTailState::Damaged, Some(_)) => write!(
                 f,
                 "a damaged `{}`, whose end has a wrong checksum",
                 escape_name(operation)
             )?,
-            (TailState::Damaged, None) => write!(f, "damaged and not a segment")?,
+            (UncommittedTailState::Damaged, None) => write!(f, "damaged and not a segment")?,
         }
         let names: Vec<String> = self
             .workloads
@@ -199,9 +201,9 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
             return Ok(frames.left < END_BYTES);
         }
         match frames.next_frame()? {
-            TailFrame::Cut => return Ok(true),
-            TailFrame::Plain if next.contains(&OBJECT) => {}
-            TailFrame::Skippable(letters) if next.contains(&letters) => {
+            TailZstdFrameKind::Cut => return Ok(true),
+            TailZstdFrameKind::Plain if next.contains(&OBJECT) => {}
+            TailZstdFrameKind::Skippable(letters) if next.contains(&letters) => {
                 next = match letters {
                     CATALOGUE => &[INDEX],
                     INDEX => &[END],
@@ -214,7 +216,7 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
 }
 
 /// The next frame of a tail.
-enum TailFrame {
+enum TailZstdFrameKind {
     /// A frame that extends past the end of the file.
     Cut,
     /// A zstd frame.
@@ -256,39 +258,39 @@ impl FrameHeaderIterator {
         Ok(Some(()))
     }
 
-    fn next_frame(&mut self) -> io::Result<TailFrame> {
+    fn next_frame(&mut self) -> io::Result<TailZstdFrameKind> {
         const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
         let Some(magic) = self.read_array::<4>()? else {
-            return Ok(TailFrame::Cut);
+            return Ok(TailZstdFrameKind::Cut);
         };
         let end = match magic {
             MAGIC => self.read_skippable()?,
             ZSTD => self.skip_zstd_frame()?,
-            _ => Some(TailFrame::Unknown),
+            _ => Some(TailZstdFrameKind::Unknown),
         };
-        Ok(end.unwrap_or(TailFrame::Cut))
+        Ok(end.unwrap_or(TailZstdFrameKind::Cut))
     }
 
-    fn read_skippable(&mut self) -> io::Result<Option<TailFrame>> {
+    fn read_skippable(&mut self) -> io::Result<Option<TailZstdFrameKind>> {
         let Some(size) = self.read_array()? else {
             return Ok(None);
         };
         let size = u64::from(u32::from_le_bytes(size));
         if size < 4 {
-            return Ok(Some(TailFrame::Unknown));
+            return Ok(Some(TailZstdFrameKind::Unknown));
         }
         let Some(letters) = self.read_array()? else {
             return Ok(None);
         };
         if ![START, OBJECT, CATALOGUE, INDEX, END].contains(&letters) {
-            return Ok(Some(TailFrame::Unknown));
+            return Ok(Some(TailZstdFrameKind::Unknown));
         }
         let whole = self.skip_bytes(size - 4)?;
-        Ok(whole.map(|()| TailFrame::Skippable(letters)))
+        Ok(whole.map(|()| TailZstdFrameKind::Skippable(letters)))
     }
 
     /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
-    fn skip_zstd_frame(&mut self) -> io::Result<Option<TailFrame>> {
+    fn skip_zstd_frame(&mut self) -> io::Result<Option<TailZstdFrameKind>> {
         let Some([descriptor]) = self.read_array()? else {
             return Ok(None);
         };
@@ -309,7 +311,7 @@ impl FrameHeaderIterator {
             let header = u32::from_le_bytes([a, b, c, 0]);
             let length = match header >> 1 & 3 {
                 1 => 1,
-                3 => return Ok(Some(TailFrame::Unknown)),
+                3 => return Ok(Some(TailZstdFrameKind::Unknown)),
                 _ => u64::from(header >> 3),
             };
             let is_last = header & 1 != 0;
@@ -318,7 +320,7 @@ impl FrameHeaderIterator {
                 return Ok(None);
             }
             if is_last {
-                return Ok(Some(TailFrame::Plain));
+                return Ok(Some(TailZstdFrameKind::Plain));
             }
         }
     }

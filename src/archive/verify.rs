@@ -2,7 +2,7 @@
 //! hash.
 
 use super::store::Archive;
-use super::tail::{ArchiveTail, TailState};
+use super::tail::{UncommittedArchiveTail, UncommittedTailState};
 use super::{ArchiveError, ObjectProgressCallback, segment};
 use std::collections::BTreeMap;
 
@@ -20,20 +20,23 @@ pub struct ArchiveVerificationResult {
     /// Workloads that can no longer be extracted completely.
     pub lost: Vec<String>,
     /// Bytes after the last committed segment, or `None`.
-    pub tail: Option<ArchiveTail>,
+    pub tail: Option<UncommittedArchiveTail>,
 }
 
 impl ArchiveVerificationResult {
     /// Returns whether all committed data is intact.
     pub fn is_sound(&self) -> bool {
-        let is_damaged = self.tail.as_ref().is_some_and(ArchiveTail::is_damaged);
+        let is_damaged = self
+            .tail
+            .as_ref()
+            .is_some_and(UncommittedArchiveTail::is_damaged);
         self.faults.is_empty() && self.lost.is_empty() && !is_damaged
     }
 
     /// Returns true if a command was interrupted before its commit.
     pub fn is_unfinished(&self) -> bool {
         let tail = self.tail.as_ref();
-        tail.is_some_and(|tail| tail.tail_state() == TailState::Unfinished)
+        tail.is_some_and(|tail| tail.tail_state() == UncommittedTailState::Unfinished)
     }
 }
 

@@ -41,12 +41,12 @@
 //! that join collectives in different orders therefore do not wait for each other. The replay matches collectives in
 //! program order.
 
-use super::endless_waits::{EndlessWait, IssuedChunkCounts};
+use super::endless_waits::{EndlessWait, EndlessWaitDetector};
 use super::quirks::{self, Quirk, QuirkSet};
-use super::shared_bus::NpuBusPair;
+use super::shared_bus::NpuInnerAndOuterBus;
 use super::{AllReduceDecomposition, AstraAlgorithm, AstraInputs, CollectiveAlgorithmEntry};
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferPartSize, Span};
+use chakram_base::units::{Span, UnroundedBufferShare};
 use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::group::{self, GroupPlacement};
 use chakram_trace::format::CollectiveKind;
@@ -77,10 +77,10 @@ pub struct AstraCollectiveBackend {
     rendezvous: bool,
     counters: AllNpuChunkCounters,
     /// Bus of each NPU; empty if buses are not modelled.
-    buses: Vec<NpuBusPair>,
+    buses: Vec<NpuInnerAndOuterBus>,
     scripts: CustomCollectiveAlgorithms,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
-    issued: Option<IssuedChunkCounts>,
+    issued: Option<EndlessWaitDetector>,
     /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced the delay to 0.
     /// `None` unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
@@ -120,12 +120,12 @@ impl AstraCollectiveBackend {
             ),
             buses: match system.shared_bus {
                 Some(terms) => {
-                    vec![NpuBusPair::new(terms, system.reduction_delay); npus as usize]
+                    vec![NpuInnerAndOuterBus::new(terms, system.reduction_delay); npus as usize]
                 }
                 None => Vec::new(),
             },
             scripts: CustomCollectiveAlgorithms::default(),
-            issued: (inputs.quirks == QuirkSet::ALL).then(|| IssuedChunkCounts::new(npus)),
+            issued: (inputs.quirks == QuirkSet::ALL).then(|| EndlessWaitDetector::new(npus)),
             undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_to_zero())
                 .then_some(None),
         };
@@ -210,7 +210,7 @@ impl AstraCollectiveBackend {
     /// Returns the time to reduce `amount`: two reads and a write. [`Quirk::WholeNs`] truncates each of the three times
     /// to whole ns.
     #[inline]
-    fn reduction_time_of(&self, amount: BufferPartSize) -> Span {
+    fn reduction_time_of(&self, amount: UnroundedBufferShare) -> Span {
         let once = |gbps: f64| quirks::fractional_bytes(amount) / (gbps * 1e9) * 1e9;
         self.quirks
             .span_from_ns(self.reduction.map_or(0.0, once))
@@ -252,11 +252,11 @@ impl AstraCollectiveBackend {
         &self,
         kind: CollectiveKind,
         bytes: u64,
-    ) -> (BufferPartSize, u32) {
+    ) -> (UnroundedBufferShare, u32) {
         if !self.quirks.has_quirk(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
             let parts = count;
-            return (BufferPartSize { bytes, parts }, count as u32);
+            return (UnroundedBufferShare { bytes, parts }, count as u32);
         }
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
@@ -271,7 +271,7 @@ impl AstraCollectiveBackend {
             _ => size.div_ceil(chunk),
         };
         (
-            BufferPartSize::from_bytes(chunk),
+            UnroundedBufferShare::from_bytes(chunk),
             u32::try_from(count).unwrap_or(u32::MAX),
         )
     }
@@ -281,7 +281,7 @@ impl AstraCollectiveBackend {
     /// phase contains all members, and the index of this phase is beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupPlacement) -> bool {
         let beyond =
-            |phase: &group::CollectiveDimensionPhase| phase.dimension > self.dimension_count();
+            |phase: &group::PhaseDimensionSizeAndStride| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 

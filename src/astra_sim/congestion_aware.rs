@@ -21,7 +21,7 @@ use super::congestion_unaware::uncontended_rate;
 use super::network_file::{self, AstraDimension};
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use chakram_hardware::network::{
     EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
@@ -205,14 +205,18 @@ impl NetworkBackend for CongestionAwareModel {
         }
     }
 
-    fn link_time(&self, amount: BufferPartSize) -> Option<Span> {
+    fn link_time(&self, amount: UnroundedBufferShare) -> Option<Span> {
         let bytes = quirks::fractional_bytes(amount);
         (self.shape == DimensionShape::Switch)
             .then(|| self.quirks.span_from_ns(bytes / self.bytes_per_ns))
     }
 
     /// Each hop's time is truncated separately.
-    fn uncontended_time(&self, (from, to): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
+    fn uncontended_time(
+        &self,
+        (from, to): (Npu, Npu),
+        amount: UnroundedBufferShare,
+    ) -> Option<Span> {
         let hops = self.shape.hop_count(self.npus, from.0, to.0);
         Some(
             self.hop_time(quirks::fractional_bytes(amount))

@@ -12,7 +12,7 @@
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use chakram_hardware::network::{
     EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
@@ -65,7 +65,7 @@ impl CongestionUnawareModel {
 
     /// Returns the duration of a message of `amount` bytes from one NPU to another.
     #[inline]
-    fn message_duration(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Span {
+    fn message_duration(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Span {
         let (mut a, mut b) = (a.0, b.0);
         let (mut latency, mut slowest) = (0.0, f64::INFINITY);
         for level in &self.levels {
@@ -93,7 +93,7 @@ impl NetworkBackend for CongestionUnawareModel {
         true
     }
 
-    fn uncontended_time(&self, ends: (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
+    fn uncontended_time(&self, ends: (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
         Some(self.message_duration(ends, amount))
     }
 
@@ -146,7 +146,7 @@ mod tests {
 
     fn ps(network: &CongestionUnawareModel, a: u32, b: u32, bytes: u64) -> u64 {
         network
-            .message_duration((Npu(a), Npu(b)), BufferPartSize::from_bytes(bytes))
+            .message_duration((Npu(a), Npu(b)), UnroundedBufferShare::from_bytes(bytes))
             .0
     }
 

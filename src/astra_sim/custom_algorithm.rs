@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// Source of the durations that an algorithm's compute nodes take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScriptComputeDurationSource {
+pub enum AstraOrRecordedScriptDurations {
     /// Durations as ASTRA-sim computes them: whole microseconds, or 1 ns if no duration is recorded. Delays are
     /// ignored.
     AstraSim,
@@ -24,7 +24,7 @@ pub enum ScriptComputeDurationSource {
     Recorded,
 }
 
-impl ScriptComputeDurationSource {
+impl AstraOrRecordedScriptDurations {
     /// Converts a node's duration and delay.
     fn convert_times(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
@@ -60,7 +60,7 @@ impl ScriptComputeDurationSource {
 /// error includes the trace's position.
 pub fn read_custom_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
-    lasting: ScriptComputeDurationSource,
+    lasting: AstraOrRecordedScriptDurations,
 ) -> Result<ScriptedAlgorithm, (u32, TraceError)> {
     let mut labels: BTreeMap<(i32, u64), u32> = BTreeMap::new();
     let mut scripts = Vec::new();

@@ -25,10 +25,10 @@ use super::program::{CollectiveChunkPhase, MemberQueueAndDirection};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkStageEntry, MemberLinePosition, SameInstantMemberOrderChange, StagePassage,
-    UncontendedMessageCosts,
+    BegunStagePassage, ChunkAndEnteredStage, MemberLinePosition, SameInstantOrderAfterMessages,
+    UncontendedMessageCostFunctions,
 };
-use chakram_hardware::group::{CollectiveDimensionPhase, GroupPlacement};
+use chakram_hardware::group::{GroupPlacement, PhaseDimensionSizeAndStride};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub(super) fn is_proved(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,
     sizes: &[u32],
-    quiet: &UncontendedMessageCosts<'_>,
+    quiet: &UncontendedMessageCostFunctions<'_>,
 ) -> bool {
     match stage.algorithm {
         AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => true,
@@ -60,7 +60,7 @@ const MAX_DELAYS: usize = 1 << 20;
 /// An order of members, stored relative to the order in which they begin a collective. Equal orders have equal
 /// representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct MemberOrderRelativeToStart {
+struct MemberReorderingSinceStart {
     /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
     /// depends on the whole order.
     whole: u32,
@@ -73,17 +73,17 @@ struct MemberOrderRelativeToStart {
 /// whole order.
 #[derive(Debug, Default)]
 struct PreExchangeOrderInterner {
-    whole: BTreeMap<(MemberOrderRelativeToStart, u32), u32>,
+    whole: BTreeMap<(MemberReorderingSinceStart, u32), u32>,
 }
 
 impl PreExchangeOrderInterner {
     /// Returns the order after each member has received `messages` in `stage`.
     fn order_after_messages(
         &mut self,
-        mut order: MemberOrderRelativeToStart,
+        mut order: MemberReorderingSinceStart,
         stage: &CollectiveChunkPhase,
         messages: Range<u32>,
-    ) -> MemberOrderRelativeToStart {
+    ) -> MemberReorderingSinceStart {
         let slot = stage.only_queue_assignment();
         let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
@@ -100,7 +100,7 @@ impl PreExchangeOrderInterner {
                     let next = self.whole.len() as u32 + 1;
                     let whole = *self.whole.entry((order, stage.phase)).or_insert(next);
                     let moves = BTreeMap::new();
-                    order = MemberOrderRelativeToStart { whole, moves };
+                    order = MemberReorderingSinceStart { whole, moves };
                 }
                 return order;
             }
@@ -141,7 +141,7 @@ enum AllMembersChunkEvent {
 struct SimultaneousDelays {
     /// Pairs of passage and delay, in order of registration.
     of: Vec<(usize, usize)>,
-    order: MemberOrderRelativeToStart,
+    order: MemberReorderingSinceStart,
     /// Last change of the order; `None` if the order never changed.
     change: Option<usize>,
 }
@@ -156,7 +156,7 @@ struct AllMembersEventQueue {
     due: BTreeMap<Span, usize>,
     /// Order of members and last change of this order, for each sent message that has not arrived. The key is (passage,
     /// delay).
-    sent: BTreeMap<(usize, usize), (MemberOrderRelativeToStart, Option<usize>)>,
+    sent: BTreeMap<(usize, usize), (MemberReorderingSinceStart, Option<usize>)>,
 }
 
 impl AllMembersEventQueue {
@@ -170,7 +170,7 @@ impl AllMembersEventQueue {
         &mut self,
         at: Span,
         of: (usize, usize),
-        (order, change): (MemberOrderRelativeToStart, Option<usize>),
+        (order, change): (MemberReorderingSinceStart, Option<usize>),
     ) {
         if let Some(&number) = self.due.get(&at) {
             self.delays[number].of.push(of);
@@ -193,10 +193,10 @@ impl AllMembersEventQueue {
 /// the delay after a message.
 pub(super) fn order_of_ends(
     stages: &[CollectiveChunkPhase],
-    passages: &[StagePassage],
+    passages: &[BegunStagePassage],
     delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
     endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
-) -> Option<Vec<SameInstantMemberOrderChange>> {
+) -> Option<Vec<SameInstantOrderAfterMessages>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // Delays of a member that end at one instant form one event.
     delays.iter_mut().for_each(Vec::dedup);
@@ -205,7 +205,7 @@ pub(super) fn order_of_ends(
     if count.sum::<usize>() > MAX_DELAYS {
         return None;
     }
-    let mut admitted: BTreeMap<Option<ChunkStageEntry>, Vec<usize>> = BTreeMap::new();
+    let mut admitted: BTreeMap<Option<ChunkAndEnteredStage>, Vec<usize>> = BTreeMap::new();
     for (number, passage) in passages.iter().enumerate() {
         admitted
             .entry(passage.admitted_by)
@@ -217,14 +217,14 @@ pub(super) fn order_of_ends(
         PreExchangeOrderInterner::default(),
     );
     // Changes of orders, each with the index of the change before it.
-    let mut changes: Vec<(Option<usize>, SameInstantMemberOrderChange)> = Vec::new();
+    let mut changes: Vec<(Option<usize>, SameInstantOrderAfterMessages)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
         list.register_delay(
             at,
             (passage, 0),
-            (MemberOrderRelativeToStart::default(), None),
+            (MemberReorderingSinceStart::default(), None),
         );
     }
     while let Some(Reverse((now, _, event))) = list.events.pop() {
@@ -237,7 +237,7 @@ pub(super) fn order_of_ends(
                 let (order, change) = list.sent.remove(&(passage, delay))?;
                 let order =
                     orders.order_after_messages(order, &stages[stage.index()], messages.clone());
-                changes.push((change, SameInstantMemberOrderChange { stage, messages }));
+                changes.push((change, SameInstantOrderAfterMessages { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
                 list.register_delay(at, (passage, delay), (order, change));
@@ -297,7 +297,7 @@ fn costs_are_equal(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,
     sizes: &[u32],
-    quiet: &UncontendedMessageCosts<'_>,
+    quiet: &UncontendedMessageCostFunctions<'_>,
 ) -> bool {
     let phase = &extent.phases[stage.phase as usize];
     let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
@@ -325,7 +325,7 @@ fn costs_are_equal(
 
 fn line_position_in_stage(
     stage: &CollectiveChunkPhase,
-    phase: &CollectiveDimensionPhase,
+    phase: &PhaseDimensionSizeAndStride,
     position: Position,
 ) -> MemberLinePosition {
     stage.line_position_from_index(phase.index(position), position)
@@ -373,7 +373,7 @@ pub(super) fn reorder_members(
 fn order_of_arrivals(
     stage: &CollectiveChunkPhase,
     slot: MemberQueueAndDirection,
-    phase: &CollectiveDimensionPhase,
+    phase: &PhaseDimensionSizeAndStride,
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());

@@ -67,7 +67,7 @@ impl fmt::Display for EndlessWait {
 
 /// Numbers of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
-pub(super) struct IssuedChunkCounts {
+pub(super) struct EndlessWaitDetector {
     /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
@@ -90,7 +90,7 @@ struct FewestAndMostIssuedChunks {
     come: u32,
 }
 
-impl IssuedChunkCounts {
+impl EndlessWaitDetector {
     pub fn new(npus: u32) -> Self {
         Self {
             issued: vec![0; npus as usize],

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 /// Data dependencies of a record, followed by its control dependencies.
 #[derive(Debug, Default)]
-struct RecordDependencies(Vec<u64>, Vec<u64>);
+struct RecordDataAndControlDependencies(Vec<u64>, Vec<u64>);
 
-impl DependencyVisitor for RecordDependencies {
+impl DependencyVisitor for RecordDataAndControlDependencies {
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.0.push(id);
         Ok(())
@@ -37,7 +37,7 @@ pub(super) fn keep_runnable_records(
     let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
     // Each node's record and dependencies, by id.
-    let mut nodes: BTreeMap<u64, (&[u8], RecordDependencies)> = BTreeMap::new();
+    let mut nodes: BTreeMap<u64, (&[u8], RecordDataAndControlDependencies)> = BTreeMap::new();
     let mut start = 0;
     loop {
         let record = match frames.next_record() {
@@ -59,7 +59,7 @@ pub(super) fn keep_runnable_records(
             first = frame;
             continue;
         }
-        let mut ids = RecordDependencies::default();
+        let mut ids = RecordDataAndControlDependencies::default();
         let id = scan::scan_node(record, &mut ids)?.id;
         if nodes.insert(id, (frame, ids)).is_some() {
             let why = "an earlier record with this id is left out".to_owned();
@@ -70,7 +70,7 @@ pub(super) fn keep_runnable_records(
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
-    for (&id, (_, RecordDependencies(data, control))) in &nodes {
+    for (&id, (_, RecordDataAndControlDependencies(data, control))) in &nodes {
         // The node reader drops control dependencies on missing nodes with a note, so ignore them here.
         let control = control.iter().filter(|dep| nodes.contains_key(dep));
         let mut left = 0;
@@ -93,7 +93,7 @@ pub(super) fn keep_runnable_records(
         }
     }
     let mut kept = first.to_vec();
-    for (id, (frame, RecordDependencies(data, _))) in &nodes {
+    for (id, (frame, RecordDataAndControlDependencies(data, _))) in &nodes {
         if waiting[id] == 0 {
             kept.extend_from_slice(frame);
             continue;

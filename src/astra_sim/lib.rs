@@ -76,13 +76,13 @@ pub use node_types::NodeTypesById;
 pub use per_node::CollectiveNodeAlgorithmFile;
 pub use program::CollectiveChunkPhase;
 pub use quirks::{Quirk, QuirkSet};
-pub use statistics::{RankWorkBeforeRun, RooflineMeans};
+pub use statistics::{RankWorkKindsAndKernelTime, RooflineMeans};
 pub use system::{
     AlgorithmsPerCollectiveKind, AllReduceDecomposition, AstraSystemFile, ChunkSchedulingPolicy,
     LogGpBusParams, PerCollectiveKind,
 };
 pub use tensors::RankTensors;
-pub use trace::{AstraRankGraph, AstraTraceReader, counts_as};
+pub use trace::{AstraRankGraphAndBinding, AstraTraceReader, counts_as};
 
 #[cfg(test)]
 mod tests;

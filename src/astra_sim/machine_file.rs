@@ -21,7 +21,7 @@ use super::{
 };
 use chakram_base::config::ConfigLiteral;
 use chakram_base::dtype::Dtype;
-use chakram_hardware::collective::ChunkingSettings;
+use chakram_hardware::collective::ChunkCountOrderAndOverlap;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::DimensionShape;
 
@@ -279,7 +279,7 @@ fn npu_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String
 
 /// Returns the table for collectives, which states the number of chunks.
 fn collectives_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String {
-    let most = ChunkingSettings::MOST_CHUNKS;
+    let most = ChunkCountOrderAndOverlap::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
         ("active-chunks-per-dimension", system.active_chunks),

@@ -9,7 +9,7 @@
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
 //! reduce-scatter, all Z packets of every round are reduced. In an all-reduce, the Z packets of every
-//! second round are reduced ([`UnreducedThenReducedPackets`]). With Z = n - 1 and W = 1, this gives the expected
+//! second round are reduced ([`NeverReducedThenReduciblePackets`]). With Z = n - 1 and W = 1, this gives the expected
 //! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only after it has reduced all packets. Named groups then reduce
@@ -19,10 +19,10 @@
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::{
-    BusTransfer, BusTransferTrigger, CompletionToken, MemberLinePosition, PostedReceive,
-    SendStepWithConditions,
+    BusTransfer, MemberLinePosition, PostedReceive, SendStepWithConditions, StageStartOrReception,
+    TransferCompletionToken,
 };
 
 mod direct;
@@ -47,7 +47,7 @@ pub struct CollectiveChunkPhase {
     pub(super) algorithm: AstraAlgorithm,
     pub(super) part: PhaseOperation,
     /// Data that one member has before the phase.
-    pub(super) amount: BufferPartSize,
+    pub(super) amount: UnroundedBufferShare,
     /// Number of members in a line.
     pub(super) size: u32,
     /// Level whose queues the phase uses: its dimension, or the innermost level for groups.
@@ -121,12 +121,12 @@ impl MemberQueueAndDirection {
 }
 
 /// A round of packets: first `idle` packets that are never reduced, then `busy` packets that may be reduced.
-struct UnreducedThenReducedPackets {
+struct NeverReducedThenReduciblePackets {
     idle: u32,
     busy: u32,
 }
 
-impl UnreducedThenReducedPackets {
+impl NeverReducedThenReduciblePackets {
     /// Returns the number of reducible packets after packet `p` in its round, or `None` if packet `p` itself is never
     /// reduced.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
@@ -198,11 +198,11 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns one of `n` equal parts of `amount`: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
-    pub(super) fn equal_part(&self, amount: BufferPartSize, n: u64) -> BufferPartSize {
+    pub(super) fn equal_part(&self, amount: UnroundedBufferShare, n: u64) -> UnroundedBufferShare {
         if self.quirks.has_quirk(Quirk::Padding) {
-            BufferPartSize::from_bytes(amount.to_bytes() / n)
+            UnroundedBufferShare::from_bytes(amount.to_bytes() / n)
         } else {
-            BufferPartSize {
+            UnroundedBufferShare {
                 bytes: amount.bytes,
                 parts: amount.parts.saturating_mul(n),
             }
@@ -210,16 +210,16 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns `amount` multiplied by `n`.
-    fn multiplied(amount: BufferPartSize, n: u64) -> BufferPartSize {
+    fn multiplied(amount: UnroundedBufferShare, n: u64) -> UnroundedBufferShare {
         if amount.parts.is_multiple_of(n) {
-            BufferPartSize {
+            UnroundedBufferShare {
                 bytes: amount.bytes,
                 // The amount was divided earlier and this multiplication cancels that division exactly, so a
                 // reduce-scatter followed by an all-gather restores the amount.
                 parts: amount.parts / n,
             }
         } else {
-            BufferPartSize {
+            UnroundedBufferShare {
                 bytes: amount.bytes.saturating_mul(n),
                 parts: amount.parts,
             }
@@ -227,7 +227,7 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns the data that one member has after the phase.
-    pub(super) fn result_size(&self) -> BufferPartSize {
+    pub(super) fn result_size(&self) -> UnroundedBufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
             (AstraAlgorithm::DoubleBinaryTree, _) => self.amount,
@@ -446,7 +446,7 @@ impl CollectiveChunkPhase {
 
     /// Returns the numbers of `idle` and `busy` packets in each of the member's rounds.
     #[inline]
-    fn packet_rounds(&self, position: MemberLinePosition) -> UnreducedThenReducedPackets {
+    fn packet_rounds(&self, position: MemberLinePosition) -> NeverReducedThenReduciblePackets {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
                 let idle = direct::window_size(window, position);
@@ -466,7 +466,7 @@ impl CollectiveChunkPhase {
             }
             AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, position.size - 1),
         };
-        UnreducedThenReducedPackets { idle, busy }
+        NeverReducedThenReduciblePackets { idle, busy }
     }
 
     /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all other packets
@@ -476,10 +476,10 @@ impl CollectiveChunkPhase {
         &self,
         slot: MemberQueueAndDirection,
         position: MemberLinePosition,
-        of: BusTransferTrigger,
-        ticket: CompletionToken,
+        of: StageStartOrReception,
+        ticket: TransferCompletionToken,
     ) -> BusTransfer {
-        let load = |amount: BufferPartSize, outward, reduces, returns| BusTransfer {
+        let load = |amount: UnroundedBufferShare, outward, reduces, returns| BusTransfer {
             // The check of collectives has already rejected larger transfers.
             bytes: u32::try_from(amount.to_bytes()).unwrap_or(u32::MAX),
             outward,
@@ -490,8 +490,8 @@ impl CollectiveChunkPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             let role = tree::TreeRole::role_of_member(slot, position);
             return match of {
-                BusTransferTrigger::Start => load(self.amount, true, false, false),
-                BusTransferTrigger::Reception(r) => {
+                StageStartOrReception::Start => load(self.amount, true, false, false),
+                StageStartOrReception::Reception(r) => {
                     // A member with two children sends the result back over the bus only once, after the second child's
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
@@ -508,11 +508,11 @@ impl CollectiveChunkPhase {
         let rounds = self.packet_rounds(position);
         // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
-            BusTransferTrigger::Start => 0,
-            BusTransferTrigger::Reception(r) => rounds.idle + r,
+            StageStartOrReception::Start => 0,
+            StageStartOrReception::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {
-            (AstraAlgorithm::HalvingDoubling, BusTransferTrigger::Reception(r)) => {
+            (AstraAlgorithm::HalvingDoubling, StageStartOrReception::Reception(r)) => {
                 self.halving_reception_size(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {
@@ -533,7 +533,7 @@ impl CollectiveChunkPhase {
     /// [`Quirk::HalvingDoublingReductions`], halving-doubling uses the next message's size, which is half of the
     /// received size in a reduce-scatter.
     #[inline]
-    fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> BufferPartSize {
+    fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> UnroundedBufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
@@ -552,7 +552,7 @@ impl CollectiveChunkPhase {
         slot: MemberQueueAndDirection,
         position: MemberLinePosition,
         r: u32,
-    ) -> Option<BufferPartSize> {
+    ) -> Option<UnroundedBufferShare> {
         let rounds = self.packet_rounds(position);
         let reduces = || rounds.reduces_packet(self.part, rounds.idle + r);
         match self.algorithm {

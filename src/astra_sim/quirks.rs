@@ -6,7 +6,7 @@
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
-use chakram_base::units::{BufferPartSize, Span};
+use chakram_base::units::{Span, UnroundedBufferShare};
 use std::fmt;
 use std::str::FromStr;
 
@@ -266,7 +266,7 @@ impl QuirkSet {
 
 /// Returns the number of bytes in a share; it may be fractional.
 #[inline]
-pub(super) fn fractional_bytes(amount: BufferPartSize) -> f64 {
+pub(super) fn fractional_bytes(amount: UnroundedBufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.
         assert_eq!(
-            fractional_bytes(BufferPartSize::from_bytes(10).nth_part(3)),
+            fractional_bytes(UnroundedBufferShare::from_bytes(10).nth_part(3)),
             10.0 / 3.0
         );
     }

@@ -13,7 +13,7 @@
 
 use super::LogGpBusParams;
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::{BusEventScheduler, BusTransfer, CompletionToken};
+use chakram_hardware::collective::{BusEventScheduler, BusTransfer, TransferCompletionToken};
 use std::collections::VecDeque;
 
 /// Gap of the inner bus, in ns per byte.
@@ -33,7 +33,7 @@ const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum BusSideState {
+enum BusSideSendReceiveState {
     #[default]
     Free,
     Sending,
@@ -59,7 +59,7 @@ struct QueuedTransfer {
     /// bus in the other direction.
     reduces: bool,
     returns: bool,
-    token: CompletionToken,
+    token: TransferCompletionToken,
     /// True if a transfer on the inner bus makes a round trip. After it has crossed the inner bus, the transfer
     /// continues with `then`.
     round_trip: bool,
@@ -67,9 +67,9 @@ struct QueuedTransfer {
 }
 
 #[derive(Clone, Debug, Default)]
-struct BusSideQueues {
-    state: BusSideState,
-    before: BusSideState,
+struct BusSideStateAndQueues {
+    state: BusSideSendReceiveState,
+    before: BusSideSendReceiveState,
     last: Time,
     in_a_row: u32,
     sends: VecDeque<QueuedTransfer>,
@@ -80,11 +80,11 @@ struct BusSideQueues {
 
 /// The two buses of one NPU.
 #[derive(Clone, Debug)]
-pub(super) struct NpuBusPair {
+pub(super) struct NpuInnerAndOuterBus {
     terms: LogGpBusParams,
     /// Duration of a reduction, in ns per hundred bytes.
     reduction: u64,
-    sides: [BusSideQueues; 4],
+    sides: [BusSideStateAndQueues; 4],
 }
 
 /// Returns the opposite side of the same bus.
@@ -92,7 +92,7 @@ fn other_side(side: usize) -> usize {
     side ^ 1
 }
 
-impl NpuBusPair {
+impl NpuInnerAndOuterBus {
     pub fn new(terms: LogGpBusParams, reduction: u64) -> Self {
         Self {
             terms,
@@ -139,13 +139,13 @@ impl NpuBusPair {
         now: Time,
         event: u32,
         clock: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken> {
+    ) -> Option<TransferCompletionToken> {
         let side = (event / 3) as usize;
         let ended = match event % 3 {
             SENT => {
                 let state = &mut self.sides[side];
                 (state.last, state.before) = (now, state.state);
-                state.state = BusSideState::Free;
+                state.state = BusSideSendReceiveState::Free;
                 state.in_a_row += 1;
                 None
             }
@@ -217,12 +217,12 @@ impl NpuBusPair {
     /// Starts the next transfer of a free side, unless this side yields to the other side.
     fn start_next_transfer(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[other_side(side)]);
-        if state.state != BusSideState::Free || state.sends.is_empty() {
+        if state.state != BusSideSendReceiveState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
             // A busy side starts its next transfer when it becomes free, so start only a free side here.
-            if other.state == BusSideState::Free {
+            if other.state == BusSideSendReceiveState::Free {
                 self.start_next_transfer(now, other_side(side), clock);
             }
             return;
@@ -247,15 +247,15 @@ impl NpuBusPair {
         let offset = match state.before {
             // The gap applies only between two sends of the same side. After a reception, only the
             // overhead applies.
-            BusSideState::Sending if overhead + idle <= gap => gap - idle,
+            BusSideSendReceiveState::Sending if overhead + idle <= gap => gap - idle,
             _ => overhead,
         };
         let transfer = state.sends.pop_front().expect("there is something to send");
-        state.state = BusSideState::Sending;
+        state.state = BusSideSendReceiveState::Sending;
         let other = &mut self.sides[other_side(side)];
         other.receives.push_back(transfer);
         other.before = other.state;
-        other.state = BusSideState::Receiving;
+        other.state = BusSideSendReceiveState::Receiving;
         other.in_a_row = 0;
         // In LogGP, the first byte leaves after the overhead.
         let bytes = f64::from(transfer.bytes) - 1.0;
@@ -274,12 +274,12 @@ impl NpuBusPair {
         now: Time,
         side: usize,
         clock: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken> {
+    ) -> Option<TransferCompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
         // If other receptions are queued, their transfers are on their way to this side, so the side stays busy.
         if state.receives.len() < 2 {
-            state.state = BusSideState::Free;
+            state.state = BusSideSendReceiveState::Free;
         }
         let mut transfer = state.receives.pop_front()?;
         match side {
@@ -338,7 +338,7 @@ impl NpuBusPair {
         now: Time,
         transfer: QueuedTransfer,
         clock: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken> {
+    ) -> Option<TransferCompletionToken> {
         match transfer.then {
             StepAfterInnerBus::Tell => return Some(transfer.token),
             StepAfterInnerBus::Send => self.sides[NPU].sends.push_back(transfer),
@@ -368,7 +368,7 @@ impl NpuBusPair {
         now: Time,
         side: usize,
         clock: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken> {
+    ) -> Option<TransferCompletionToken> {
         let state = &mut self.sides[side];
         state.reducing = false;
         let mut transfer = state.reductions.pop_front()?;

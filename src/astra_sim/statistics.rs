@@ -8,7 +8,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 
 /// A rank's work, known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RankWorkBeforeRun {
+pub struct RankWorkKindsAndKernelTime {
     /// Sum of the durations of kernels. ASTRA-sim does not count this time as *exposed communication*. If all nodes
     /// take their recorded durations (a pure replay), this is the sum over all nodes except host work.
     pub busy: Span,
@@ -42,7 +42,7 @@ pub struct RooflineMeans {
     pub intensity: f64,
 }
 
-impl RankWorkBeforeRun {
+impl RankWorkKindsAndKernelTime {
     /// Adds up the work in a graph that an [`AstraTraceReader`](super::AstraTraceReader) built for `inputs`.
     pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
@@ -161,7 +161,7 @@ mod tests {
             (KERNEL(7, 0), 0),
             (Op::Host, 2),
         ];
-        let work = RankWorkBeforeRun::sum_work(&read(&inputs, &nodes), &inputs);
+        let work = RankWorkKindsAndKernelTime::sum_work(&read(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
         // The total time is 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
@@ -198,11 +198,11 @@ mod tests {
         // Busy time includes all nodes except host nodes: 3 us + 4 us, and 1 ns for the node without a recorded
         // duration.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
-        let work = RankWorkBeforeRun::sum_work(&graph, &inputs);
+        let work = RankWorkKindsAndKernelTime::sum_work(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));
         assert!(work.memory && work.communication && work.host && !work.kernels);
         assert!(work.stand_ins);
-        let only = RankWorkBeforeRun::sum_work(&read(&inputs, &[(memory, 3)]), &inputs);
+        let only = RankWorkKindsAndKernelTime::sum_work(&read(&inputs, &[(memory, 3)]), &inputs);
         assert!(only.memory && !only.communication);
     }
 }

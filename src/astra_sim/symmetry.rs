@@ -10,8 +10,8 @@
 use super::AstraAlgorithm;
 use super::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation};
 use chakram_base::ids::Position;
-use chakram_base::units::{BufferPartSize, Span};
-use chakram_hardware::collective::{MemberLinePosition, UncontendedMessageCosts};
+use chakram_base::units::{Span, UnroundedBufferShare};
+use chakram_hardware::collective::{MemberLinePosition, UncontendedMessageCostFunctions};
 use chakram_hardware::group::GroupPlacement;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,7 +27,7 @@ pub(super) struct PhaseMemberLine<'a> {
     pub extent: &'a GroupPlacement,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
-    pub quiet: &'a UncontendedMessageCosts<'a>,
+    pub quiet: &'a UncontendedMessageCostFunctions<'a>,
 }
 
 /// Event at a member. At the same instant, events are handled in the order of the variants.
@@ -43,7 +43,7 @@ impl PhaseMemberLine<'_> {
     pub fn phase_duration(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferPartSize) -> Span,
+        reduction: impl Fn(UnroundedBufferShare) -> Span,
     ) -> Option<Span> {
         match self.stage.algorithm {
             // Members of a tree have different roles, so no member represents the others.
@@ -59,7 +59,7 @@ impl PhaseMemberLine<'_> {
     pub fn member_delay_ends(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferPartSize) -> Span,
+        reduction: impl Fn(UnroundedBufferShare) -> Span,
     ) -> Option<Vec<(Span, u32)>> {
         let mut delays = Vec::new();
         if self.stage.algorithm != AstraAlgorithm::Ring {
@@ -95,7 +95,7 @@ impl PhaseMemberLine<'_> {
     }
 
     /// Returns the time that a reduction takes in a ring.
-    fn reduction_time(&self, reduction: impl Fn(BufferPartSize) -> Span) -> Span {
+    fn reduction_time(&self, reduction: impl Fn(UnroundedBufferShare) -> Span) -> Span {
         let amount = self.stage.reduced_amount(self.slot, self.position_of(0), 0);
         amount.map_or(Span::ZERO, reduction)
     }
@@ -138,7 +138,7 @@ impl PhaseMemberLine<'_> {
     fn ring_duration(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferPartSize) -> Span,
+        reduction: impl Fn(UnroundedBufferShare) -> Span,
     ) -> Option<Span> {
         let (size, position) = (self.stage.size, self.position_of(0));
         let cost = self.message_time(0, 0)?;
@@ -155,7 +155,7 @@ impl PhaseMemberLine<'_> {
     fn simulate_phase(
         &self,
         endpoint: Span,
-        reduction: impl Fn(BufferPartSize) -> Span,
+        reduction: impl Fn(UnroundedBufferShare) -> Span,
         mut on_delay: impl FnMut(Span, u32),
     ) -> Option<Span> {
         let position = self.position_of(0);

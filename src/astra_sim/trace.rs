@@ -18,7 +18,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, RankSlotBinding};
+use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, RankSlotPeersAndGroups};
 
 /// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
 /// separate. Lanes for single nodes have higher numbers. Receives of a pure replay, and communication that waits for no
@@ -41,11 +41,11 @@ fn lane_count(quirks: QuirkSet) -> u32 {
 
 /// A rank's trace, converted to a graph.
 #[derive(Debug)]
-pub struct AstraRankGraph {
+pub struct AstraRankGraphAndBinding {
     /// The rank's nodes, as ASTRA-sim interprets them.
     pub graph: Graph,
     /// Binds the graph's slots (placeholders) to this rank's peers and groups.
-    pub binding: RankSlotBinding,
+    pub binding: RankSlotPeersAndGroups,
     /// Number of NPU lanes that the graph needs.
     pub lanes: u32,
     /// Notes about the trace.
@@ -99,7 +99,7 @@ impl<'a> AstraTraceReader<'a> {
         contents: &[u8],
         rank: u32,
         file: &str,
-    ) -> Result<AstraRankGraph, TraceError> {
+    ) -> Result<AstraRankGraphAndBinding, TraceError> {
         let mut notes = Vec::new();
         let kept;
         let contents = if self.lenient {
@@ -146,7 +146,7 @@ impl<'a> AstraTraceReader<'a> {
             );
             note(format!("node {node}"), why);
         }
-        Ok(AstraRankGraph {
+        Ok(AstraRankGraphAndBinding {
             graph,
             binding,
             lanes: lane_count(self.inputs.quirks) + state.own,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reason why a task ended before it had a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Interruption {
+pub enum StopOrMemoryInterruption {
     /// The task's owner requested the interruption.
     #[error("interrupted")]
     Requested,
@@ -30,7 +30,7 @@ struct StopTokenState {
     is_requested: AtomicBool,
     is_out_of_memory: AtomicBool,
     /// The first interruption that a check found. Later checks return the same interruption.
-    found: OnceLock<Interruption>,
+    found: OnceLock<StopOrMemoryInterruption>,
 }
 
 impl StopToken {
@@ -40,7 +40,7 @@ impl StopToken {
     }
 
     /// Returns the interruption that ended the task, or `None` if no check has found one.
-    pub fn interruption(&self) -> Option<&Interruption> {
+    pub fn interruption(&self) -> Option<&StopOrMemoryInterruption> {
         self.0.found.get()
     }
 
@@ -84,9 +84,9 @@ pub fn wrap_with_current_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> 
 /// # Errors
 ///
 /// Fails if a stop was requested or the memory limit is exceeded. After the first failure, all later calls also fail.
-pub fn check_interruption() -> Result<(), Interruption> {
+pub fn check_interruption() -> Result<(), StopOrMemoryInterruption> {
     CURRENT.with_borrow(|token| {
-        let memory = || bounds::check_allocated_memory().map_err(Interruption::from);
+        let memory = || bounds::check_allocated_memory().map_err(StopOrMemoryInterruption::from);
         let Some(StopToken(state)) = token else {
             return memory();
         };
@@ -94,7 +94,7 @@ pub fn check_interruption() -> Result<(), Interruption> {
             return Err(found.clone());
         }
         let result = match state.is_requested.load(Ordering::Relaxed) {
-            true => Err(Interruption::Requested),
+            true => Err(StopOrMemoryInterruption::Requested),
             false => memory(),
         };
         result.map_err(|found| state.found.get_or_init(|| found).clone())
@@ -141,8 +141,11 @@ mod tests {
                     .unwrap()
             })
         });
-        assert_eq!(on_a_thread, Err(Interruption::Requested));
-        assert_eq!(token.interruption(), Some(&Interruption::Requested));
+        assert_eq!(on_a_thread, Err(StopOrMemoryInterruption::Requested));
+        assert_eq!(
+            token.interruption(),
+            Some(&StopOrMemoryInterruption::Requested)
+        );
         assert_eq!(checked(&other), Ok(()));
         assert_eq!((check_interruption(), other.interruption()), (Ok(()), None));
     }

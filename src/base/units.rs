@@ -205,16 +205,16 @@ impl Bandwidth {
 
     /// Returns the time to transfer `amount`, rounded to the nearest picosecond.
     #[inline]
-    pub fn serialization_time(self, amount: BufferPartSize) -> Span {
+    pub fn serialization_time(self, amount: UnroundedBufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
     }
 }
 
 /// Seconds per byte, summed over links that a message passes one after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub struct InverseRate(f64);
+pub struct SummedSecondsPerByte(f64);
 
-impl InverseRate {
+impl SummedSecondsPerByte {
     /// The inverse rate of a path without links.
     pub const ZERO: Self = Self(0.0);
 
@@ -226,7 +226,7 @@ impl InverseRate {
 
     /// Returns the time for `amount` to pass all of these links one after another, rounded to the nearest picosecond.
     #[inline]
-    pub fn serialization_time(self, amount: BufferPartSize) -> Span {
+    pub fn serialization_time(self, amount: UnroundedBufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
     }
 }
@@ -258,14 +258,14 @@ impl Frequency {
 /// The number of parts need not divide the buffer's number of bytes. A share is an exact fraction, so all shares are
 /// equal and together cover exactly the buffer. Rounding happens only once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferPartSize {
+pub struct UnroundedBufferShare {
     /// Bytes of the whole buffer.
     pub bytes: u64,
     /// Number of equal parts into which the buffer is divided, at least 1.
     pub parts: u64,
 }
 
-impl BufferPartSize {
+impl UnroundedBufferShare {
     /// Creates the share that consists of a whole buffer of `bytes` bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
@@ -345,11 +345,14 @@ mod tests {
     fn serialization_is_bytes_over_bandwidth() {
         // 1 B / 400e9 B/s = 2.5e-12 s = 2.5 ps, which rounds away from zero to 3 ps.
         let b = Bandwidth::new(400e9).unwrap();
-        assert_eq!(b.serialization_time(BufferPartSize::from_bytes(1)), Span(3));
+        assert_eq!(
+            b.serialization_time(UnroundedBufferShare::from_bytes(1)),
+            Span(3)
+        );
         // 1 MiB / 8 parts = 131,072 B, and 131,072 B / 50e9 B/s = 2.62144 us.
         let b = Bandwidth::new(50e9).unwrap();
         assert_eq!(
-            b.serialization_time(BufferPartSize::from_bytes(1 << 20).nth_part(8)),
+            b.serialization_time(UnroundedBufferShare::from_bytes(1 << 20).nth_part(8)),
             Span(2_621_440)
         );
     }
@@ -358,14 +361,14 @@ mod tests {
     fn links_one_after_another_are_rounded_once() {
         // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8 ps. Over one link of 50 GB/s, 1 B
         // takes 20 ps.
-        let links = InverseRate::ZERO.add_links(3, Bandwidth::new(400e9).unwrap());
+        let links = SummedSecondsPerByte::ZERO.add_links(3, Bandwidth::new(400e9).unwrap());
         assert_eq!(
-            links.serialization_time(BufferPartSize::from_bytes(1)),
+            links.serialization_time(UnroundedBufferShare::from_bytes(1)),
             Span(8)
         );
         let links = links.add_links(1, Bandwidth::new(50e9).unwrap());
         assert_eq!(
-            links.serialization_time(BufferPartSize::from_bytes(3).nth_part(3)),
+            links.serialization_time(UnroundedBufferShare::from_bytes(3).nth_part(3)),
             Span(28)
         );
     }
@@ -375,14 +378,14 @@ mod tests {
         // 10 B in 3 parts at 1 B/s: 3.333… s = 3,333,333,333,333.3 ps.
         let b = Bandwidth::new(1.0).unwrap();
         assert_eq!(
-            b.serialization_time(BufferPartSize::from_bytes(10).nth_part(3)),
+            b.serialization_time(UnroundedBufferShare::from_bytes(10).nth_part(3)),
             Span(3_333_333_333_333)
         );
     }
 
     #[test]
     fn several_shares_are_one_fraction() {
-        let amount = |bytes, parts| BufferPartSize { bytes, parts };
+        let amount = |bytes, parts| UnroundedBufferShare { bytes, parts };
         // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));

@@ -2,7 +2,9 @@
 
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, PipeOrJobFiles, SummaryFormatArg};
+use super::traces::{
+    self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
+};
 use chakram_analysis::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use chakram_hardware::machine::is_preset;
 use chakram_jobs::{groups_of, read_text};
@@ -99,7 +101,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         anonymiser.replace_groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
     let beside = [&args.groups, &args.key_file];
     let mut outputs =
-        PipeOrJobFiles::new(&args.output, traces.rank_files().len(), &traces, &beside)?;
+        OutputPipeOrJobFiles::new(&args.output, traces.rank_files().len(), &traces, &beside)?;
     let mut sum = AnonymiserCounts::default();
     let progress =
         Progress::start_counting("anonymising", "traces", traces.rank_files().len() as u64);

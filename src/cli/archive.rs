@@ -2,7 +2,7 @@
 //! predictions.
 
 use crate::terminal;
-use chakram_archive::{Archive, ArchiveTail, TailState};
+use chakram_archive::{Archive, UncommittedArchiveTail, UncommittedTailState};
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::{self, Write};
@@ -54,7 +54,7 @@ enum ArchiveCommand {
     /// Add the workloads of other archives
     Merge(maintain::MergeArgs),
     /// Drop workloads whose retention has ended, and data that no workload uses
-    Gc(maintain::GcArgs),
+    Gc(maintain::ExpiredWorkloadGcArgs),
 }
 
 /// Runs the subcommand, and prints its output to `out`.
@@ -84,9 +84,9 @@ fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
     Ok(archive)
 }
 
-fn warn_of_archive_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
+fn warn_of_archive_tail(tail: Option<&UncommittedArchiveTail>) -> io::Result<()> {
     match tail {
-        Some(tail) if tail.tail_state() != TailState::Growing => {
+        Some(tail) if tail.tail_state() != UncommittedTailState::Growing => {
             terminal::print_warning(format_args!("{}: {tail}", tail.file.display()))
         }
         _ => Ok(()),
@@ -94,8 +94,8 @@ fn warn_of_archive_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
 }
 
 /// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing; otherwise 0.
-fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
-    match tail.is_some_and(ArchiveTail::is_damaged) {
+fn exit_code(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
+    match tail.is_some_and(UncommittedArchiveTail::is_damaged) {
         true => ExitCode::from(2),
         false => ExitCode::SUCCESS,
     }

@@ -5,7 +5,7 @@ use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::load::run_with_load_progress;
 use crate::terminal;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
-use chakram_jobs::{AstraSimJob, JobError};
+use chakram_jobs::{AstraSimJob, JobLoadOrWriteError};
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::discover_traces;
@@ -181,7 +181,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 
 impl AstraSimArgs {
     /// Reads all input files for a run that reproduces `quirks`.
-    fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
+    fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.to_flags(quirks);
         let mut job =
@@ -191,11 +191,12 @@ impl AstraSimArgs {
     }
 
     /// Calls [`Self::load_job`]; if the general options request details, also prints the duration of the call.
-    fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
+    fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
         let traces = format_count(job.workload.instances().len() as u64, "trace");
-        terminal::print_detail(start, format_args!("read {traces}")).map_err(JobError::Io)?;
+        terminal::print_detail(start, format_args!("read {traces}"))
+            .map_err(JobLoadOrWriteError::Io)?;
         Ok(job)
     }
 

@@ -13,7 +13,9 @@ use chakram_hardware::machine::{self, Machine, NamedMachineFileText};
 use chakram_jobs as job;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{KernelTimeCalibration, RunColumnRules, RunTable, fit_corrections};
+use chakram_studies::score::{
+    MeasuredStepKernelTimeCorrections, RunColumnRules, RunTable, fit_corrections,
+};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::JobFileVerifyLevel;
 use clap::Args;
@@ -230,7 +232,7 @@ fn append_machine_section(text: &str, title: &str, section: &str) -> String {
     kept + "\n" + &heading + section
 }
 
-fn summarize_corrections(found: &KernelTimeCalibration, steps: usize) -> String {
+fn summarize_corrections(found: &MeasuredStepKernelTimeCorrections, steps: usize) -> String {
     let table = TextTable::new([
         left_aligned_column("CORRECTIONS BY PRODUCTS", 44),
         right_aligned_column("steps", 7),

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 
 /// The options that determine the times of kernels, launches and collectives.
 #[derive(Clone, Debug)]
-pub struct DurationOptions;
+pub struct KernelAndCollectiveTimeOptions;
 
-impl OptionGroupMembership for DurationOptions {
+impl OptionGroupMembership for KernelAndCollectiveTimeOptions {
     fn has_option(key: SettingKey) -> bool {
         matches!(
             key,
@@ -27,7 +27,7 @@ impl OptionGroupMembership for DurationOptions {
 }
 
 /// Arguments of the compute model.
-pub type ComputeArgs = ReplayOptionGroupArgs<DurationOptions>;
+pub type ComputeArgs = ReplayOptionGroupArgs<KernelAndCollectiveTimeOptions>;
 
 impl ComputeArgs {
     /// Returns the options of a replay that these arguments set.

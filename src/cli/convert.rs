@@ -6,7 +6,7 @@ use chakram_converters::pytorch::{
     self as converter, ConvertOptions, UserCommKernelRules, files, summary::ConversionSummary,
 };
 use chakram_converters::sources::TraceSource;
-use chakram_jobs::{JobBeingWritten, JobError};
+use chakram_jobs::{JobBeingWritten, JobLoadOrWriteError};
 use chakram_report::document::VersionedDocument;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
@@ -53,7 +53,7 @@ pub struct ConvertArgs {
 #[derive(Debug, Subcommand)]
 enum ConvertCommand {
     Auto(door::ConvertAutoArgs),
-    Goal(goal::ConvertGoalArgs),
+    Goal(goal::ConvertToOrFromGoalArgs),
     Msccl(msccl::ConvertMscclArgs),
     Nsys(nsys::ConvertNsysArgs),
     Pytorch(PytorchArgs),
@@ -144,7 +144,7 @@ impl ConvertArgs {
 
 impl ConvertOutputArgs {
     /// Starts to write the traces of a job, which must not replace `inputs`.
-    fn start_outputs(&self, inputs: OutputSet) -> Result<JobBeingWritten, JobError> {
+    fn start_outputs(&self, inputs: OutputSet) -> Result<JobBeingWritten, JobLoadOrWriteError> {
         JobBeingWritten::new(
             &self.output,
             traces::compressed_suffix(self.compress),

@@ -1,29 +1,29 @@
 //! `--custom`: collectives with algorithms that consist of one trace per member.
 
-use chakram_hardware::collective::CustomCollective;
-use chakram_jobs::CustomAlgorithmFiles;
+use chakram_hardware::collective::NamedScriptedAlgorithm;
+use chakram_jobs::FilesOfCustomAlgorithm;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
-pub fn mark_read(custom: &CustomAlgorithmFiles, outputs: &mut OutputSet) {
+pub fn mark_read(custom: &FilesOfCustomAlgorithm, outputs: &mut OutputSet) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
 }
 
 /// Describes `custom` as JSON for a report.
-pub fn custom_files_to_json(custom: &CustomAlgorithmFiles) -> Value {
+pub fn custom_files_to_json(custom: &FilesOfCustomAlgorithm) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()
 }
 
 /// Returns a note about each algorithm that no collective of `workload` uses.
-pub fn unused_algorithm_notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
-    let fits = |custom: &CustomCollective| {
+pub fn unused_algorithm_notes(all: &[NamedScriptedAlgorithm], workload: &Workload) -> Vec<String> {
+    let fits = |custom: &NamedScriptedAlgorithm| {
         workload.instances().iter().any(|instance| {
             let graph = workload.graph_of(instance);
             graph.calls().iter().any(|call| {

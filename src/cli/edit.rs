@@ -1,6 +1,8 @@
 //! `chakram edit`: writes a job with changed batches, layers, buckets or replicas.
 
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, PipeOrJobFiles, SummaryFormatArg};
+use super::traces::{
+    self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
+};
 use chakram_analysis::edit::{AbsentRankModelRule, edit_job};
 use chakram_jobs::{groups_of, parse_edits};
 use chakram_report::document::VersionedDocument;
@@ -87,7 +89,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let edited = edit_job(&traces.found, &edits, &groups, AbsentRankModelRule::Nearest)?;
     let (before, ranks) = (traces.rank_files().len(), edited.found.files.len());
-    let mut outputs = PipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
+    let mut outputs = OutputPipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut written = std::collections::BTreeMap::new();
     for file in &edited.found.files {
         let contents = TraceContents::open_verified(file)?;

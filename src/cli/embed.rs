@@ -6,8 +6,8 @@
 //! errors.
 
 use super::{
-    Cli, CliCommand, LazilyBuiltArgs, LimitArgs, dispatch_command, parse_line, recognition,
-    terminal,
+    Cli, CliCommand, LazilyBuiltArgs, LimitAndVerbosityArgs, dispatch_command, parse_line,
+    recognition, terminal,
 };
 use chakram_base::bounds;
 use chakram_base::interrupt::survive_memory_limit;
@@ -77,7 +77,7 @@ struct LimitsRestoreGuard {
 
 impl LimitsRestoreGuard {
     /// Sets the limits from the command line, and remembers the old limits.
-    fn apply_given_limits(given: &LimitArgs) -> Self {
+    fn apply_given_limits(given: &LimitAndVerbosityArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory_limit),
             ratio: bounds::set_expansion_limit(given.max_ratio),

@@ -8,7 +8,7 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{JobToReplayAndReport, ReplayAndReportArgs, ReportDestination};
+use super::output::{JobWithReportFacts, ReplayAndReportArgs, ReportDestination};
 use super::progress::Progress;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
@@ -225,7 +225,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
         let edits = loaded.report_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
-        let job = JobToReplayAndReport {
+        let job = JobWithReportFacts {
             workload,
             name: &name,
             other_profiler: None,

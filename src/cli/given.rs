@@ -24,23 +24,26 @@ pub trait OptionGroupMembership {
 /// Options on the command line that belong to one group.
 #[derive(Clone, Debug)]
 pub struct ReplayOptionGroupArgs<G> {
-    given: GivenOptions,
+    given: GivenOptionsWithValues,
     settings: Box<ReplaySettings>,
     group: PhantomData<G>,
 }
 
 /// Options on the command line (not defaults), with their values.
-pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
+pub type GivenOptionsWithValues = Vec<(SettingKey, Vec<String>)>;
 
 /// Parses `given` without the option `left_out`.
-pub fn settings_without(given: &GivenOptions, left_out: SettingKey) -> Option<ReplaySettings> {
+pub fn settings_without(
+    given: &GivenOptionsWithValues,
+    left_out: SettingKey,
+) -> Option<ReplaySettings> {
     let others = given.iter().filter(|(key, _)| *key != left_out);
     ReplaySettings::parse_settings(others.map(|(key, words)| (*key, &words[..]))).ok()
 }
 
 impl<G> ReplayOptionGroupArgs<G> {
     /// Returns the options on the command line.
-    pub fn given_options(&self) -> &GivenOptions {
+    pub fn given_options(&self) -> &GivenOptionsWithValues {
         &self.given
     }
 
@@ -112,7 +115,7 @@ impl<G: OptionGroupMembership> Args for ReplayOptionGroupArgs<G> {
 
 impl<G: OptionGroupMembership> FromArgMatches for ReplayOptionGroupArgs<G> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = GivenOptions::new();
+        let mut given = GivenOptionsWithValues::new();
         for option in Self::all_options() {
             let id = clap_id(option.key);
             if matches.value_source(&id) != Some(ValueSource::CommandLine) {

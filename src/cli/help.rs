@@ -155,13 +155,13 @@ impl HelpPage {
             self.text.push('\n');
             for part in split_closing_text(&after.to_string()) {
                 match part {
-                    HelpClosingPart::Blank => self.text.push('\n'),
-                    HelpClosingPart::Paragraph(text) => self.write_paragraph(&text, "", ""),
-                    HelpClosingPart::Command(text) => self.write_example(&text, "  "),
-                    HelpClosingPart::Entry(name, text) => {
+                    HelpClosingTextBlock::Blank => self.text.push('\n'),
+                    HelpClosingTextBlock::Paragraph(text) => self.write_paragraph(&text, "", ""),
+                    HelpClosingTextBlock::Command(text) => self.write_example(&text, "  "),
+                    HelpClosingTextBlock::Entry(name, text) => {
                         self.write_row(2, &name, &text, self.text_column())
                     }
-                    HelpClosingPart::MoreOfEntry(text) => {
+                    HelpClosingTextBlock::MoreOfEntry(text) => {
                         let pad = " ".repeat(self.text_column());
                         self.write_paragraph(&text, &pad, &pad);
                     }
@@ -313,7 +313,7 @@ pub fn help_text_of(arg: &Arg) -> String {
 
 /// A part of the text that closes a command's help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HelpClosingPart {
+pub enum HelpClosingTextBlock {
     Blank,
     /// A heading, or sentences. Its lines are wrapped anew, without the line breaks of the source text.
     Paragraph(String),
@@ -327,36 +327,39 @@ pub enum HelpClosingPart {
 
 /// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list
 /// if its first word ends with a colon; otherwise it is a command.
-pub fn split_closing_text(text: &str) -> Vec<HelpClosingPart> {
+pub fn split_closing_text(text: &str) -> Vec<HelpClosingTextBlock> {
     let mut parts = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
         if text.is_empty() {
-            parts.push(HelpClosingPart::Blank);
+            parts.push(HelpClosingTextBlock::Blank);
         } else if indent == 0 {
             match parts.last_mut() {
-                Some(HelpClosingPart::Paragraph(paragraph)) => {
+                Some(HelpClosingTextBlock::Paragraph(paragraph)) => {
                     paragraph.push(' ');
                     paragraph.push_str(text);
                 }
-                _ => parts.push(HelpClosingPart::Paragraph(text.to_owned())),
+                _ => parts.push(HelpClosingTextBlock::Paragraph(text.to_owned())),
             }
         } else if indent > 2 {
-            parts.push(HelpClosingPart::MoreOfEntry(text.to_owned()));
+            parts.push(HelpClosingTextBlock::MoreOfEntry(text.to_owned()));
         } else if let Some((name, text)) = text
             .split_once(": ")
             .filter(|(name, _)| !name.contains(' '))
         {
-            parts.push(HelpClosingPart::Entry(name.to_owned(), text.to_owned()));
+            parts.push(HelpClosingTextBlock::Entry(
+                name.to_owned(),
+                text.to_owned(),
+            ));
         } else {
             let mut command = text.to_owned();
             while let Some(begun) = command.strip_suffix('\\') {
                 let next = lines.next().unwrap_or_default().trim();
                 command = format!("{} {next}", begun.trim_end());
             }
-            parts.push(HelpClosingPart::Command(command));
+            parts.push(HelpClosingTextBlock::Command(command));
         }
     }
     parts

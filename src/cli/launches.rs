@@ -46,7 +46,7 @@ pub struct MultipleLaunchArgs {
 
 /// JSON object of a job that `--with` adds.
 #[derive(Serialize)]
-struct ConcurrentJobDocument<'a> {
+struct ConcurrentJobNpusDocument<'a> {
     job: &'a str,
     npus: Vec<u32>,
 }
@@ -106,11 +106,11 @@ impl MultipleLaunchArgs {
         let beside = names
             .iter()
             .zip(&self.on)
-            .map(|(name, on)| ConcurrentJobDocument {
+            .map(|(name, on)| ConcurrentJobNpusDocument {
                 job: name,
                 npus: on.npus_of_ranks().iter().map(|npu| npu.0).collect(),
             });
-        let beside: Vec<ConcurrentJobDocument<'_>> = beside.collect();
+        let beside: Vec<ConcurrentJobNpusDocument<'_>> = beside.collect();
         if !beside.is_empty() {
             let beside = serde_json::to_value(beside).expect("its keys are texts");
             options.insert("with".to_owned(), beside);

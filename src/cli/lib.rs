@@ -12,7 +12,7 @@
 
 use chakram_base::units::Bytes;
 use chakram_base::{bounds, setting};
-use chakram_jobs::JobError;
+use chakram_jobs::JobLoadOrWriteError;
 use chakram_trace::format::error::TraceErrorKind;
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -88,7 +88,7 @@ struct Cli {
     #[command(subcommand)]
     command: CliCommand,
     #[command(flatten)]
-    bounds: LimitArgs,
+    bounds: LimitAndVerbosityArgs,
 }
 
 /// Help heading for the options that every command has.
@@ -96,7 +96,7 @@ const GENERAL: &str = "General options";
 
 /// Limits on a command's resources, and the amount of printed text.
 #[derive(Debug, Args)]
-struct LimitArgs {
+struct LimitAndVerbosityArgs {
     /// Fail instead of using more memory; by default three quarters of the memory of the machine or container
     #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "SIZE")]
     max_memory: Option<Bytes>,
@@ -334,7 +334,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
         let json = error.downcast_ref::<serde_json::Error>();
         let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
         let io = io.or_else(|| match error.downcast_ref()? {
-            JobError::Io(source) => Some(source.kind()),
+            JobLoadOrWriteError::Io(source) => Some(source.kind()),
             _ => None,
         });
         io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
@@ -395,7 +395,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
 /// Returns a suggestion for an error whose message has none.
 fn suggest_next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let of_job = match error.downcast_ref() {
-        Some(JobError::Trace(error)) => Some(error),
+        Some(JobLoadOrWriteError::Trace(error)) => Some(error),
         _ => None,
     };
     let trace = of_job.or_else(|| error.downcast_ref::<TraceError>());

@@ -4,7 +4,7 @@ use super::given::{OptionGroupMembership, ReplayOptionGroupArgs, TRACES};
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
-use chakram_jobs::{self as job, Job, JobError, JobLoadOptions};
+use chakram_jobs::{self as job, Job, JobLoadOptions, JobLoadOrWriteError};
 use chakram_report::summary::format_count;
 use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
 use chakram_trace::workload::MissingRankPolicy;
@@ -58,9 +58,9 @@ impl OptionGroupMembership for TraceReadingOptions {
 }
 
 /// The options for a job's traces on the command line.
-pub type JobTraceArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
+pub type TraceReadingArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
 
-impl JobTraceArgs {
+impl TraceReadingArgs {
     /// Returns the number of ranks in a mirrored job (one trace for all ranks). Without `--ranks`, this is the number
     /// of NPUs of each machine. Fails if the machines have different numbers of NPUs.
     pub fn mirrored_job_rank_count(
@@ -86,12 +86,12 @@ pub fn load_job(
     found: &FoundTraces,
     name: String,
     options: &JobLoadOptions,
-) -> Result<Job, JobError> {
+) -> Result<Job, JobLoadOrWriteError> {
     let start = Instant::now();
     let job =
         run_with_load_progress(|progress| job::load_found_traces(found, name, options, progress))?;
     let files = format_count(found.files.len() as u64, "trace");
-    terminal::print_detail(start, format_args!("read {files}")).map_err(JobError::Io)?;
+    terminal::print_detail(start, format_args!("read {files}")).map_err(JobLoadOrWriteError::Io)?;
     Ok(job)
 }
 

@@ -215,7 +215,7 @@ struct MappingSearchDocument {
     time_ps: u64,
     energy_pj: f64,
     multiplications: u64,
-    mappings: MappingSearchCounts,
+    mappings: DrawnAndValidMappingCounts,
     array: Vec<LoopDimensionIterations>,
     levels: Vec<MappingLevelRow>,
 }
@@ -228,7 +228,7 @@ struct CycleLowerBounds {
 }
 
 #[derive(Serialize)]
-struct MappingSearchCounts {
+struct DrawnAndValidMappingCounts {
     drawn: u32,
     valid: u32,
     best: u32,
@@ -296,7 +296,7 @@ fn mapping_document(
         time_ps: model.gemmini.clock.time_for_cycles(cost.cycles).0,
         energy_pj: cost.energy,
         multiplications: cost.multiplications,
-        mappings: MappingSearchCounts {
+        mappings: DrawnAndValidMappingCounts {
             drawn: model.mappings,
             valid: found.valid,
             best: found.draw,

@@ -7,7 +7,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputSet;
-use chakram_workloads::model::{LayerRole, ModelFileText, ModelFromDefinitionFile, PRESETS};
+use chakram_workloads::model::{LayerRole, ModelFileText, ModelWithDefinitionProperties, PRESETS};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -137,14 +137,14 @@ fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
 }
 
 /// Returns the number of layers that are transformer blocks.
-fn block_count(model: &ModelFromDefinitionFile) -> usize {
+fn block_count(model: &ModelWithDefinitionProperties) -> usize {
     let layers = model.model.layers.iter();
     layers
         .filter(|layer| layer.role == LayerRole::Block)
         .count()
 }
 
-fn list_text(models: &[ModelFromDefinitionFile]) -> String {
+fn list_text(models: &[ModelWithDefinitionProperties]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("NAME", 0),
         left_aligned_column("KIND", 0),
@@ -181,7 +181,7 @@ fn list_text(models: &[ModelFromDefinitionFile]) -> String {
     table.to_text(plain_style())
 }
 
-fn list_csv(models: &[ModelFromDefinitionFile]) -> String {
+fn list_csv(models: &[ModelWithDefinitionProperties]) -> String {
     let mut rows = CsvRows::new("name,kind,parameters,macs,blocks,hidden,tokens,source");
     for found in models {
         let model = &found.model;

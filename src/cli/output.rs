@@ -12,7 +12,7 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, NamedMachineText, ReplaySettingsError};
 use chakram_report::edits::EditReport;
-use chakram_report::extrapolation::ShorterReplays;
+use chakram_report::extrapolation::FewerMicroBatchReplays;
 use chakram_report::sensitivity::{SensitivityReplayInputs, SensitivityReport};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::stack::StackReport;
@@ -104,7 +104,7 @@ pub struct ReplayAndReportArgs {
 
 /// A job to replay, and further data for its report.
 #[derive(Clone, Copy)]
-pub struct JobToReplayAndReport<'a> {
+pub struct JobWithReportFacts<'a> {
     /// Traces, groups and instances of the job.
     pub workload: &'a Workload,
     /// Name of the job in reports.
@@ -113,7 +113,7 @@ pub struct JobToReplayAndReport<'a> {
     /// `None` if the overhead is unknown.
     pub other_profiler: Option<Span>,
     /// Replays with fewer micro-batches, from which the whole step is extrapolated.
-    pub shorter: Option<ShorterReplays>,
+    pub shorter: Option<FewerMicroBatchReplays>,
     /// Numbers of items that each edit of the job matched and changed.
     pub edits: Option<&'a EditReport>,
     /// Gains from faster parts of the machine, if the user asked for them.
@@ -326,7 +326,7 @@ impl ReplayAndReportArgs {
         let options = self.replay_options(absent, workload, machines, &mut inputs)?;
         let edits = loaded.report_edits(workload, &[], &options)?;
         let sensitivities = self.find_sensitivities(workload, loaded, &options)?;
-        let job = JobToReplayAndReport {
+        let job = JobWithReportFacts {
             workload,
             name,
             other_profiler: None,
@@ -342,14 +342,14 @@ impl ReplayAndReportArgs {
     /// Replays `job` on `machine` and prints the report.
     pub fn replay_and_print(
         &self,
-        job: JobToReplayAndReport<'_>,
+        job: JobWithReportFacts<'_>,
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &[HashedInput],
         given: &[GivenSetting<'_>],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let JobToReplayAndReport { workload, name, .. } = job;
+        let JobWithReportFacts { workload, name, .. } = job;
         self.check_fit(workload)?;
         let start = Instant::now();
         let prepared = run_showing_elapsed_time("matching ranks", || {

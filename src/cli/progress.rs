@@ -126,8 +126,9 @@ impl Progress {
     }
 
     /// Returns an observer that counts the nodes that a replay completes; `None` if progress is not shown.
-    pub fn node_observer(&self) -> Option<NodeCounter<'_>> {
-        self.is_shown().then_some(NodeCounter(self))
+    pub fn node_observer(&self) -> Option<CompletedNodeCountingObserver<'_>> {
+        self.is_shown()
+            .then_some(CompletedNodeCountingObserver(self))
     }
 }
 
@@ -210,9 +211,9 @@ fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
 }
 
 /// Observer that counts the nodes that a replay completes.
-pub struct NodeCounter<'p>(&'p Progress);
+pub struct CompletedNodeCountingObserver<'p>(&'p Progress);
 
-impl Observer for NodeCounter<'_> {
+impl Observer for CompletedNodeCountingObserver<'_> {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     #[inline]

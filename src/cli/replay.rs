@@ -2,9 +2,9 @@
 
 use super::compare::{FailedReplays, MachineComparisonJob, compare_machines};
 use super::launches::MultipleLaunchArgs;
-use super::load::{self, JobTraceArgs};
+use super::load::{self, TraceReadingArgs};
 use super::output::{
-    JobToReplayAndReport, LoadedMachine, ReplayAndReportArgs, ReportDestination, is_parquet,
+    JobWithReportFacts, LoadedMachine, ReplayAndReportArgs, ReportDestination, is_parquet,
 };
 use chakram_analysis::edit::AbsentRankModelRule;
 use chakram_base::setting::SettingKey;
@@ -57,7 +57,7 @@ pub struct ReplayArgs {
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
-    job: JobTraceArgs,
+    job: TraceReadingArgs,
     #[command(flatten)]
     launches: MultipleLaunchArgs,
     #[command(flatten)]
@@ -182,7 +182,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let edits = describe_job_edits(&job, unedited.as_ref(), loaded, &options)?;
             let edits = edits.map(|edits| EditReport { completed, ..edits });
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
-            let job = JobToReplayAndReport {
+            let job = JobWithReportFacts {
                 workload,
                 name: title,
                 other_profiler,
@@ -361,7 +361,7 @@ fn load_unedited(
     found: &FoundTraces,
     job: &Job,
     loading: &JobLoadOptions,
-) -> Result<Option<Job>, job::JobError> {
+) -> Result<Option<Job>, job::JobLoadOrWriteError> {
     if job.edits().is_empty() || found.stream.is_some() {
         return Ok(None);
     }
@@ -372,7 +372,7 @@ fn load_unedited(
     };
     match job::load_found_traces(found, String::new(), &loading, &mut |_, _| {}) {
         // An edit added the missing ranks, so the job cannot run without edits.
-        Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
+        Err(job::JobLoadOrWriteError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),
     }
 }

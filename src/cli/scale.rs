@@ -3,9 +3,11 @@
 use super::flags::parser_of_choices;
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, PipeOrJobFiles, SummaryFormatArg};
+use super::traces::{
+    self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
+};
 use chakram_analysis::edit::scale::{
-    JobScaler, RankGridDimensions, ScaledDimension, ShardSizeRule,
+    JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize,
 };
 use chakram_hardware::machine::machine_name_for_ranks;
 use chakram_jobs::groups_of;
@@ -43,8 +45,8 @@ pub struct ScaleArgs {
     #[arg(long, value_name = "DIMENSION")]
     to: String,
     /// Size of sharded buffers that stays constant
-    #[arg(long, value_parser = parser_of_choices::<ShardSizeRule>(), default_value = "keep-total", value_name = "WHAT")]
-    sharded: ShardSizeRule,
+    #[arg(long, value_parser = parser_of_choices::<ShardedBufferKeptSize>(), default_value = "keep-total", value_name = "WHAT")]
+    sharded: ShardedBufferKeptSize,
     /// Process groups as JSON, {"1": [0, 1], …}; written scaled to PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
@@ -118,7 +120,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let new_ranks = along.scaled_rank_count();
     let mut outputs =
-        PipeOrJobFiles::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
+        OutputPipeOrJobFiles::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
     let mut scaling = JobScaler::new(
         along,
         sharded,

@@ -13,7 +13,9 @@ use chakram_base::units::format_count;
 use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_studies::schedule::{CycleTable, PartitionRule, ScheduleWithCosts, write_schedule};
+use chakram_studies::schedule::{
+    CycleTable, MatrixProductPartitionRule, ScheduleWithCosts, write_schedule,
+};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use chakram_trace::format::write::TraceWriter;
@@ -22,7 +24,7 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
-use tables::CutMatrixProducts;
+use tables::MatrixProductCutsAndMovedBytes;
 use work::{LayerCostCache, TopologyScheduleResult};
 
 pub use args::{ScheduleArgs, ScheduleFormat};
@@ -53,9 +55,10 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         args.model.tensor,
         &mut prices,
     )?);
-    let is_cut = args.file.is_none() && args.model.partition == PartitionRule::Hierarchical;
+    let is_cut =
+        args.file.is_none() && args.model.partition == MatrixProductPartitionRule::Hierarchical;
     let cuts = is_cut
-        .then(|| CutMatrixProducts::new(&args.model))
+        .then(|| MatrixProductCutsAndMovedBytes::new(&args.model))
         .transpose()?;
     let is_text = args.format == ScheduleFormat::Text;
     if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {

@@ -125,12 +125,12 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 }
 
 /// Name and contents of a file: a table of runs, or a file of columns.
-struct ScoreInputFile {
+struct RunTableOrColumnFile {
     name: String,
     text: String,
 }
 
-impl ScoreInputFile {
+impl RunTableOrColumnFile {
     fn read_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let text =
@@ -140,7 +140,7 @@ impl ScoreInputFile {
 }
 
 /// Tables of runs, each with its file of columns.
-struct RunTablesWithColumnFiles(Vec<[ScoreInputFile; 2]>);
+struct RunTablesWithColumnFiles(Vec<[RunTableOrColumnFile; 2]>);
 
 impl RunTablesWithColumnFiles {
     fn read_files(args: &ScoreArgs) -> Result<Self, String> {
@@ -154,8 +154,8 @@ impl RunTablesWithColumnFiles {
         let pairs = args.runs.iter().zip(&args.columns);
         let pairs = pairs.map(|(runs, columns)| {
             Ok([
-                ScoreInputFile::read_file(runs)?,
-                ScoreInputFile::read_file(columns)?,
+                RunTableOrColumnFile::read_file(runs)?,
+                RunTableOrColumnFile::read_file(columns)?,
             ])
         });
         pairs.collect::<Result<_, _>>().map(Self)
@@ -167,7 +167,7 @@ impl RunTablesWithColumnFiles {
         let [[_, file], ..] = &self.0[..] else {
             return Err("there is no table".into());
         };
-        let steps = ScoreInputFile::read_file(path)?;
+        let steps = RunTableOrColumnFile::read_file(path)?;
         parse_runs_of_table(args, &steps, file)
     }
 
@@ -239,8 +239,8 @@ impl RunTablesWithColumnFiles {
 /// Parses the `runs` of a table with the columns in `file` and the settings of `args`.
 fn parse_runs_of_table(
     args: &ScoreArgs,
-    runs: &ScoreInputFile,
-    file: &ScoreInputFile,
+    runs: &RunTableOrColumnFile,
+    file: &RunTableOrColumnFile,
 ) -> Result<RunTable, Box<dyn Error>> {
     let mut columns = RunColumnRules::parse(&file.text, &file.name)?;
     for (key, value) in &args.set {
@@ -435,7 +435,7 @@ fn score_what_if_pairs(
     if let Some((key, _)) = args.compute.given_options().first() {
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
-    let file = ScoreInputFile::read_file(path)?;
+    let file = RunTableOrColumnFile::read_file(path)?;
     let table = WhatIfPairsAndReplaySettings::parse(&file.text, path)?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);
@@ -491,7 +491,7 @@ fn score_serving(
         )
         .into());
     };
-    let file = ScoreInputFile::read_file(path)?;
+    let file = RunTableOrColumnFile::read_file(path)?;
     let table = MeasuredServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);

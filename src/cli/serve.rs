@@ -9,8 +9,8 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
-    RequestTimelineWriter, Scenario, ServeError, ServeReport, ServeSloOption, ServedJob, compare,
-    find_capacity, html, rows, serve_requests, sweep_rates, text,
+    RequestTimelineWriter, Scenario, ServeError, ServeReport, ServeTimeLimitOption, ServedJob,
+    compare, find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
 use chakram_trace::files::{OutputClaim, OutputSet};
 use chakram_trace::format::TraceError;
@@ -143,13 +143,13 @@ struct ServeDocument<'r> {
 }
 
 /// Writes the row and the timeline entry of each request, if they are requested.
-struct ServedRequestWriters<'r, 'm, W> {
+struct RequestRowAndTimelineWriter<'r, 'm, W> {
     rows: Option<&'r mut (dyn Write + 'r)>,
     models: Vec<&'m str>,
     timeline: Option<RequestTimelineWriter<'m, W>>,
 }
 
-impl<W: Write> RequestObserver for ServedRequestWriters<'_, '_, W> {
+impl<W: Write> RequestObserver for RequestRowAndTimelineWriter<'_, '_, W> {
     fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
         if let Some(rows) = &mut self.rows {
             let line = rows::render_request_csv(request, self.models[request.model as usize]);
@@ -239,7 +239,7 @@ fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
-    options: ServeSloOption,
+    options: ServeTimeLimitOption,
     report: &ServeReport,
 ) -> Result<Option<String>, ServeError> {
     let Some(seed) = args.seed else {
@@ -325,7 +325,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .iter()
         .map(|name| Platform::load_by_name(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
-    let options = ServeSloOption::from_serve_time_limit(slo);
+    let options = ServeTimeLimitOption::from_serve_time_limit(slo);
     let (mut outputs, page) = args.claim_html_page()?;
     let picture = args
         .timeline
@@ -362,7 +362,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             .map(|claim| claim.create_file())
             .transpose()?
             .map(BufWriter::new);
-        let mut writers = ServedRequestWriters {
+        let mut writers = RequestRowAndTimelineWriter {
             rows: None,
             models: models().collect(),
             timeline: file
@@ -374,7 +374,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             to.write_output(|out| {
                 writeln!(out, "{}", rows::REQUESTS)?;
                 let mut rows = BufWriter::new(out);
-                let mut all = ServedRequestWriters {
+                let mut all = RequestRowAndTimelineWriter {
                     rows: Some(&mut rows),
                     models: models().collect(),
                     timeline: writers.timeline.take(),
@@ -446,7 +446,7 @@ fn sweep_platform_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
-    options: ServeSloOption,
+    options: ServeTimeLimitOption,
 ) -> Result<RateSweep, ServeError> {
     let mut found = match args.find_capacity {
         true => find_capacity(scenario, platform, options, args.attain)?,

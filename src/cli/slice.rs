@@ -1,7 +1,9 @@
 //! `chakram slice`: writes a part of a job as a separate job.
 
 use super::progress::Progress;
-use super::traces::{self, InputTraceArgs, OutputTraceArgs, PipeOrJobFiles, SummaryFormatArg};
+use super::traces::{
+    self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
+};
 use chakram_analysis::edit::slice::{
     JobCommunication, KeptNodesOfRank, RankSliceSummary, SliceNodeSelector,
 };
@@ -106,7 +108,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.rank_files().len();
-    let mut outputs = PipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
+    let mut outputs = OutputPipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut matches = JobCommunication::default();
     let mut parts = Vec::new();
     let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);

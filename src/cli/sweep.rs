@@ -4,8 +4,8 @@ use super::progress::Progress;
 use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
-    JournaledBoundOrAnswer, NewSweepAnswerOrBound, NewWorkCounts, PointEvaluator, RESULTS,
-    StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepTable, explain_row, load_study,
+    JournaledBoundOrAnswer, NewWorkCounts, PointEvaluator, RESULTS, StudyExplorer, StudyShard,
+    SweepJournal, SweepOptions, SweepProgressEvent, SweepTable, explain_row, load_study,
     render_sweep_page,
 };
 use chakram_trace::files::OutputSet;
@@ -139,7 +139,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             "points",
             study.point_count().unwrap_or(0) / shards,
         );
-        let answered = |step: &NewSweepAnswerOrBound<'_>| {
+        let answered = |step: &SweepProgressEvent<'_>| {
             if !step.is_bound {
                 progress.count_one();
             }
@@ -273,7 +273,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
         shard: None,
         is_closed: true,
     };
-    let quiet = |_: &NewSweepAnswerOrBound<'_>| {};
+    let quiet = |_: &SweepProgressEvent<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
     // Write the journal only after the run, so that a failed merge leaves no journal. The journal

@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
 /// A writer of bytes to standard output. The writer's errors name standard output as the target.
-pub struct StandardOutput(io::Stdout);
+pub struct StandardOutputWithNamedErrors(io::Stdout);
 
 /// Returns a writer of binary data to standard output.
-pub fn standard_output() -> StandardOutput {
-    StandardOutput(io::stdout())
+pub fn standard_output() -> StandardOutputWithNamedErrors {
+    StandardOutputWithNamedErrors(io::stdout())
 }
 
-impl StandardOutput {
+impl StandardOutputWithNamedErrors {
     fn name_stdout_in_error(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::Interrupted => error,
@@ -26,7 +26,7 @@ impl StandardOutput {
     }
 }
 
-impl Write for StandardOutput {
+impl Write for StandardOutputWithNamedErrors {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes).map_err(Self::name_stdout_in_error)
     }
@@ -55,7 +55,7 @@ pub struct EscapingWriter<W: Write> {
     begun: Vec<u8>,
 }
 
-impl EscapingWriter<io::BufWriter<StandardOutput>> {
+impl EscapingWriter<io::BufWriter<StandardOutputWithNamedErrors>> {
     /// Creates a writer to standard output. The writer keeps colour changes if standard output is a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {

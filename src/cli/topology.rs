@@ -38,7 +38,7 @@ enum TopologyCommand {
         #[arg(value_name = "GRAPH")]
         graph: String,
         #[command(flatten)]
-        technology: LinkRateTableArgs,
+        technology: LinkRateAndInterpolationArgs,
         /// Print only the graph's links, in the form of machine files with shape graph
         #[arg(long)]
         links: bool,
@@ -69,7 +69,7 @@ enum TopologyCommand {
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
         #[command(flatten)]
-        technology: LinkRateTableArgs,
+        technology: LinkRateAndInterpolationArgs,
         /// Write the best graph as a topology file
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -78,7 +78,7 @@ enum TopologyCommand {
 
 /// Rates of links.
 #[derive(Clone, Debug, Args)]
-struct LinkRateTableArgs {
+struct LinkRateAndInterpolationArgs {
     /// Link rates by the number of links of a chip, instead of the default table (level of TPU v4)
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     rates: Option<LinkRateByLinkCount>,
@@ -88,7 +88,7 @@ struct LinkRateTableArgs {
     interpolate: LinkRateInterpolation,
 }
 
-impl LinkRateTableArgs {
+impl LinkRateAndInterpolationArgs {
     fn link_rate_by_link_count(&self) -> LinkRateByLinkCount {
         let interpolation = self.interpolate;
         let table = LinkRateByLinkCount::deap_table_three(interpolation);

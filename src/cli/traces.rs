@@ -90,14 +90,14 @@ pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
 }
 
 /// Output of a command: the files of a job, or a pipe with one trace.
-pub enum PipeOrJobFiles<'o> {
+pub enum OutputPipeOrJobFiles<'o> {
     /// Standard output.
     Pipe(&'o OutputTraceArgs),
     /// The files of a job.
     Files(Box<JobBeingWritten>),
 }
 
-impl<'o> PipeOrJobFiles<'o> {
+impl<'o> OutputPipeOrJobFiles<'o> {
     /// Creates the output for the traces of `ranks` ranks. No output may replace one of the inputs
     /// `traces` and `beside`.
     pub fn new(

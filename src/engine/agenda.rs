@@ -31,7 +31,7 @@ pub(super) struct Agenda {
     spill: Vec<(Time, PackedEvent)>,
     /// For each NPU, the pending batches of delays, as (instant at which the delays end, batch).
     pending: Vec<VecDeque<(Time, u32)>>,
-    gatherings: Vec<NpuDelaysEndingTogether>,
+    gatherings: Vec<SameNpuDelaysEndingTogether>,
     free_gatherings: Vec<u32>,
     delays: Vec<BatchedDelay>,
     free_delays: Vec<u32>,
@@ -39,7 +39,7 @@ pub(super) struct Agenda {
 
 /// Batch of an NPU's delays that end at the same instant, stored as a linked list in `delays`.
 #[derive(Clone, Copy, Debug)]
-struct NpuDelaysEndingTogether {
+struct SameNpuDelaysEndingTogether {
     first: u32,
     last: u32,
 }
@@ -124,7 +124,7 @@ impl Agenda {
             gathering.last = number;
             return;
         }
-        let new = NpuDelaysEndingTogether {
+        let new = SameNpuDelaysEndingTogether {
             first: number,
             last: number,
         };

@@ -39,17 +39,17 @@ mod scripts;
 mod settling;
 mod stage_numbers;
 
-pub(super) use group::{InFlightLaunchGroup, InFlightLaunchGroups};
+pub(super) use group::{AllLaunchedRankGroups, LaunchedRankGroup};
 pub(super) use run::CollectiveRun;
 pub(super) use runs::CollectiveRuns;
 
 use answers::AnalyticalAnswerCounts;
-use executor::ChunkExecutor;
+use executor::CollectiveMessageSimulator;
 use run::CollectiveAtFirstArrival;
 
 /// The collectives in flight, with their groups, schedules and analytical answers.
 pub(super) struct Collectives<'a, M: EngineCollectiveBackend> {
-    chunks: ChunkExecutor<'a, M>,
+    chunks: CollectiveMessageSimulator<'a, M>,
     settings: RunSettings<'a>,
     answers: AnalyticalAnswerCounts,
     /// Number of collectives that members have requested so far.
@@ -85,7 +85,7 @@ pub(super) struct IssueMismatch {
 impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
         Self {
-            chunks: ChunkExecutor::new(backend, settings),
+            chunks: CollectiveMessageSimulator::new(backend, settings),
             settings,
             answers: AnalyticalAnswerCounts::default(),
             requests: 0,
@@ -95,13 +95,13 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
 
     /// Returns the message-by-message simulator of collectives.
     #[inline]
-    pub fn chunk_executor(&self) -> &ChunkExecutor<'a, M> {
+    pub fn chunk_executor(&self) -> &CollectiveMessageSimulator<'a, M> {
         &self.chunks
     }
 
     /// Returns the message-by-message simulator of collectives, mutably.
     #[inline]
-    pub fn chunk_executor_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
+    pub fn chunk_executor_mut(&mut self) -> &mut CollectiveMessageSimulator<'a, M> {
         &mut self.chunks
     }
 

@@ -18,7 +18,7 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, CustomCollective, MeasurementLinks,
+    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, MeasurementLinks, NamedScriptedAlgorithm,
     find_measured_time_collective, measured_elsewhere,
 };
 use chakram_hardware::compute::HostDurationSource;
@@ -65,7 +65,7 @@ pub struct CompiledReplay<'a> {
     pub(super) comm: CommTiming,
     pub(super) host: HostDurationSource,
     network: NetworkModelKind,
-    pub(super) custom: Vec<CustomCollective>,
+    pub(super) custom: Vec<NamedScriptedAlgorithm>,
     pub(super) prices: DurationSourcesWithDefaults,
     pub(super) failures: Vec<PlannedFailure>,
     /// True if collectives and messages are matched in issue order; equal to [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
@@ -270,7 +270,7 @@ impl<'a> CompiledReplay<'a> {
     /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
     pub fn is_measured(&self, kind: CollectiveKind, group: &PlacedWorkloadGroup<'_>) -> bool {
         let custom =
-            |custom: &CustomCollective| custom.applies_to(kind, group.extent.member_count());
+            |custom: &NamedScriptedAlgorithm| custom.applies_to(kind, group.extent.member_count());
         let curves = self.machine.collective_curves();
         self.prices.measured_collectives
             && !self.custom.iter().any(custom)

@@ -5,11 +5,11 @@ use super::Engine;
 use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::Observer;
 use chakram_base::units::Time;
-use chakram_hardware::collective::EventContentOrder;
+use chakram_hardware::collective::EventsInContentOrder;
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-impl EventOrderDiscipline for EventContentOrder {
+impl EventOrderDiscipline for EventsInContentOrder {
     const AT_ONCE: bool = false;
     const SENDS_END_ON_ARRIVAL: bool = false;
     const MATCHES_AS_ISSUED: bool = false;

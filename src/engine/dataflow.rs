@@ -9,8 +9,8 @@ use super::plan::{BoundGroupSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPla
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::{Graph, NodeKind};
-use chakram_trace::workload::RankInstance;
-use open_dependencies::{NodeReadiness, OpenDependencies};
+use chakram_trace::workload::GraphBoundToRank;
+use open_dependencies::{NodeReadinessAfterDependency, OpenDependencies};
 use std::ops::Range;
 
 mod open_dependencies;
@@ -96,7 +96,7 @@ impl RunningRankInstance<'_> {
 /// Indices of a program's first instance, first group and first byte table (bytes between pairs of members), in the
 /// numbering over all programs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ProgramFirstInstanceAndGroup {
+pub(super) struct ProgramFirstIndices {
     pub first_instance: InstanceId,
     pub first_group: ReplayGroupId,
     pub first_splits: u32,
@@ -106,7 +106,7 @@ pub(super) struct ProgramFirstInstanceAndGroup {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchPlanAndFirstIndices<'a> {
     pub plan: &'a ReplayPlan,
-    pub ranks: &'a [RankInstance],
+    pub ranks: &'a [GraphBoundToRank],
     /// Index of the launch within the run.
     pub serial: u64,
     pub first_instance: InstanceIndex,
@@ -232,7 +232,7 @@ impl<'a> Dataflow<'a> {
 
     /// Returns the workload's instance that this running instance executes.
     #[inline]
-    pub fn rank_of(&self, instance: InstanceIndex) -> &'a RankInstance {
+    pub fn rank_of(&self, instance: InstanceIndex) -> &'a GraphBoundToRank {
         let place = self.place_of(instance);
         &place.ranks[(instance.0 - place.first_instance.0) as usize]
     }
@@ -347,9 +347,13 @@ impl<'a> Dataflow<'a> {
         ended(effects, running, kind);
         for next in graph.successors(node) {
             match self.open.resolve_dependency(first + next.index()) {
-                NodeReadiness::Waiting => {}
-                NodeReadiness::Ready => effects.ready.push(pack_node(instance, next)),
-                NodeReadiness::Delayed => effects.delayed.push(pack_node(instance, next)),
+                NodeReadinessAfterDependency::Waiting => {}
+                NodeReadinessAfterDependency::Ready => {
+                    effects.ready.push(pack_node(instance, next))
+                }
+                NodeReadinessAfterDependency::Delayed => {
+                    effects.delayed.push(pack_node(instance, next))
+                }
             }
         }
     }

@@ -5,24 +5,24 @@
 use super::Engine;
 use crate::Observer;
 use chakram_base::units::Time;
-use chakram_hardware::collective::{CollectiveMatchingRules, EndpointModel};
+use chakram_hardware::collective::{CollectiveEndpointModel, CollectiveMatchingRules};
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
 /// All traits that a collective backend must implement for the engine.
 pub trait EngineCollectiveBackend:
-    EndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>
+    CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>
 {
 }
 
-impl<M: EndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>>
+impl<M: CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>>
     EngineCollectiveBackend for M
 {
 }
 
 /// Defines the order of events at an instant, and the rules that depend on this order: matching, lanes, and the
-/// completion of sends. Implemented by [`EventContentOrder`](chakram_hardware::collective::EventContentOrder), chakram's own
-/// order, and by [`EventInsertionOrder`](chakram_hardware::collective::EventInsertionOrder), ASTRA-sim's order.
+/// completion of sends. Implemented by [`EventsInContentOrder`](chakram_hardware::collective::EventsInContentOrder), chakram's own
+/// order, and by [`EventsInInsertionOrder`](chakram_hardware::collective::EventsInInsertionOrder), ASTRA-sim's order.
 pub trait EventOrderDiscipline: Sized {
     /// True if the loop carries out all consequences of an event before the next event, so that results depend on the
     /// order of events at an instant. False if the loop collects consequences, and settles them when no event of the

@@ -1,7 +1,7 @@
 //! Collects the effects of events in typed lists, which the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
-//! instants go to the agenda. Under [`EventInsertionOrder`](chakram_hardware::collective::EventInsertionOrder), the loop must
+//! instants go to the agenda. Under [`EventsInInsertionOrder`](chakram_hardware::collective::EventsInInsertionOrder), the loop must
 //! process an event's consequences before all other events. Components therefore append these consequences to a work
 //! list. The loop processes the entries in order; it finishes all consequences of an entry before the next entry (depth
 //! first).
@@ -53,7 +53,7 @@ pub(super) struct Effects {
     /// Reason why the replay cannot continue after this instant.
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
-    pub progress: LoopProgress,
+    pub progress: LoopEventAndRoundCounts,
     /// True if `ends`, `work`, `began` or `records` may have entries. Thanks to the flag, the loop makes one check
     /// after each event instead of four.
     is_stirred: bool,
@@ -76,7 +76,7 @@ pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
 
 /// Counts of the loop's events and rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LoopProgress {
+pub(super) struct LoopEventAndRoundCounts {
     /// Number of events handled so far.
     pub events: u64,
     /// The instant of the latest round.
@@ -88,7 +88,7 @@ pub(super) struct LoopProgress {
     rounds: u32,
 }
 
-impl LoopProgress {
+impl LoopEventAndRoundCounts {
     /// Returns the number of times that the loop has settled the latest round's instant, that is, ran out of events and
     /// let collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {

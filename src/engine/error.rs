@@ -2,7 +2,7 @@
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Rank};
-use chakram_base::interrupt::Interruption;
+use chakram_base::interrupt::StopOrMemoryInterruption;
 use std::fmt;
 
 /// Reference to a node in error messages.
@@ -129,5 +129,5 @@ pub enum ReplayError {
     TooLong,
     /// The run was interrupted or is out of memory.
     #[error(transparent)]
-    Interrupted(#[from] Interruption),
+    Interrupted(#[from] StopOrMemoryInterruption),
 }

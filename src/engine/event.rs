@@ -52,7 +52,7 @@ pub(super) enum EventClass {
     Requested,
     /// A wait of a script is over. Used only if events are handled in insertion order. The rank field is the
     /// index of the run, and the payload is the cell.
-    ScriptEvent,
+    ScriptMemberEvent,
     /// A script receives a message that had already arrived. If events are handled in content order, this event also
     /// ends a script's wait. The payload is an op.
     ScriptReceived,
@@ -89,7 +89,7 @@ impl EventClass {
         Self::Reduced,
         Self::Found,
         Self::Requested,
-        Self::ScriptEvent,
+        Self::ScriptMemberEvent,
         Self::ScriptReceived,
         Self::Settle,
         Self::Vacant,

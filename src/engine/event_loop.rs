@@ -1,6 +1,6 @@
 //! The event loop, which runs until no events are left or its components decide to end.
 
-use chakram_base::interrupt::Interruption;
+use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::units::Time;
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ pub(super) trait LoopComponents {
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
     /// Checks for an interruption. Called every [`ROUNDS_BETWEEN_CHECKS`] rounds.
-    fn check_interruption(&self) -> Result<(), Interruption>;
+    fn check_interruption(&self) -> Result<(), StopOrMemoryInterruption>;
 }
 
 /// Number of rounds between checks for an interruption. A round takes 0.1 µs to milliseconds, and a check takes a few
@@ -29,7 +29,7 @@ const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 ///
 /// Fails if the run is interrupted; the state of the components is then unspecified.
 #[inline]
-pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interruption> {
+pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), StopOrMemoryInterruption> {
     let mut rounds_left = 1;
     while let Some(now) = components.next() {
         rounds_left -= 1;

@@ -7,10 +7,10 @@ use super::effects::{Effects, PendingSend, SendOrderKey};
 use super::event::{EventClass, PackedEvent};
 use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{BufferPartSize, Time};
+use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    CollectiveLinkReservations, EventScheduler, LinkFailureEffect, LinkTraffic,
-    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    ClosedFormLinkReservations, EventScheduler, LinkFailureEffect, LinkTrafficBytes,
+    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, OperationPortRange,
     RehearsableLinks,
 };
 use chakram_hardware::topology::Topology;
@@ -39,7 +39,7 @@ pub(super) struct Fabric<'a, N> {
     /// Messages that wait for their rendezvous request.
     withheld: BTreeMap<OpIndex, NetworkMessage>,
     /// Bytes carried by each link, or `None` if they are not counted.
-    traffic: Option<Box<LinkTraffic<'a>>>,
+    traffic: Option<Box<LinkTrafficBytes<'a>>>,
     /// The unnamed memory (`None` if missing), followed by the named memories.
     memories: Vec<Option<RemoteMemoryState<'a>>>,
 }
@@ -68,7 +68,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     pub fn new(prepared: &CompiledReplay<'a>, mut network: N, request_bytes: Option<u64>) -> Self {
         let topology = prepared.machine.topology();
         let traffic = if prepared.links {
-            LinkTraffic::new(topology).map(Box::new)
+            LinkTrafficBytes::new(topology).map(Box::new)
         } else {
             None
         };
@@ -91,16 +91,16 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     #[inline]
-    pub fn open_ports(&mut self, ports: u32) -> PortRange {
+    pub fn open_ports(&mut self, ports: u32) -> OperationPortRange {
         self.network.open_ports(ports)
     }
 
     #[inline]
-    pub fn close_ports(&mut self, ports: PortRange) {
+    pub fn close_ports(&mut self, ports: OperationPortRange) {
         self.network.close_ports(ports);
     }
 
-    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
+    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
         self.network.reservable_links_mut()
     }
 
@@ -204,7 +204,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects: &mut Effects,
     ) {
         let op = self.ops.insert(op);
-        let amount = BufferPartSize::from_bytes(self.request_bytes.unwrap_or(0));
+        let amount = UnroundedBufferShare::from_bytes(self.request_bytes.unwrap_or(0));
         let message = NetworkMessage::without_port(op, ends, amount);
         self.pass_to_network(now, &message, effects);
     }

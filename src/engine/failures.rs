@@ -5,7 +5,7 @@
 //! failed parts, the replay is stuck; the error names the failures and the affected work. The network loses failed
 //! links and continues over the other links.
 
-use super::collectives::InFlightLaunchGroups;
+use super::collectives::AllLaunchedRankGroups;
 use super::dataflow::Dataflow;
 use super::discipline::EngineCollectiveBackend;
 use super::effects::Effects;
@@ -17,7 +17,7 @@ use super::{Engine, Observer, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Time, format_count};
-use chakram_hardware::machine::{FailedPart, Machine, MachineFailure};
+use chakram_hardware::machine::{FailedPart, FailedPartAndTime, Machine};
 use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::link_graph::MOST_NPUS;
@@ -45,12 +45,12 @@ pub struct FailureOutcome {
 /// A planned failure, and the NPU or the links that it takes out of service.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
-    given: MachineFailure,
-    part: PlannedFailurePart,
+    given: FailedPartAndTime,
+    part: FailedNpuOrLinks,
 }
 
 #[derive(Clone, Debug)]
-enum PlannedFailurePart {
+enum FailedNpuOrLinks {
     Npu(Npu),
     Links(Vec<u32>),
 }
@@ -103,10 +103,10 @@ pub(super) fn plan_failures(
 /// A sentence that states the problem, and a hint.
 type FindingAndHint = (String, String);
 
-fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedFailurePart, FindingAndHint> {
+fn find_npu(machine: &Machine, npu: Npu) -> Result<FailedNpuOrLinks, FindingAndHint> {
     let npus = machine.topology().npu_count();
     if npu.0 < npus {
-        return Ok(PlannedFailurePart::Npu(npu));
+        return Ok(FailedNpuOrLinks::Npu(npu));
     }
     Err((
         format!("the machine has {}", format_count(npus.into(), "NPU")),
@@ -114,7 +114,7 @@ fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedFailurePart, FindingAn
     ))
 }
 
-fn find_links(machine: &Machine, ends: &str) -> Result<PlannedFailurePart, FindingAndHint> {
+fn find_links(machine: &Machine, ends: &str) -> Result<FailedNpuOrLinks, FindingAndHint> {
     let topology = machine.topology();
     let Some(graph) = topology.link_graph() else {
         return Err((
@@ -125,7 +125,7 @@ fn find_links(machine: &Machine, ends: &str) -> Result<PlannedFailurePart, Findi
             format!("a machine of at most {MOST_NPUS} NPUs"),
         ));
     };
-    let links = graph.links_between(ends).map(PlannedFailurePart::Links);
+    let links = graph.links_between(ends).map(FailedNpuOrLinks::Links);
     links.map_err(|found| {
         (
             found,
@@ -177,7 +177,7 @@ fn check_link_failures(
 pub(super) fn has_link_failures(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
-        .any(|failure| matches!(failure.part, PlannedFailurePart::Links(_)))
+        .any(|failure| matches!(failure.part, FailedNpuOrLinks::Links(_)))
 }
 
 /// Planned failures of a run, and the failures that have occurred.
@@ -185,7 +185,7 @@ pub(super) fn has_link_failures(planned: &[PlannedFailure]) -> bool {
 pub(super) struct RunFailures<'a> {
     planned: &'a [PlannedFailure],
     /// Each failed NPU, with its first failure.
-    npus: BTreeMap<Npu, &'a MachineFailure>,
+    npus: BTreeMap<Npu, &'a FailedPartAndTime>,
     outcomes: Vec<FailureOutcome>,
 }
 
@@ -195,8 +195,8 @@ impl<'a> RunFailures<'a> {
         let outcome = |failure: &PlannedFailure| FailureOutcome {
             failure: failure.given.to_string(),
             links: match &failure.part {
-                PlannedFailurePart::Npu(_) => 0,
-                PlannedFailurePart::Links(links) => links.len() as u64,
+                FailedNpuOrLinks::Npu(_) => 0,
+                FailedNpuOrLinks::Links(links) => links.len() as u64,
             },
             rerouted_messages: 0,
             resent_bytes: 0,
@@ -231,9 +231,9 @@ impl<'a> RunFailures<'a> {
     pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
-        groups: &InFlightLaunchGroups<'_>,
+        groups: &AllLaunchedRankGroups<'_>,
         InstanceNode { instance, node }: InstanceNode,
-    ) -> Option<(Rank, &'a MachineFailure)> {
+    ) -> Option<(Rank, &'a FailedPartAndTime)> {
         let running = flow.instance(instance);
         let own = flow.rank_of(instance);
         if let Some(failure) = self.npus.get(&running.npu) {
@@ -265,13 +265,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     pub(super) fn fail_machine_part(&mut self, now: Time, number: u32) {
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
-            PlannedFailurePart::Npu(npu) => {
+            FailedNpuOrLinks::Npu(npu) => {
                 // If an NPU fails several times, keep its first failure. The flag makes the loop check for failed NPUs
                 // at the end of every later node.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }
-            PlannedFailurePart::Links(links) => {
+            FailedNpuOrLinks::Links(links) => {
                 let effect = self.fabric.fail_links(now, links, &mut self.effects);
                 let outcome = &mut self.failures.outcomes[number as usize];
                 outcome.rerouted_messages = effect.moved.len() as u64;
@@ -312,7 +312,7 @@ pub(super) fn describe_failures<N: NetworkBackend>(
             pairs.push(format!("{} more", cut_off.len() - SHOWN));
         }
         let failed = failures.planned.iter();
-        let failed = failed.filter(|failure| matches!(failure.part, PlannedFailurePart::Links(_)));
+        let failed = failed.filter(|failure| matches!(failure.part, FailedNpuOrLinks::Links(_)));
         let failed: Vec<String> = failed.map(|failure| failure.given.to_sentence()).collect();
         lines.push(format!(
             "{}: no route is left {}",

@@ -5,15 +5,13 @@
 //! state of an ended launch. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
-use super::dataflow::{
-    Dataflow, HELD, ProgramFirstInstanceAndGroup, REPRICED, RunningRankInstance, SLOWED,
-};
+use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningRankInstance, SLOWED};
 use super::effects::Effects;
 use super::error::ReplayRefusal;
 use super::event::{EventClass, PackedEvent};
 use super::ids::{InstanceId, ReplayGroupId};
-use super::lanes::NpuLanes;
-use super::launch::{LaunchKernelDurationSource, LaunchRecord, LaunchRequest, LaunchSerial};
+use super::lanes::LanesOfAllNpus;
+use super::launch::{LaunchKernelDurationAdjustment, LaunchRecord, LaunchRequest, LaunchSerial};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -24,7 +22,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct LaunchRunState {
     record: LaunchRecord,
-    prices: LaunchKernelDurationSource,
+    prices: LaunchKernelDurationAdjustment,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
 }
@@ -39,7 +37,7 @@ pub(super) struct AllProgramLaunches<'a> {
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
-    numbers: Vec<ProgramFirstInstanceAndGroup>,
+    numbers: Vec<ProgramFirstIndices>,
     /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
     /// there may be several launches.
     lanes_of: Vec<Vec<u32>>,
@@ -55,7 +53,7 @@ pub(super) struct AllProgramLaunches<'a> {
 
 impl<'a> AllProgramLaunches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = ProgramFirstInstanceAndGroup {
+        let mut first = ProgramFirstIndices {
             first_instance: InstanceId(0),
             first_group: ReplayGroupId(0),
             first_splits: 0,
@@ -84,7 +82,13 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Returns the first lane of an instance. If the run has a single launch, the instance gets its own lanes.
     /// Otherwise, all launches from this feed share the lanes of an NPU.
-    pub fn find_first_lane(&mut self, lanes: &mut NpuLanes, feed: u32, npu: Npu, own: u32) -> u32 {
+    pub fn find_first_lane(
+        &mut self,
+        lanes: &mut LanesOfAllNpus,
+        feed: u32,
+        npu: Npu,
+        own: u32,
+    ) -> u32 {
         if !self.many {
             return lanes.add_lanes(own);
         }
@@ -117,7 +121,7 @@ impl<'a> AllProgramLaunches<'a> {
     }
 
     /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
-    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstInstanceAndGroup {
+    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstIndices {
         self.numbers[program as usize]
     }
 
@@ -158,7 +162,7 @@ impl<'a> AllProgramLaunches<'a> {
     pub fn take_run_state(
         &mut self,
         record: LaunchRecord,
-        prices: LaunchKernelDurationSource,
+        prices: LaunchKernelDurationAdjustment,
     ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchRunState {
@@ -260,9 +264,9 @@ impl<'a> AllProgramLaunches<'a> {
             price
         };
         match &self.frames[running.frame as usize].prices {
-            LaunchKernelDurationSource::AsCompiled => price,
-            LaunchKernelDurationSource::Scaled(factor) => price.scale_by(*factor),
-            LaunchKernelDurationSource::ByClass(prices) => {
+            LaunchKernelDurationAdjustment::AsCompiled => price,
+            LaunchKernelDurationAdjustment::Scaled(factor) => price.scale_by(*factor),
+            LaunchKernelDurationAdjustment::ByClass(prices) => {
                 let own = prices.get(graph.name_index(node) as usize);
                 own.copied().flatten().unwrap_or(price)
             }

@@ -1,11 +1,11 @@
 //! Adds the host's launches to graphs when a replay is prepared. The traces themselves remain unchanged.
 
-use super::{CollectiveTimeSource, HostLaunchMode, KernelDurationSource, ReplayOptions};
+use super::{CollectiveCurvesOrAlgorithms, HostLaunchMode, KernelDurationSource, ReplayOptions};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
-use chakram_hardware::machine::{Host, HostSyncPoints, KernelTimeCorrection, Machine};
+use chakram_hardware::machine::{Host, HostBlockingOperations, Machine, PassKernelTimeCorrection};
 use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
-use chakram_trace::graph::launches::HostLaunchCostAndWait;
+use chakram_trace::graph::launches::HostLaunchTimeAndBlocking;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
@@ -40,7 +40,7 @@ pub(super) fn resolve_duration_defaults(
         },
         default_launch,
         measured_collectives: (options.collectives)
-            .map_or(by_curves, |how| how == CollectiveTimeSource::Curves),
+            .map_or(by_curves, |how| how == CollectiveCurvesOrAlgorithms::Curves),
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
@@ -58,7 +58,7 @@ pub(super) fn resolve_duration_defaults(
 fn find_kernel_time_correction(
     workload: &Workload,
     machine: &Machine,
-) -> Option<KernelTimeCorrection> {
+) -> Option<PassKernelTimeCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
         return None;
@@ -112,7 +112,7 @@ pub(super) fn insert_host_launches(
                 collective: free,
                 message: free,
                 step: host.launch,
-                waits: HostSyncPoints::Never,
+                waits: HostBlockingOperations::Never,
                 ..host
             };
             add_launches_by_host(workload, &graph)
@@ -138,7 +138,11 @@ fn add_launches_by_host(workload: &Workload, host: &Host) -> Option<Workload> {
 }
 
 /// Returns the host launch that `node` needs, or `None` if the host need not launch it.
-fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunchCostAndWait> {
+fn host_launch_of(
+    graph: &Graph,
+    node: NodeIndex,
+    host: &Host,
+) -> Option<HostLaunchTimeAndBlocking> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
     let kernel = graph.kernel(node);
@@ -146,10 +150,12 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
     // copy.
     let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernelClass::HostCopy));
     let waits = match host.waits {
-        HostSyncPoints::Never => false,
-        HostSyncPoints::Receives => is_host_copy || kind == NodeKind::Receive,
-        HostSyncPoints::Messages => is_host_copy || message,
-        HostSyncPoints::Passes => is_host_copy || message || may_begin_or_end_pass(graph, node),
+        HostBlockingOperations::Never => false,
+        HostBlockingOperations::Receives => is_host_copy || kind == NodeKind::Receive,
+        HostBlockingOperations::Messages => is_host_copy || message,
+        HostBlockingOperations::Passes => {
+            is_host_copy || message || may_begin_or_end_pass(graph, node)
+        }
     };
     let cost = match kind {
         NodeKind::Nothing | NodeKind::Host => return None,
@@ -162,7 +168,7 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
         NodeKind::Collective => host.collective,
         NodeKind::Send | NodeKind::Receive => host.message,
     };
-    Some(HostLaunchCostAndWait { cost, waits })
+    Some(HostLaunchTimeAndBlocking { cost, waits })
 }
 
 /// Returns true if `node` may be the first or the last node of a pass. Some hosts wait at these

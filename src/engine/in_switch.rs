@@ -132,10 +132,10 @@ fn memory_name_of(graph: &Graph, node: NodeIndex) -> Option<&str> {
 }
 
 /// An in-switch access: its bytes, true for a store (if known), and the memory's name.
-type InSwitchMemoryAccess<'a> = (u64, Option<bool>, Option<&'a str>);
+type InSwitchAccessSizeAndMemory<'a> = (u64, Option<bool>, Option<&'a str>);
 
 /// Iterates over the in-switch accesses of `graph`.
-fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchMemoryAccess<'_>> {
+fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchAccessSizeAndMemory<'_>> {
     find_switch_nodes(graph).map(|node| {
         (
             graph.bytes(node),

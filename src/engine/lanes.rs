@@ -26,7 +26,7 @@ struct LaneHolderAndQueueLength {
 
 /// Turn of one launch on a lane that several launches use in turn.
 #[derive(Clone, Copy, Debug)]
-struct LaunchTurnOnLane {
+struct ProgramLaunchLaneTurn {
     instance: InstanceIndex,
     /// Number of the launch's incomplete nodes on the lane.
     left: u32,
@@ -34,17 +34,17 @@ struct LaunchTurnOnLane {
 
 /// The lanes of all NPUs, with their queues and turns.
 #[derive(Debug, Default)]
-pub(super) struct NpuLanes {
+pub(super) struct LanesOfAllNpus {
     states: Vec<LaneHolderAndQueueLength>,
     /// Nodes that wait for each lane, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
     /// Nodes that wait for each lane, in ascending order of ids. Used only if events are handled in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
     /// Launches that still have incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
-    turns: Vec<VecDeque<LaunchTurnOnLane>>,
+    turns: Vec<VecDeque<ProgramLaunchLaneTurn>>,
 }
 
-impl NpuLanes {
+impl LanesOfAllNpus {
     /// Reserves memory for exactly `count` more lanes.
     pub fn reserve_lanes(&mut self, count: usize) {
         self.states.reserve_exact(count);
@@ -74,7 +74,7 @@ impl NpuLanes {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
         }
-        self.turns[lane as usize].push_back(LaunchTurnOnLane { instance, left });
+        self.turns[lane as usize].push_back(ProgramLaunchLaneTurn { instance, left });
     }
 
     /// Returns the instance that has the current turn on a lane of several launches.

@@ -26,14 +26,14 @@ pub struct LaunchRequest {
     /// Tag that the feed chose; the launch's records repeat the tag.
     pub tag: u64,
     /// Durations of the kernels in this launch.
-    pub prices: LaunchKernelDurationSource,
+    pub prices: LaunchKernelDurationAdjustment,
     /// Start of the launch's ranks.
-    pub release: LaunchRankStartMode,
+    pub release: LaunchRankReleaseMode,
 }
 
 /// Source of the kernel durations in a launch.
 #[derive(Clone, Debug, Default)]
-pub enum LaunchKernelDurationSource {
+pub enum LaunchKernelDurationAdjustment {
     /// The durations that were compiled with the program.
     #[default]
     AsCompiled,
@@ -47,7 +47,7 @@ pub enum LaunchKernelDurationSource {
 
 /// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LaunchRankStartMode {
+pub enum LaunchRankReleaseMode {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
@@ -77,12 +77,12 @@ pub struct LaunchRecord {
 pub struct FeedRequestBuffer {
     /// Index that the run's next launch will get.
     pub(super) next: u64,
-    pub(super) orders: Vec<LaunchOrReleaseRequest>,
+    pub(super) orders: Vec<LaunchOrRankReleaseRequest>,
 }
 
 /// A feed's request to begin a launch, or to release a rank of a launch.
 #[derive(Debug)]
-pub(super) enum LaunchOrReleaseRequest {
+pub(super) enum LaunchOrRankReleaseRequest {
     LaunchRequest(LaunchRequest),
     Release(LaunchSerial, Rank),
 }
@@ -91,15 +91,15 @@ impl FeedRequestBuffer {
     /// Requests a launch that begins now, and returns its index.
     pub fn begin_launch(&mut self, launch: LaunchRequest) -> LaunchSerial {
         self.orders
-            .push(LaunchOrReleaseRequest::LaunchRequest(launch));
+            .push(LaunchOrRankReleaseRequest::LaunchRequest(launch));
         self.next += 1;
         LaunchSerial(self.next - 1)
     }
 
     /// Requests that a rank of a launch starts now. Has no effect unless the launch belongs to this feed and uses
-    /// [`LaunchRankStartMode::ByRank`].
+    /// [`LaunchRankReleaseMode::ByRank`].
     pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders
-            .push(LaunchOrReleaseRequest::Release(launch, rank));
+            .push(LaunchOrRankReleaseRequest::Release(launch, rank));
     }
 }

@@ -1,7 +1,7 @@
 //! Handles launches in the loop: notifies feeds of ended launches, begins requested launches, and submits and ends the
 //! jobs of processor models.
 
-use super::collectives::InFlightLaunchGroups;
+use super::collectives::AllLaunchedRankGroups;
 use super::dataflow::{
     Dataflow, HELD, LaunchPlanAndFirstIndices, REPRICED, SERVED, SLOWED, TURNS, pack_node,
     unpack_node,
@@ -14,8 +14,8 @@ use super::feed::LaunchFeed;
 use super::frames::AllProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    FeedRequestBuffer, LaunchKernelDurationSource, LaunchOrReleaseRequest, LaunchRankStartMode,
-    LaunchRecord, LaunchRequest,
+    FeedRequestBuffer, LaunchKernelDurationAdjustment, LaunchOrRankReleaseRequest,
+    LaunchRankReleaseMode, LaunchRecord, LaunchRequest,
 };
 use super::messages::Messages;
 use super::processor::ProcessorKernelJob;
@@ -96,10 +96,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
             match order {
-                LaunchOrReleaseRequest::LaunchRequest(launch) => {
+                LaunchOrRankReleaseRequest::LaunchRequest(launch) => {
                     self.begin_launch(now, feed, launch)
                 }
-                LaunchOrReleaseRequest::Release(serial, rank) => {
+                LaunchOrRankReleaseRequest::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
                     self.launches.release_rank(flow, effects, now, serial, rank);
                 }
@@ -189,7 +189,7 @@ struct LaunchStateComponents<'x, 'a> {
     tile_groups: &'x mut TileGroups,
     processors: &'x mut Processors<'a>,
     messages: &'x mut Messages<'a>,
-    groups: &'x mut InFlightLaunchGroups<'a>,
+    groups: &'x mut AllLaunchedRankGroups<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
     /// True if an NPU has failed.
@@ -212,7 +212,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 return None;
             }
         };
-        let repriced = !matches!(launch.prices, LaunchKernelDurationSource::AsCompiled);
+        let repriced = !matches!(launch.prices, LaunchKernelDurationAdjustment::AsCompiled);
         let (frame, used) = self.launches.take_run_state(record, launch.prices);
         let (plan, many) = (&program.plan, self.launches.may_have_several_launches());
         if !used {
@@ -262,7 +262,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         if used {
             self.messages.reset_matches(place.first_pair, plan.pairs);
         }
-        let held = launch.release == LaunchRankStartMode::ByRank;
+        let held = launch.release == LaunchRankReleaseMode::ByRank;
         if held {
             self.launches.hold_all_ranks(frame);
         }

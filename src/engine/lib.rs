@@ -44,7 +44,7 @@
 //!
 //! A collective takes the same time, whether it is simulated message by message or answered analytically:
 
-use chakram_base::interrupt::{self, Interruption};
+use chakram_base::interrupt::{self, StopOrMemoryInterruption};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::NetworkBackend;
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,9 @@ mod tile_groups;
 mod unpriced_kernels;
 mod untimed_communication;
 
-pub use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflineEfficiency};
+pub use chakram_hardware::compute::{
+    HostDurationSource, KernelDurationSource, RooflinePeakFraction,
+};
 pub use chakram_hardware::network::NetworkModelKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, PlacedWorkloadGroup};
 pub use coverage::DurationSourceCounts;
@@ -109,18 +111,20 @@ pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    FeedRequestBuffer, LaunchKernelDurationSource, LaunchRankStartMode, LaunchRecord,
+    FeedRequestBuffer, LaunchKernelDurationAdjustment, LaunchRankReleaseMode, LaunchRecord,
     LaunchRequest, LaunchSerial,
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
-pub use options::{CollectiveTimeSource, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions};
+pub use options::{
+    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions,
+};
 pub use placement::place_ranks;
 pub use price_changes::{
     CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, KernelDurationChange,
     KernelJitter, RequestedDurationChanges,
 };
 pub use processor::{LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob};
-pub use representatives::{RepresentativeCheck, replay_representatives};
+pub use representatives::{RepresentativeCheckObserver, replay_representatives};
 pub use run_programs::run_launches;
 pub use tile_groups::{EventLoopCounts, FirstTileGroupSplit};
 
@@ -209,7 +213,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> LoopCo
     }
 
     #[cold]
-    fn check_interruption(&self) -> Result<(), Interruption> {
+    fn check_interruption(&self) -> Result<(), StopOrMemoryInterruption> {
         interrupt::check_interruption()
     }
 }

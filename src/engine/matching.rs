@@ -21,7 +21,7 @@ use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
 /// A communicator (group slot) of an instance, as (group, instance, slot).
-type InstanceGroupSlot = (ReplayGroupId, u32, u32);
+type InstanceCommunicatorKey = (ReplayGroupId, u32, u32);
 
 /// Matches the k-th collectives of a group's members, and checks that matched collectives are equal.
 pub(super) fn match_collectives(
@@ -35,7 +35,7 @@ pub(super) fn match_collectives(
         TraceCallsByGroupSlot::new(graph.group_slots().len(), calls)
     });
     let calls_of: Vec<TraceCallsByGroupSlot> = calls_of.collect();
-    let mut callers: Vec<InstanceGroupSlot> = Vec::new();
+    let mut callers: Vec<InstanceCommunicatorKey> = Vec::new();
     for (instance, of) in (0..).zip(&plan.instances) {
         let slots = (0..).zip(&of.slots);
         callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
@@ -66,7 +66,7 @@ pub(super) fn match_collectives(
 fn members_of<'c>(
     workload: &Workload,
     calls_of: &'c [TraceCallsByGroupSlot],
-    callers: &[InstanceGroupSlot],
+    callers: &[InstanceCommunicatorKey],
 ) -> impl Iterator<Item = MemberCalls<'c>> {
     let instances = callers.chunk_by(|a, b| a.1 == b.1);
     instances.map(|slots| {
@@ -81,7 +81,7 @@ fn members_of<'c>(
 fn collect_group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
-    callers: &[InstanceGroupSlot],
+    callers: &[InstanceCommunicatorKey],
     all: &[MemberCalls<'_>],
 ) -> Result<Vec<PlannedCollective>, ReplayRefusal> {
     let group = &plan.groups[callers[0].0.index()];

@@ -4,7 +4,7 @@
 use super::Engine;
 use super::discipline::EngineCollectiveBackend;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
-use super::tile_groups::{GROUPED, GroupPartStep, ReadyNodesToPost, is_shared};
+use super::tile_groups::{GROUPED, StepTakenByWholePart, UnpostedReadyNodes, is_shared};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -149,7 +149,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
 
     /// Handles steps that only some members of a group have taken in this round, and splits the group if necessary.
     #[inline(never)]
-    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<ReadyNodesToPost<'_>>) {
+    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedReadyNodes<'_>>) {
         loop {
             let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
             let left = ready.as_mut().map(|(ready, next)| (&mut **ready, *next));
@@ -167,7 +167,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         &mut self,
         now: Time,
         leader: InstanceNode,
-        ready: ReadyNodesToPost<'_>,
+        ready: UnpostedReadyNodes<'_>,
     ) {
         let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
         let effects = &mut self.effects;
@@ -177,21 +177,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     }
 
     /// Carries out the steps of a split group's parts.
-    fn carry_out_part_steps(&mut self, now: Time, steps: Vec<GroupPartStep>) {
+    fn carry_out_part_steps(&mut self, now: Time, steps: Vec<StepTakenByWholePart>) {
         for step in steps {
             match step {
-                GroupPartStep::Queue(instance, node) => self.enqueue_on_lane(now, instance, node),
-                GroupPartStep::Announce(instance, node, ends) => {
+                StepTakenByWholePart::Queue(instance, node) => {
+                    self.enqueue_on_lane(now, instance, node)
+                }
+                StepTakenByWholePart::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;
                     self.tile_groups
                         .schedule_part_ends(effects, instance, node, &ends);
                 }
-                GroupPartStep::End(instance, node)
+                StepTakenByWholePart::End(instance, node)
                     if self.flow.instance(instance).has_flag(GROUPED) =>
                 {
                     self.complete_for_all_members(now, instance, node);
                 }
-                GroupPartStep::End(instance, node) => {
+                StepTakenByWholePart::End(instance, node) => {
                     self.complete_instance_node(now, instance, node)
                 }
             }

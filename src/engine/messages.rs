@@ -13,9 +13,9 @@ use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
-use chakram_base::units::{BufferPartSize, Time};
+use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    NetworkBackend, NetworkMessage, PortRange, ReceiverProgramPosition,
+    NetworkBackend, NetworkMessage, OperationPortRange, ReceiverProgramPosition,
 };
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
@@ -86,7 +86,7 @@ pub(super) struct Messages<'a> {
 fn create_message(
     op: OpIndex,
     ends: (Npu, Npu),
-    ports: PortRange,
+    ports: OperationPortRange,
     bytes: u64,
     tell_injected: bool,
 ) -> NetworkMessage {
@@ -96,7 +96,7 @@ fn create_message(
         from: ports.nth_port(0),
         to: ports.nth_port(1),
         path: None,
-        amount: BufferPartSize::from_bytes(bytes),
+        amount: UnroundedBufferShare::from_bytes(bytes),
         tell_injected,
         sole_sender: true,
         order: 0,

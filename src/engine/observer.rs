@@ -8,7 +8,7 @@ use super::{
 };
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{LinkLoad, TileNetworkOccupancy};
+use chakram_hardware::network::{BytesOverOneLink, TileLinkAndPortBusyTimes};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
@@ -155,10 +155,10 @@ pub trait Observer {
     /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
     fn critical_path(&mut self, _path: &[CriticalPathSegment]) {}
     /// Called at the end of a replay that counted the load of links.
-    fn on_links_measured(&mut self, _loads: &[LinkLoad]) {}
+    fn on_links_measured(&mut self, _loads: &[BytesOverOneLink]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn on_network_measured(&mut self, _occupancy: &TileNetworkOccupancy) {}
+    fn on_network_measured(&mut self, _occupancy: &TileLinkAndPortBusyTimes) {}
 
     /// Called at the end of the replay with the statistics of its loop.
     fn on_loop_counted(&mut self, _counts: &EventLoopCounts) {}
@@ -225,11 +225,11 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         (**self).critical_path(path);
     }
-    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
         (**self).on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
         (**self).on_network_measured(occupancy);
     }
     fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
@@ -312,13 +312,13 @@ impl<O: Observer> Observer for Option<O> {
             observer.critical_path(path);
         }
     }
-    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
         if let Some(observer) = self {
             observer.on_links_measured(loads);
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
         if let Some(observer) = self {
             observer.on_network_measured(occupancy);
         }
@@ -390,12 +390,12 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.critical_path(path);
         self.1.critical_path(path);
     }
-    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
         self.0.on_links_measured(loads);
         self.1.on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
         self.0.on_network_measured(occupancy);
         self.1.on_network_measured(occupancy);
     }

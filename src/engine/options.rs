@@ -4,9 +4,9 @@ use super::extensions::ReplacementModels;
 use super::price_changes::RequestedDurationChanges;
 use chakram_base::ids::Npu;
 use chakram_base::setting::EnumeratedSetting;
-use chakram_hardware::collective::CustomCollective;
+use chakram_hardware::collective::NamedScriptedAlgorithm;
 use chakram_hardware::compute::{HostDurationSource, KernelDurationSource};
-use chakram_hardware::machine::MachineFailure;
+use chakram_hardware::machine::FailedPartAndTime;
 use chakram_hardware::network::NetworkModelKind;
 use chakram_trace::workload::MissingRankPolicy;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct ReplayOptions {
     /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkModelKind>,
     /// Source of the times of uncontended collectives. By default, collectives use curves if kernels do.
-    pub collectives: Option<CollectiveTimeSource>,
+    pub collectives: Option<CollectiveCurvesOrAlgorithms>,
     /// Factor on launch times, on times of measured collectives, and on kernel times from curves. By default, the
     /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
     /// product applies, if the machine has one.
@@ -45,7 +45,7 @@ pub struct ReplayOptions {
     /// Changed durations of kernels and collectives, slow ranks and jitter.
     pub changes: RequestedDurationChanges,
     /// Failures of machine parts, in addition to the failures in the machine's file.
-    pub failures: Vec<MachineFailure>,
+    pub failures: Vec<FailedPartAndTime>,
     /// Use tile groups: if several ranks do the same work at the same time, simulate only one rank on behalf of all.
     /// The results are the same. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
@@ -59,7 +59,7 @@ pub struct ReplayOptions {
     /// Custom algorithms. Custom collective algorithms. Each custom algorithm replaces the machine's algorithm for its
     /// kind of collective, if the group has one member per script. Has an effect only with [`CommTiming::Model`] and
     /// native collectives.
-    pub custom: Vec<CustomCollective>,
+    pub custom: Vec<NamedScriptedAlgorithm>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order
     /// ([`EventOrderDiscipline::MATCHES_AS_ISSUED`](super::EventOrderDiscipline::MATCHES_AS_ISSUED)).
@@ -116,7 +116,7 @@ impl EnumeratedSetting for HostLaunchMode {
 
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectiveTimeSource {
+pub enum CollectiveCurvesOrAlgorithms {
     /// Measured times. Times from the machine's measured curves. The machine must have curves, the members must be
     /// along one dimension, and no other traffic may disturb the collective.
     Curves,
@@ -124,7 +124,7 @@ pub enum CollectiveTimeSource {
     Algorithms,
 }
 
-impl EnumeratedSetting for CollectiveTimeSource {
+impl EnumeratedSetting for CollectiveCurvesOrAlgorithms {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Curves,

@@ -143,7 +143,7 @@ pub(super) struct SharedGraphPlan {
     /// True for each communicator (group slot) of the graph whose collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each NPU lane; computed on first use.
-    lane_nodes: OnceLock<Vec<LaneKernelAndOtherCounts>>,
+    lane_nodes: OnceLock<Vec<KernelAndOtherCountsOnLane>>,
     /// Number of nodes that take their durations from each source.
     pub basis: DurationSourceCounts,
     /// Kernels without a known duration.
@@ -155,16 +155,16 @@ pub(super) struct SharedGraphPlan {
 
 /// Numbers of kernels and of other nodes on one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaneKernelAndOtherCounts {
+pub(super) struct KernelAndOtherCountsOnLane {
     pub kernels: u32,
     pub others: u32,
 }
 
 impl SharedGraphPlan {
     /// Returns the number of nodes on each NPU lane; `graph` must be the graph of this plan.
-    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneKernelAndOtherCounts] {
+    pub fn lane_nodes(&self, graph: &Graph) -> &[KernelAndOtherCountsOnLane] {
         self.lane_nodes.get_or_init(|| {
-            let mut nodes = vec![LaneKernelAndOtherCounts::default(); self.lane_count as usize];
+            let mut nodes = vec![KernelAndOtherCountsOnLane::default(); self.lane_count as usize];
             for node in graph.nodes() {
                 let lane = self.lanes[graph.lane(node) as usize];
                 let Some(on) = nodes.get_mut(lane as usize) else {
@@ -186,7 +186,7 @@ impl SharedGraphPlan {
 }
 
 /// Coordinates of an NPU in some dimensions, as (dimension, coordinate).
-type NpuCoordinates = Vec<(usize, u32)>;
+type CoordinatesInSomeDimensions = Vec<(usize, u32)>;
 
 /// The plan of a replay: all decisions that runs share.
 #[derive(Debug)]

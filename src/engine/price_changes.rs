@@ -20,7 +20,8 @@ use std::str::FromStr;
 mod pattern;
 
 use pattern::{
-    KernelMatches, KernelPattern, PatternField, check_class, matches_glob, split_pattern_property,
+    KernelPattern, KernelPatternMatcher, PatternField, check_class, matches_glob,
+    split_pattern_property,
 };
 
 /// Maximum number of names that an error lists.
@@ -299,10 +300,10 @@ impl RequestedDurationChanges {
             .iter()
             .map(|(slow, factor)| (*slow == rank).then_some(*factor));
         let slow: Vec<Option<f64>> = slow.collect();
-        let mut meant: Vec<KernelMatches<'_>> = self
+        let mut meant: Vec<KernelPatternMatcher<'_>> = self
             .kernels
             .iter()
-            .map(|change| KernelMatches::new(&change.pattern, graph))
+            .map(|change| KernelPatternMatcher::new(&change.pattern, graph))
             .collect();
         for node in graph
             .nodes()

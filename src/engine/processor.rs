@@ -53,7 +53,7 @@ pub struct ProcessorKernelJob {
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration from the compute model, after the changes in the launch's [`LaunchKernelDurationSource`](super::LaunchKernelDurationSource).
+    /// Duration from the compute model, after the changes in the launch's [`LaunchKernelDurationAdjustment`](super::LaunchKernelDurationAdjustment).
     pub price: Span,
     /// Identifies the job in [`ProcessorJobTimes`] until the job ends.
     pub token: u64,

@@ -4,7 +4,7 @@ use super::dataflow::{Dataflow, RunningRankInstance, SERVED, TURNS, pack_node};
 use super::discipline::EventOrderDiscipline;
 use super::effects::Effects;
 use super::ids::{InstanceIndex, InstanceNode};
-use super::lanes::NpuLanes;
+use super::lanes::LanesOfAllNpus;
 use super::processor::{LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob};
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
@@ -13,7 +13,7 @@ use chakram_trace::graph::NodeKind;
 /// The lanes of all NPUs, and the processor model, if any.
 #[derive(Default)]
 pub(super) struct Processors<'a> {
-    lanes: NpuLanes,
+    lanes: LanesOfAllNpus,
     model: Option<&'a mut dyn LanelessProcessorModel>,
     /// Times that the model has now determined for its jobs. Reused to keep the list's allocation.
     started: Vec<ProcessorJobTimes>,
@@ -29,12 +29,12 @@ impl<'a> Processors<'a> {
         }
     }
 
-    pub fn kernel_lanes(&self) -> &NpuLanes {
+    pub fn kernel_lanes(&self) -> &LanesOfAllNpus {
         &self.lanes
     }
 
     #[inline]
-    pub fn kernel_lanes_mut(&mut self) -> &mut NpuLanes {
+    pub fn kernel_lanes_mut(&mut self) -> &mut LanesOfAllNpus {
         &mut self.lanes
     }
 

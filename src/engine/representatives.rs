@@ -17,17 +17,17 @@ use chakram_hardware::machine::Machine;
 use chakram_hardware::network::NetworkModelKind;
 use chakram_hardware::topology::Topology;
 use chakram_trace::graph::{Graph, NodeKind};
-use chakram_trace::workload::{RankInstance, Workload};
+use chakram_trace::workload::{GraphBoundToRank, Workload};
 
 /// Place of a rank: the index of its copy, and its index within the copy.
-type RankInJobCopy = (u32, u32);
+type JobCopyAndRankIndex = (u32, u32);
 
 /// Replays one copy of a job as the representative of all copies. If one copy cannot represent the job, replays all
 /// ranks.
 ///
 /// `copies` must be disjoint, have equal lengths, and together cover every rank. `replay` must replay its argument on
-/// `machine` with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the replay's result,
-/// and the result of [`RepresentativeCheck::represents_all`].
+/// `machine` with `options`, with a [`RepresentativeCheckObserver`] as an observer. `replay` must return the replay's result,
+/// and the result of [`RepresentativeCheckObserver::represents_all`].
 ///
 /// # Errors
 ///
@@ -49,13 +49,13 @@ pub fn replay_representatives<T, E>(
 
 /// Observer that checks whether the replay of one copy is valid for the whole job.
 #[derive(Debug)]
-pub struct RepresentativeCheck {
+pub struct RepresentativeCheckObserver {
     /// True for each group with absent members.
     partial: Vec<bool>,
     stands: bool,
 }
 
-impl RepresentativeCheck {
+impl RepresentativeCheckObserver {
     /// Creates the check for a replay of `compiled`.
     pub fn new(compiled: &CompiledReplay<'_>) -> Self {
         let is_partial =
@@ -73,7 +73,7 @@ impl RepresentativeCheck {
     }
 }
 
-impl Observer for RepresentativeCheck {
+impl Observer for RepresentativeCheckObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
@@ -99,7 +99,7 @@ fn extract_representatives(
     if others.is_empty() || !meet_only_in_collectives(workload, network) {
         return None;
     }
-    let mut places: Vec<Option<RankInJobCopy>> = vec![None; workload.rank_count() as usize];
+    let mut places: Vec<Option<JobCopyAndRankIndex>> = vec![None; workload.rank_count() as usize];
     for (copy, ranks) in copies.iter().enumerate() {
         if ranks.len() != first.len() {
             return None;
@@ -108,7 +108,7 @@ fn extract_representatives(
             *places.get_mut(rank as usize)? = Some((copy as u32, at as u32));
         }
     }
-    let places: Vec<RankInJobCopy> = places.into_iter().collect::<Option<_>>()?;
+    let places: Vec<JobCopyAndRankIndex> = places.into_iter().collect::<Option<_>>()?;
     let instances = workload.instances();
     if instances.len() != places.len() {
         return None;
@@ -142,13 +142,13 @@ pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkMode
 struct JobCopyComparison<'a> {
     workload: &'a Workload,
     machine: &'a Machine,
-    places: &'a [RankInJobCopy],
+    places: &'a [JobCopyAndRankIndex],
 }
 
 impl JobCopyComparison<'_> {
     /// `instance` must belong to the first copy. Returns true if every member of `instance`'s groups has a counterpart
     /// in the first copy of the job.
-    fn has_members_in_first_copy(&self, instance: &RankInstance) -> bool {
+    fn has_members_in_first_copy(&self, instance: &GraphBoundToRank) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
             let places = members.iter().map(|member| self.places[member.index()]);
@@ -166,8 +166,8 @@ impl JobCopyComparison<'_> {
 
     /// Returns true if two corresponding ranks of two copies have the same graph and NPU class, and equivalent groups
     /// and peers.
-    fn are_equal_instances(&self, a: &RankInstance, b: &RankInstance) -> bool {
-        let class = |of: &RankInstance| self.machine.class_of_npu(self.npu_of_rank(of.rank));
+    fn are_equal_instances(&self, a: &GraphBoundToRank, b: &GraphBoundToRank) -> bool {
+        let class = |of: &GraphBoundToRank| self.machine.class_of_npu(self.npu_of_rank(of.rank));
         let groups = || {
             let mut pairs = a.groups.iter().zip(&b.groups);
             pairs.all(|(a, b)| {
@@ -297,7 +297,7 @@ mod tests {
         let replay = |workload: &Workload| {
             sizes.borrow_mut().push(workload.instances().len());
             let compiled = CompiledReplay::new(workload, &machine, &options)?;
-            let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
+            let (outcome, check) = compiled.run(RepresentativeCheckObserver::new(&compiled))?;
             Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
         };
         let workload = job(even);

@@ -8,7 +8,7 @@ use super::processor::LanelessProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_hardware::collective::{
-    ChunkCountChoiceCache, CustomCollective, NativeBackend, PairBytesByPhase, ScriptExecutor,
+    ChunkCountChoiceCache, NamedScriptedAlgorithm, NativeBackend, PairBytesByPhase, ScriptExecutor,
 };
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{
@@ -99,7 +99,7 @@ pub fn run_launches<'a>(
 /// `chosen`, and adds the counts that it chooses itself.
 pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
-    custom: &'a [CustomCollective],
+    custom: &'a [NamedScriptedAlgorithm],
     splits: impl Iterator<Item = &'a PairBytesByPhase>,
     prices: &DurationSourcesWithDefaults,
     chosen: &ChunkCountChoiceCache,

@@ -42,7 +42,7 @@ pub(super) fn gather_split_sizes(
             let place = of.members.iter().position(|&member| member == rank)?;
             Some((place, splits, graph.id(graph.calls()[call as usize].node)))
         });
-        let stated: Vec<MemberStatedSplits<'_>> = stated.collect();
+        let stated: Vec<OneMemberStatedSplitSizes<'_>> = stated.collect();
         if stated.is_empty() {
             continue;
         }
@@ -61,14 +61,14 @@ pub(super) fn gather_split_sizes(
 }
 
 /// A member's position, the sizes that its trace states, and the id of its node.
-type MemberStatedSplits<'a> = (usize, &'a AllToAllSplitBytes, u64);
+type OneMemberStatedSplitSizes<'a> = (usize, &'a AllToAllSplitBytes, u64);
 
 /// Returns the bytes between each pair of positions, row by row. `equal` is the size of each part for which no member
 /// states a size.
 fn build_split_byte_table(
     group: &PlacedRankGroup,
     equal: u64,
-    stated: &[MemberStatedSplits<'_>],
+    stated: &[OneMemberStatedSplitSizes<'_>],
 ) -> Result<Vec<u64>, ReplayRefusal> {
     let n = group.members.len();
     if n > MOST_MEMBERS {

@@ -1,13 +1,13 @@
 //! Deadlock diagnosis: finds out why nodes are incomplete when no event is pending.
 
 use super::CommTiming;
-use super::collectives::{CollectiveRun, CollectiveRuns, InFlightLaunchGroups};
+use super::collectives::{AllLaunchedRankGroups, CollectiveRun, CollectiveRuns};
 use super::dataflow::{Dataflow, HELD, unpack_node};
 use super::error::{NeverCompletedNode, NodeRef, Stuck};
 use super::failures::RunFailures;
 use super::frames::AllProgramLaunches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
-use super::lanes::{FREE, NpuLanes};
+use super::lanes::{FREE, LanesOfAllNpus};
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use chakram_base::ids::{MemberIndex, NodeIndex};
@@ -27,8 +27,8 @@ const NAMED: usize = 24;
 pub(super) struct StuckDiagnosisInputs<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x AllProgramLaunches<'a>,
-    pub lanes: &'x NpuLanes,
-    pub groups: &'x InFlightLaunchGroups<'a>,
+    pub lanes: &'x LanesOfAllNpus,
+    pub groups: &'x AllLaunchedRankGroups<'a>,
     pub failures: &'x RunFailures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,

@@ -11,7 +11,7 @@ use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{MemoryAttachment, RemoteMemory};
 use chakram_hardware::topology::tile_grid::format_coordinates;
 use chakram_trace::graph::NodeKind;
-use chakram_trace::workload::{RankInstance, Workload};
+use chakram_trace::workload::{GraphBoundToRank, Workload};
 
 /// Returns the NPU of each rank if the traces name cores and the machine has tiles, otherwise `None`.
 pub(super) fn place_ranks_on_cores(
@@ -21,7 +21,7 @@ pub(super) fn place_ranks_on_cores(
     let Some(tiles) = machine.topology().tile_grid() else {
         return Ok(None);
     };
-    let named = |instance: &RankInstance| instance.core.is_some();
+    let named = |instance: &GraphBoundToRank| instance.core.is_some();
     if !workload.instances().iter().any(named) {
         return Ok(None);
     }
@@ -35,7 +35,7 @@ pub(super) fn place_ranks_on_cores(
         let found = "traces state the cores of their ranks, but some ranks have no trace";
         return Err(ReplayRefusal::new(found, hint()));
     }
-    let core = |instance: &RankInstance| {
+    let core = |instance: &GraphBoundToRank| {
         let rank = instance.rank;
         let refuse = |found: String| Err(ReplayRefusal::new(found, hint()));
         match instance.core {

@@ -35,7 +35,7 @@ use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
 pub(crate) use rank_differences::check_any_tile_group_forms;
-pub(super) use split::{GroupPartStep, ReadyNodesToPost};
+pub(super) use split::{StepTakenByWholePart, UnpostedReadyNodes};
 
 /// Flag of an instance: the instance is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
@@ -72,7 +72,7 @@ pub struct EventLoopCounts {
 
 /// Steps that all members of a group must take with a node in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TileGroupNodeStep {
+pub(super) enum TileGroupSynchronousStep {
     /// The node may queue for its lane, because the launch order of its collective's group now allows it.
     Queued,
     /// The time at which the node will end is known, but the end is not scheduled yet.
@@ -85,7 +85,7 @@ pub(super) enum TileGroupNodeStep {
 #[derive(Debug)]
 struct IncompleteGroupStep {
     node: NodeIndex,
-    step: TileGroupNodeStep,
+    step: TileGroupSynchronousStep,
     /// Members that have taken the step. If the step is `Announced`, each entry also contains the time at which the
     /// member will end.
     present: Vec<(InstanceIndex, Time)>,
@@ -165,7 +165,7 @@ impl TileGroups {
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
         at: Time,
-        step: TileGroupNodeStep,
+        step: TileGroupSynchronousStep,
     ) -> Option<Vec<(InstanceIndex, Time)>> {
         let number = self.group_of(instance);
         let group = &mut self.groups[number];
@@ -276,7 +276,7 @@ impl TileGroups {
             effects.end_node_at(at, instance, node);
             return;
         }
-        let step = TileGroupNodeStep::Announced;
+        let step = TileGroupSynchronousStep::Announced;
         if let Some(ends) = self.gather_step(member, at, step) {
             let number = self.group_of(instance);
             self.schedule_all_member_ends(effects, number, node, &ends);
@@ -341,7 +341,7 @@ impl TileGroups {
         member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        self.gather_step(member, now, TileGroupNodeStep::Queued)?;
+        self.gather_step(member, now, TileGroupSynchronousStep::Queued)?;
         if flow.instance(leader).is_gathering_on_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
@@ -365,7 +365,7 @@ impl TileGroups {
                 // One event ended the node on all members, so there is no need to wait for the other members.
                 whole.swap_remove(place);
             } else {
-                self.gather_step(member, now, TileGroupNodeStep::Ended)?;
+                self.gather_step(member, now, TileGroupSynchronousStep::Ended)?;
             }
         }
         Some(leader)

@@ -12,7 +12,7 @@
 use crate::group::GroupPlacement;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Position;
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 
 mod algorithm;
 pub mod auto;
@@ -45,29 +45,29 @@ pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };
 pub use backend::{
-    BusEventScheduler, BusTransfer, BusTransferTrigger, ChunkQueueIndexAndCapacity,
-    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveMatchingRules, CollectiveRequest,
-    CompletionToken, EndpointMessageProcessing, EndpointModel, EventContentOrder,
-    EventInsertionOrder, GroupMembers, PostedReceive, SameInstantMemberOrderChange, ScriptAction,
-    ScriptEvent, ScriptMember, UncontendedMessageCosts,
+    BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
+    CollectiveBackend, CollectiveEndpointModel, CollectiveMatchingRules, CollectiveRequest,
+    EndpointMessageProcessing, EventsInContentOrder, EventsInInsertionOrder, GroupMembers,
+    PostedReceive, SameInstantOrderAfterMessages, ScriptAction, ScriptMember, ScriptMemberEvent,
+    StageStartOrReception, TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 pub use chunk_count::ChunkCountChoiceCache;
-pub use chunk_schedule::{AdmissionOrder, ChunkStageEntry, ChunkStageRoutes};
+pub use chunk_schedule::{AdmissionOrder, ChunkAndEnteredStage, ChunkStageRoutes};
 pub use curve::{
     CollectiveCurve, MeasurementLinks, find_measured_time as find_measured_time_collective,
     measured_elsewhere,
 };
 pub use custom::{
-    CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
+    MemberScript, NamedScriptedAlgorithm, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
 pub use flow_shop::{
-    FlowShopInput, FlowShopResult, StagePassage, WaitingChunkPriority, simulate_flow_shop,
+    BegunStagePassage, FlowShopInput, FlowShopResult, WaitingChunkPriority, simulate_flow_shop,
     simulate_flow_shop_observed,
 };
 pub use inter_dimension::DimensionVisitOrder;
 pub use native::NativeBackend;
 pub use peer_sizes::PairBytesByPhase;
-pub use pipeline::ChunkingSettings;
+pub use pipeline::ChunkCountOrderAndOverlap;
 pub use protocol::{FittedCollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
 pub use stage_assignment::{ChunkProperties, StageWithAlgorithm, assign_stages, outward_phases};
 
@@ -110,7 +110,7 @@ pub struct CollectiveStage {
     /// Operation that the members perform in this stage.
     pub primitive: CollectiveStagePrimitive,
     /// The data that the members of a line together gather, scatter or reduce.
-    pub buffer: BufferPartSize,
+    pub buffer: UnroundedBufferShare,
     /// True if the chunk uses the second of the two trees. Chunks alternate between the trees. Algorithms without two
     /// trees ignore this field.
     pub mirrored: bool,
@@ -123,7 +123,7 @@ impl CollectiveStage {
     /// Returns the size of one of `n` equal parts of the buffer, or half of this size if a ring is used in both
     /// directions.
     #[inline]
-    pub fn nth_part(&self, n: u32) -> BufferPartSize {
+    pub fn nth_part(&self, n: u32) -> UnroundedBufferShare {
         self.buffer
             .nth_part(n)
             .nth_part(1 + u32::from(self.bidirectional))
@@ -147,7 +147,7 @@ impl CollectiveStage {
 pub fn decompose_collective(
     kind: CollectiveKind,
     extent: &GroupPlacement,
-    whole: BufferPartSize,
+    whole: UnroundedBufferShare,
     order: &[usize],
     fused: bool,
     mut take: impl FnMut(CollectiveStage),
@@ -283,7 +283,7 @@ pub struct SendStepWithConditions {
     /// The receiver's index in the line.
     pub to: u32,
     /// Size of the message.
-    pub amount: BufferPartSize,
+    pub amount: UnroundedBufferShare,
     /// Number of credits that this step requires. A member has its initial credits, and one credit for each message of
     /// this stage that the member has received and processed.
     pub after: u32,

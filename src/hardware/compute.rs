@@ -3,7 +3,7 @@
 use super::devices::maker_of;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::units::{Bandwidth, BufferPartSize, FlopRate, Span};
+use chakram_base::units::{Bandwidth, FlopRate, Span, UnroundedBufferShare};
 
 mod attention;
 mod curves;
@@ -30,9 +30,9 @@ pub use host::HostDurationSource;
 pub use loop_nest::{
     BestMapping, GemminiSettings, LayerShape, LayerTensor, LevelCapacity, LoopDimension,
     LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost, MemoryLevel,
-    SpatialLoopDimensions, TensorLevelAccesses, search_mapping,
+    RowAndColumnLoopDimensions, TensorLevelAccesses, search_mapping,
 };
-pub use measured::{MeasuredKernelTime, MeasuredKernelTimesByWork, MeasuredKernels};
+pub use measured::{MeasuredKernelTimesByWork, MeasuredKernels, MeasuredTimeAtFlopsAndBytes};
 pub use recorded_on::RecordingNpuClass;
 pub use systolic::SystolicArrays;
 pub use words::{
@@ -83,16 +83,16 @@ pub enum KernelDurationSource {
     /// The recorded duration. Without a recorded duration, the NPU class's curves determine the kernel's time. If the
     /// curves or the kernel's shape are missing, the roofline model determines the time. If an efficiency is given, a
     /// kernel without a recorded duration always takes its roofline time at this fraction of the peak rates.
-    Recorded(RooflineEfficiency),
+    Recorded(RooflinePeakFraction),
     /// The same duration as with [`Self::Recorded`], times a factor.
-    Scaled(f64, RooflineEfficiency),
+    Scaled(f64, RooflinePeakFraction),
     /// The duration that the NPU class's curves give for the kernel's class and shape. If the shape or the curves are
     /// missing, the kernel takes its roofline time at the peak rates. Without a roofline time, the kernel takes its
     /// recorded time.
     Curves,
     /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
     /// takes its recorded duration.
-    Roofline(RooflineEfficiency),
+    Roofline(RooflinePeakFraction),
     /// The duration of loop nests on an accelerator, with the best mapping that a search finds for each kernel. If the
     /// trace has neither FLOPs nor bytes, the kernel takes its recorded duration.
     LoopNest(LoopNestModel),
@@ -108,19 +108,19 @@ pub enum KernelDurationSource {
 
 impl Default for KernelDurationSource {
     fn default() -> Self {
-        Self::Recorded(RooflineEfficiency::default())
+        Self::Recorded(RooflinePeakFraction::default())
     }
 }
 
 /// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as set by
 /// the user.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RooflineEfficiency {
+pub struct RooflinePeakFraction {
     fraction: f64,
     stated: bool,
 }
 
-impl RooflineEfficiency {
+impl RooflinePeakFraction {
     /// Returns `None` unless `fraction` is more than 0 and at most 1.
     pub fn new(fraction: f64) -> Option<Self> {
         (fraction > 0.0 && fraction <= 1.0).then_some(Self {
@@ -140,7 +140,7 @@ impl RooflineEfficiency {
     }
 }
 
-impl Default for RooflineEfficiency {
+impl Default for RooflinePeakFraction {
     fn default() -> Self {
         Self {
             fraction: 1.0,
@@ -274,7 +274,7 @@ impl KernelDurationSource {
 
     /// Returns the same model with roofline durations at `efficiency`, or `None` if the efficiency
     /// would have no effect.
-    pub fn with_roofline_efficiency(self, efficiency: RooflineEfficiency) -> Option<Self> {
+    pub fn with_roofline_efficiency(self, efficiency: RooflinePeakFraction) -> Option<Self> {
         match self {
             Self::Scaled(factor, _) => Some(Self::Scaled(factor, efficiency)),
             Self::Roofline(_) => Some(Self::Roofline(efficiency)),
@@ -369,7 +369,7 @@ impl KernelDurationSource {
                 ))
             }
             (Self::RecordedOn(_) | Self::RecordedOnDevices, None) => {
-                roofline(RooflineEfficiency::default()).map(KernelDurationWithBasis::Estimated)
+                roofline(RooflinePeakFraction::default()).map(KernelDurationWithBasis::Estimated)
             }
             (Self::Recorded(efficiency), None) => {
                 roofline(efficiency).map(KernelDurationWithBasis::Estimated)
@@ -379,7 +379,7 @@ impl KernelDurationSource {
             (Self::Roofline(_) | Self::Curves, _) => {
                 let efficiency = match *self {
                     Self::Roofline(efficiency) => efficiency,
-                    _ => RooflineEfficiency::default(),
+                    _ => RooflinePeakFraction::default(),
                 };
                 roofline(efficiency)
                     .map(KernelDurationWithBasis::Modeled)
@@ -425,7 +425,8 @@ impl KernelDurationSource {
         }
         match memory {
             Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
-                let span = memory.serialization_time(BufferPartSize::from_bytes(kernel.bytes));
+                let span =
+                    memory.serialization_time(UnroundedBufferShare::from_bytes(kernel.bytes));
                 KernelDurationWithBasis::BytesAlone(scaled::scale_recorded(span, factor))
             }
             _ => KernelDurationWithBasis::Unknown,
@@ -444,7 +445,7 @@ mod tests {
         (peaks, Bandwidth::new(2e12))
     }
 
-    const PEAK: KernelDurationSource = KernelDurationSource::Roofline(RooflineEfficiency {
+    const PEAK: KernelDurationSource = KernelDurationSource::Roofline(RooflinePeakFraction {
         fraction: 1.0,
         stated: true,
     });
@@ -495,7 +496,7 @@ mod tests {
     fn an_efficiency_slows_arithmetic_and_memory_alike() {
         let (peaks, memory) = a100();
         let at = |fraction: f64, kernel: &KernelTraceFacts<'_>| {
-            let efficiency = RooflineEfficiency::new(fraction).unwrap();
+            let efficiency = RooflinePeakFraction::new(fraction).unwrap();
             KernelDurationSource::Roofline(efficiency).price_kernel(
                 kernel,
                 &peaks,
@@ -566,7 +567,7 @@ mod tests {
             price(recorded, &untimed),
             KernelDurationWithBasis::BytesAlone(least)
         );
-        let half = KernelDurationSource::Scaled(0.5, RooflineEfficiency::default());
+        let half = KernelDurationSource::Scaled(0.5, RooflinePeakFraction::default());
         let expected = KernelDurationWithBasis::BytesAlone(Span(1_000_000));
         assert_eq!(price(half, &untimed), expected);
         let only = KernelDurationSource::RecordedOnly;
@@ -576,25 +577,25 @@ mod tests {
     #[test]
     fn efficiencies_are_fractions() {
         for bad in [0.0, -0.5, 1.000_001, f64::NAN, f64::INFINITY] {
-            assert_eq!(RooflineEfficiency::new(bad), None);
+            assert_eq!(RooflinePeakFraction::new(bad), None);
         }
         for good in [f64::MIN_POSITIVE, 0.5, 1.0] {
             assert_eq!(
-                RooflineEfficiency::new(good).map(RooflineEfficiency::as_fraction),
+                RooflinePeakFraction::new(good).map(RooflinePeakFraction::as_fraction),
                 Some(good)
             );
         }
         // 1 us at 1e-300 of the peak exceeds the longest representable time, so the duration saturates instead of
         // wrapping.
         let (peaks, memory) = a100();
-        let crawl = KernelDurationSource::Roofline(RooflineEfficiency::new(1e-300).unwrap());
+        let crawl = KernelDurationSource::Roofline(RooflinePeakFraction::new(1e-300).unwrap());
         assert_eq!(
             crawl
                 .price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default())
                 .duration(),
             Span(u64::MAX)
         );
-        let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
+        let none = RooflinePeakFraction::new(f64::MIN_POSITIVE).unwrap();
         let none = KernelDurationSource::Roofline(none).price_kernel(
             &KERNEL,
             &peaks,
@@ -665,7 +666,7 @@ mod tests {
     #[test]
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
-        let quarter = KernelDurationSource::Scaled(0.25, RooflineEfficiency::default());
+        let quarter = KernelDurationSource::Scaled(0.25, RooflinePeakFraction::default());
         let price = quarter.price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelDurationWithBasis::Modeled(Span(1_250_000)));
     }
@@ -673,7 +674,7 @@ mod tests {
     #[test]
     fn what_was_not_recorded_is_priced_by_what_it_does() {
         let (peaks, memory) = a100();
-        let half = RooflineEfficiency::new(0.5).unwrap();
+        let half = RooflinePeakFraction::new(0.5).unwrap();
         let price = |model: KernelDurationSource, k| {
             model.price_kernel(&k, &peaks, memory, &KernelCurves::default())
         };

@@ -8,7 +8,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 /// Positions of a group are numbered so that a member's index in this phase is `position / stride % size`. Members that
 /// differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CollectiveDimensionPhase {
+pub struct PhaseDimensionSizeAndStride {
     /// Index of the machine's dimension that the phase covers; the phase uses this dimension's algorithm.
     pub dimension: usize,
     /// Number of members in each line of the phase, at least 2.
@@ -17,7 +17,7 @@ pub struct CollectiveDimensionPhase {
     pub stride: u32,
 }
 
-impl CollectiveDimensionPhase {
+impl PhaseDimensionSizeAndStride {
     /// Returns the member's index in the dimension of this phase.
     #[inline]
     pub fn index(&self, position: Position) -> u32 {
@@ -45,7 +45,7 @@ pub struct LineMemberPaths {
 pub struct GroupPlacement {
     /// The phases. A group of one member has no phases. A group that does not fill a sub-grid has a single phase over
     /// all its members in group order.
-    pub phases: Vec<CollectiveDimensionPhase>,
+    pub phases: Vec<PhaseDimensionSizeAndStride>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
     /// The position of each member, in the order of the group.
@@ -92,7 +92,7 @@ impl GroupPlacement {
         for (dimension, found) in coordinates.iter().enumerate() {
             if found.len() > 1 {
                 let size = found.len() as u32;
-                phases.push(CollectiveDimensionPhase {
+                phases.push(PhaseDimensionSizeAndStride {
                     dimension,
                     size,
                     stride,
@@ -130,7 +130,7 @@ impl GroupPlacement {
     fn from_line_along_dimension(npus: &[Npu], dimension: usize) -> Self {
         let members = 0..npus.len() as u32;
         Self {
-            phases: vec![CollectiveDimensionPhase {
+            phases: vec![PhaseDimensionSizeAndStride {
                 dimension,
                 size: npus.len() as u32,
                 stride: 1,
@@ -152,7 +152,7 @@ impl GroupPlacement {
     /// ring.
     pub fn is_evenly_spaced_ring(
         &self,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
@@ -172,7 +172,7 @@ impl GroupPlacement {
     /// Returns the path from each member to the next of its line, or `None` if these paths are not all equal.
     pub fn common_path_to_neighbour(
         &self,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> Option<PathLatencyAndRates> {
         // Explicit links may all differ, so no common path is assumed.
@@ -189,7 +189,7 @@ impl GroupPlacement {
     /// Returns the paths between members of one line in `phase`.
     pub fn common_line_paths(
         &self,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> LineMemberPaths {
         LineMemberPaths {
@@ -201,7 +201,7 @@ impl GroupPlacement {
     /// Returns the path between any two members of a line, or `None` if these paths are not all equal.
     pub fn common_path_between_any(
         &self,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> Option<PathLatencyAndRates> {
         let shape = topology.dimensions()[phase.dimension].shape;
@@ -242,7 +242,7 @@ mod tests {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         // Coordinates {1, 3} x {0, 2}: The group has NPUs 1, 3, 9 and 11, given in a different order.
         let e = GroupPlacement::new(&npus(&[11, 1, 9, 3]), &t);
-        let phase = |dimension, stride| CollectiveDimensionPhase {
+        let phase = |dimension, stride| PhaseDimensionSizeAndStride {
             dimension,
             size: 2,
             stride,
@@ -260,7 +260,7 @@ mod tests {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         let e = GroupPlacement::new(&npus(&[5, 0, 1]), &t);
         assert!(!e.regular);
-        let line = CollectiveDimensionPhase {
+        let line = PhaseDimensionSizeAndStride {
             dimension: 1,
             size: 3,
             stride: 1,

@@ -4,7 +4,7 @@
 //! stack of dimensions. A machine may also have memory outside its NPUs.
 
 use crate::collective::{
-    ChunkingSettings, CollectiveAlgorithm, CollectiveCurve, DimensionAlgorithmChoice,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, DimensionAlgorithmChoice,
     FittedCollectiveProtocol,
 };
 use crate::compute::{KernelCurves, PeakRatesByFormat, RecordingNpuClass};
@@ -35,10 +35,10 @@ mod rank_domain;
 mod relative;
 mod stack_prices;
 
-pub use correction::KernelTimeCorrection;
+pub use correction::PassKernelTimeCorrection;
 pub use error::MachineError;
-pub use failure::{FailedPart, MachineFailure};
-pub use host::{Host, HostSyncPoints};
+pub use failure::{FailedPart, FailedPartAndTime};
+pub use host::{Host, HostBlockingOperations};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
@@ -46,7 +46,7 @@ pub use preset::{
     machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
-pub use rank_domain::SpareNpuDomains;
+pub use rank_domain::DomainsWithUnusedNpus;
 pub use relative::{
     DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
@@ -114,16 +114,16 @@ pub struct Machine {
     algorithms: Vec<DimensionAlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<FittedCollectiveProtocol>>,
-    pipeline: ChunkingSettings,
+    pipeline: ChunkCountOrderAndOverlap,
     scalable: bool,
-    rank_domain: Option<SpareNpuDomains>,
+    rank_domain: Option<DomainsWithUnusedNpus>,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
     named_memories: Vec<NamedRemoteMemory>,
     host: Option<Host>,
-    corrections: Vec<KernelTimeCorrection>,
-    failures: Vec<MachineFailure>,
+    corrections: Vec<PassKernelTimeCorrection>,
+    failures: Vec<FailedPartAndTime>,
 }
 
 impl Machine {
@@ -210,7 +210,7 @@ impl Machine {
             algorithms,
             collective_curves: Vec::new(),
             collective_protocols: Vec::new(),
-            pipeline: ChunkingSettings::default(),
+            pipeline: ChunkCountOrderAndOverlap::default(),
             scalable: false,
             rank_domain: None,
             classes: vec![class],
@@ -260,7 +260,7 @@ impl Machine {
     }
 
     /// Returns the machine with the chunking of collectives changed to `pipeline`.
-    pub fn with_chunking(self, pipeline: ChunkingSettings) -> Self {
+    pub fn with_chunking(self, pipeline: ChunkCountOrderAndOverlap) -> Self {
         Self { pipeline, ..self }
     }
 
@@ -332,7 +332,7 @@ impl Machine {
     }
 
     /// Returns the number, order and overlap of chunks of collectives.
-    pub fn chunking_settings(&self) -> ChunkingSettings {
+    pub fn chunking_settings(&self) -> ChunkCountOrderAndOverlap {
         self.pipeline
     }
 
@@ -342,7 +342,7 @@ impl Machine {
     }
 
     /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub fn rank_domain(&self) -> Option<&SpareNpuDomains> {
+    pub fn rank_domain(&self) -> Option<&DomainsWithUnusedNpus> {
         self.rank_domain.as_ref()
     }
 
@@ -357,7 +357,7 @@ impl Machine {
 
     /// Returns the NPU of `rank` in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
-        let placed = |domain: &SpareNpuDomains| domain.npu_of_rank(rank, ranks);
+        let placed = |domain: &DomainsWithUnusedNpus| domain.npu_of_rank(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
@@ -367,7 +367,7 @@ impl Machine {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
         let unit: u128 = inner.iter().map(|d| u128::from(d.size)).product();
-        let large = |domain: &&SpareNpuDomains| ranks > u128::from(domain.npus);
+        let large = |domain: &&DomainsWithUnusedNpus| ranks > u128::from(domain.npus);
         let usable = match self.rank_domain.as_ref().filter(large) {
             Some(domain) => unit / u128::from(domain.npus) * u128::from(domain.used),
             None => unit,
@@ -378,7 +378,7 @@ impl Machine {
     /// Returns the number of ranks in the largest job that fits without a placement map.
     pub fn max_ranks(&self) -> u32 {
         let npus = self.topology.npu_count();
-        let most = |domain: &SpareNpuDomains| domain.max_ranks(npus);
+        let most = |domain: &DomainsWithUnusedNpus| domain.max_ranks(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
@@ -443,7 +443,7 @@ impl Machine {
     }
 
     /// Returns the parts of the machine that fail during each replay, in the order of the machine file.
-    pub fn failures(&self) -> &[MachineFailure] {
+    pub fn failures(&self) -> &[FailedPartAndTime] {
         &self.failures
     }
 
@@ -460,7 +460,7 @@ impl Machine {
     }
 
     /// Returns the factors, derived from measured steps, that correct durations.
-    pub fn corrections(&self) -> &[KernelTimeCorrection] {
+    pub fn corrections(&self) -> &[PassKernelTimeCorrection] {
         &self.corrections
     }
 

@@ -8,7 +8,7 @@
 //! (`memory/pool_layout.rs`). All designs share bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
-//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortNpus`]), for example at the edges of
+//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortPlacement`]), for example at the edges of
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
 //! be the NPU's port into a dimension ([`MemoryNetworkAttachment`]). If the network model has contention, loads and stores
 //! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
@@ -35,14 +35,14 @@ mod remote;
 mod ring;
 mod switch;
 
-pub use chunked_access::ChunkPortArrival;
+pub use chunked_access::ChunkArrivalAtNpuPort;
 pub use hierarchical::HierarchicalPool;
-pub use memory_ports::MemoryPortNpus;
+pub use memory_ports::MemoryPortPlacement;
 pub use mesh::MeshPool;
 pub use network_attachment::{MOST_CHUNKS, MemoryNetworkAttachment};
 pub use remote::{RemoteMemorySimulation, UserRemoteMemoryModel};
 pub use ring::RingPool;
-pub use switch::SwitchPool;
+pub use switch::MultiLevelSwitchPool;
 
 /// A load or store of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,13 +102,13 @@ pub enum MemoryAttachment {
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(HierarchicalPool),
     /// Memories behind levels of switches.
-    Switch(SwitchPool),
+    Switch(MultiLevelSwitchPool),
     /// Memories and NPUs on a ring.
     Ring(RingPool),
     /// Memories and NPUs on a mesh of two dimensions.
     Mesh(MeshPool),
     /// Ports at NPUs, reached over the links of the network.
-    Ports(MemoryPortNpus),
+    Ports(MemoryPortPlacement),
 }
 
 impl MemoryAttachment {
@@ -206,7 +206,7 @@ pub enum PoolDesign<'a> {
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(&'a HierarchicalPool),
     /// Memories behind levels of switches.
-    Switch(&'a SwitchPool),
+    Switch(&'a MultiLevelSwitchPool),
     /// Memories and NPUs on a ring.
     Ring(&'a RingPool),
     /// Memories and NPUs on a mesh of two dimensions.

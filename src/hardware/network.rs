@@ -2,7 +2,7 @@
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its
 //! events in the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
-//! [`MessageProgressNotice`]s. An operation opens [`PortHandle`]s, and its messages leave and enter through these ports.
+//! [`MessageProgressNotice`]s. An operation opens [`OperationPortHandle`]s, and its messages leave and enter through these ports.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
 //! memories, which NPUs access by loads and stores ([`MemoryLoadStoreTransfer`]).
@@ -11,7 +11,7 @@ use crate::topology::link_graph::LinkGraph;
 use crate::topology::{LineSendPattern, PathLatencyAndRates};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::setting::EnumeratedSetting;
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,12 +34,12 @@ pub use contention_free::ContentionFreeNetwork;
 pub use exclusive::ExclusiveNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkContentionNetwork;
-pub use occupancy::{CoreLinkBusyTime, TileNetworkOccupancy};
+pub use occupancy::{CoreToCoreLinkBusyTime, TileLinkAndPortBusyTimes};
 pub use ports::PortContentionNetwork;
-pub use rehearsed_links::{RehearsableLinks, RehearsedLinkBusyTimes};
+pub use rehearsed_links::{RehearsableLinks, RehearsedCollectiveLinkUse};
 pub use send_completion::SendCompletion;
 pub use servers::{QueueingServerId, QueueingServerTable};
-pub use traffic::{LinkDimensionOrMemory, LinkLoad, LinkTraffic};
+pub use traffic::{BytesOverOneLink, LinkDimensionOrMemory, LinkTrafficBytes};
 
 /// Network models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,16 +103,16 @@ impl fmt::Display for NetworkModelKind {
 
 /// A port: the sending and the receiving side of an NPU's connection to the network, as one operation uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortHandle(pub u32);
+pub struct OperationPortHandle(pub u32);
 
 /// Consecutive ports opened by one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortRange {
+pub struct OperationPortRange {
     first: u32,
     count: u32,
 }
 
-impl PortRange {
+impl OperationPortRange {
     /// Creates a range of `count` ports from index `first`.
     pub fn new(first: u32, count: u32) -> Self {
         Self { first, count }
@@ -120,15 +120,15 @@ impl PortRange {
 
     /// Returns a placeholder for models without ports.
     #[inline]
-    pub fn placeholder_port(self) -> PortHandle {
-        PortHandle(self.first)
+    pub fn placeholder_port(self) -> OperationPortHandle {
+        OperationPortHandle(self.first)
     }
 
     /// Returns the `i`-th port of the range.
     #[inline]
-    pub fn nth_port(self, i: u32) -> PortHandle {
+    pub fn nth_port(self, i: u32) -> OperationPortHandle {
         debug_assert!(i < self.count, "an operation uses the ports it opened");
-        PortHandle(self.first + i)
+        OperationPortHandle(self.first + i)
     }
 }
 
@@ -140,13 +140,13 @@ pub struct NetworkMessage {
     /// Sender and receiver.
     pub ends: (Npu, Npu),
     /// The sender's port.
-    pub from: PortHandle,
+    pub from: OperationPortHandle,
     /// The receiver's port.
-    pub to: PortHandle,
+    pub to: OperationPortHandle,
     /// Path between the ends, if the caller knows this path. If `None`, the model finds the path in the topology.
     pub path: Option<PathLatencyAndRates>,
     /// Size of the message.
-    pub amount: BufferPartSize,
+    pub amount: UnroundedBufferShare,
     /// True if the caller requests a notice when the last byte has left the sender.
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
@@ -172,12 +172,12 @@ pub struct ReceiverProgramPosition {
 
 impl NetworkMessage {
     /// Creates a message without a port, for models without ports.
-    pub fn without_port(op: OpIndex, ends: (Npu, Npu), amount: BufferPartSize) -> Self {
+    pub fn without_port(op: OpIndex, ends: (Npu, Npu), amount: UnroundedBufferShare) -> Self {
         Self {
             op,
             ends,
-            from: PortHandle(0),
-            to: PortHandle(0),
+            from: OperationPortHandle(0),
+            to: OperationPortHandle(0),
             path: None,
             amount,
             tell_injected: false,
@@ -199,7 +199,7 @@ pub struct MemoryLoadStoreTransfer {
     /// Path between the ends, including the memory's link.
     pub path: PathLatencyAndRates,
     /// Number of bytes to move.
-    pub amount: BufferPartSize,
+    pub amount: UnroundedBufferShare,
 }
 
 /// Progress of a message, as reported to the caller.
@@ -245,7 +245,7 @@ pub enum NetworkEvent {
 }
 
 /// Links or ports that a collective can reserve if a closed form computes the collective's time.
-pub trait CollectiveLinkReservations {
+pub trait ClosedFormLinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
     /// flight uses or will use them.
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
@@ -306,12 +306,12 @@ pub trait NetworkBackend {
     const SHARED: bool;
 
     /// Opens `count` idle ports. If a network keeps no state per port, the ports are numbered from 0 in each call.
-    fn open_ports(&mut self, count: u32) -> PortRange {
-        PortRange::new(0, count)
+    fn open_ports(&mut self, count: u32) -> OperationPortRange {
+        OperationPortRange::new(0, count)
     }
 
     /// Closes ports, so that they can be opened again.
-    fn close_ports(&mut self, _ports: PortRange) {}
+    fn close_ports(&mut self, _ports: OperationPortRange) {}
 
     /// Accepts a message from its sender at `now`.
     fn submit_message(
@@ -335,19 +335,19 @@ pub trait NetworkBackend {
 
     /// Returns the busy time of links and memory ports, or `None` if the model does not record busy times. Models with
     /// contention record busy times on machines of tiles.
-    fn occupancy(&self) -> Option<TileNetworkOccupancy> {
+    fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
         None
     }
 
     /// Returns the uncontended time of a message, or `None` if the model does not know this time. If [`Self::SHARED`]
     /// is false, the time also excludes delays by other messages of the same operation.
-    fn uncontended_time(&self, _ends: (Npu, Npu), _amount: BufferPartSize) -> Option<Span> {
+    fn uncontended_time(&self, _ends: (Npu, Npu), _amount: UnroundedBufferShare) -> Option<Span> {
         None
     }
 
     /// If each sender sends all its messages over one link, returns the time for which a message occupies this link;
     /// otherwise returns `None`. Successive messages of one sender begin at least this time apart.
-    fn link_time(&self, _amount: BufferPartSize) -> Option<Span> {
+    fn link_time(&self, _amount: UnroundedBufferShare) -> Option<Span> {
         None
     }
 
@@ -358,7 +358,7 @@ pub trait NetworkBackend {
 
     /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend and links
     /// cannot be reserved, every collective is simulated message by message.
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
         None
     }
 

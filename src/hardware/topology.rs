@@ -18,7 +18,7 @@
 //! Each NPU at an end of a mesh has only one neighbour, and therefore only B/2.
 
 use chakram_base::ids::{MAX_NPUS, Npu};
-use chakram_base::units::{Bandwidth, BufferPartSize, InverseRate, Span};
+use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte, UnroundedBufferShare};
 use link_graph::LinkGraph;
 use std::fmt;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ pub struct PathLatencyAndRates {
     pub switching: SwitchingMode,
     /// Sum of the inverse rates of the links at which a device waits for a segment, except one of the slowest links.
     /// The sum is zero with ideal cut-through.
-    pub others: InverseRate,
+    pub others: SummedSecondsPerByte,
 }
 
 impl PathLatencyAndRates {
@@ -165,8 +165,8 @@ impl PathLatencyAndRates {
     /// latencies α of all links, and the serializations γ of one segment on all links except the slowest. (The slowest
     /// link's segment is already part of the time in which the message arrives.)
     #[inline]
-    pub fn time_of_first_byte(&self, amount: BufferPartSize) -> Span {
-        if self.others == InverseRate::ZERO {
+    pub fn time_of_first_byte(&self, amount: UnroundedBufferShare) -> Span {
+        if self.others == SummedSecondsPerByte::ZERO {
             return self.latency;
         }
         self.latency
@@ -177,7 +177,7 @@ impl PathLatencyAndRates {
 
     /// Returns the uncontended time of a message of `amount`: [`Self::time_of_first_byte`] + amount / bandwidth.
     #[inline]
-    pub fn time_message(&self, amount: BufferPartSize) -> Span {
+    pub fn time_message(&self, amount: UnroundedBufferShare) -> Span {
         self.time_of_first_byte(amount) + self.bandwidth.serialization_time(amount)
     }
 }
@@ -426,7 +426,7 @@ impl Topology {
         // An exact comparison of floats is safe, because path.bandwidth is one of the compared rates.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
-        let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
+        let others = dimensions.fold(SummedSecondsPerByte::ZERO, |others, (d, dimension)| {
             let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
             let mut links = dimension.shape.hop_count(dimension.size, from, to);
             let rate = self.links[d];
@@ -460,7 +460,7 @@ impl Topology {
                     latency,
                     bandwidth: rate,
                     switching: SwitchingMode::IDEAL,
-                    others: InverseRate::ZERO,
+                    others: SummedSecondsPerByte::ZERO,
                 },
                 Some(inner) => PathLatencyAndRates {
                     latency: inner.latency + latency,
@@ -579,8 +579,8 @@ mod tests {
             let t = stack().with_switching(switching);
             let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
             (
-                p.time_of_first_byte(BufferPartSize::from_bytes(bytes)),
-                p.time_message(BufferPartSize::from_bytes(bytes)),
+                p.time_of_first_byte(UnroundedBufferShare::from_bytes(bytes)),
+                p.time_message(UnroundedBufferShare::from_bytes(bytes)),
             )
         };
         // The latency is 4,600 ns; at 10 ps/B, 3,000 B take 30 ns.
@@ -601,7 +601,7 @@ mod tests {
         let t = stack().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path_between_npus(Npu(0), Npu(1)).unwrap();
         assert_eq!(
-            p.time_of_first_byte(BufferPartSize::from_bytes(3000)),
+            p.time_of_first_byte(UnroundedBufferShare::from_bytes(3000)),
             ns(50)
         );
     }

@@ -1,15 +1,15 @@
 //! Reads a job, including its machine, from ASTRA-sim's inputs.
 
-use super::JobError;
+use super::JobLoadOrWriteError;
 use super::custom::parse_algorithm_scripts;
 use super::input::hashed_input;
 use super::load::{LoadProgressFn, read_traces};
-use chakram_astra_sim::custom_algorithm::ScriptComputeDurationSource;
+use chakram_astra_sim::custom_algorithm::AstraOrRecordedScriptDurations;
 use chakram_astra_sim::{
     self as astra_sim, AnalyticalNetwork, AstraCollectiveBackend, AstraFlags, AstraInputs,
-    AstraRankGraph, AstraTraceReader, CongestionAwareModel, CongestionUnawareModel, InputNote,
-    LinkCutThroughNetwork, NodeTypesById, PortCutThroughNetwork, Quirk, RankTensors,
-    RankWorkBeforeRun,
+    AstraRankGraphAndBinding, AstraTraceReader, CongestionAwareModel, CongestionUnawareModel,
+    InputNote, LinkCutThroughNetwork, NodeTypesById, PortCutThroughNetwork, Quirk, RankTensors,
+    RankWorkKindsAndKernelTime,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -40,7 +40,7 @@ pub struct AstraSimJob {
     /// True if a send may lack its receive, and a receive its send.
     pub lenient: bool,
     /// Work of each instance, which is known without a replay.
-    pub work: Vec<RankWorkBeforeRun>,
+    pub work: Vec<RankWorkKindsAndKernelTime>,
     /// Tensors of each instance, if the inputs request memory tracking.
     pub tensors: Option<Vec<RankTensors>>,
     /// Node types of each instance, if the inputs request node logs.
@@ -57,7 +57,7 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// Fails if a file cannot be read, or if its content is invalid.
-    pub fn open_inputs(flags: &AstraFlags) -> Result<Self, JobError> {
+    pub fn open_inputs(flags: &AstraFlags) -> Result<Self, JobLoadOrWriteError> {
         Self::load_inputs(flags, false, &mut |_, _| {})
     }
 
@@ -70,7 +70,7 @@ impl AstraSimJob {
         flags: &AstraFlags,
         hash: bool,
         progress: &mut LoadProgressFn<'_>,
-    ) -> Result<Self, JobError> {
+    ) -> Result<Self, JobLoadOrWriteError> {
         let mut files = Vec::new();
         let inputs = AstraInputs::read_files(flags, &mut |role, path| {
             let file = std::fs::File::open(path)?;
@@ -100,7 +100,7 @@ impl AstraSimJob {
             let read = reader.read_graph(contents, file.rank, &path);
             read.map_err(|e| e.in_file(&file.path))
         };
-        let graph_of = |read: AstraRankGraph| {
+        let graph_of = |read: AstraRankGraphAndBinding| {
             notes.extend(read.notes);
             lanes = lanes.max(read.lanes);
             (read.graph, read.binding)
@@ -254,10 +254,10 @@ fn replay_over_network<N: NetworkBackend>(
 }
 
 /// Returns the work of each instance. Examines a graph that several instances share only once.
-fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkBeforeRun> {
+fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkKindsAndKernelTime> {
     let graphs = workload.graphs().iter();
-    let graphs: Vec<RankWorkBeforeRun> = graphs
-        .map(|graph| RankWorkBeforeRun::sum_work(graph, inputs))
+    let graphs: Vec<RankWorkKindsAndKernelTime> = graphs
+        .map(|graph| RankWorkKindsAndKernelTime::sum_work(graph, inputs))
         .collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
@@ -334,5 +334,5 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
         .iter()
         .map(|path| TraceContents::open_current_schema(path));
     let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
-    parse_algorithm_scripts(&contents, ScriptComputeDurationSource::AstraSim)
+    parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::AstraSim)
 }

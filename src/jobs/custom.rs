@@ -1,8 +1,8 @@
 //! Loads custom collectives. A custom algorithm has one trace per member.
 
 use super::input::hashed_input;
-use chakram_astra_sim::custom_algorithm::{self, ScriptComputeDurationSource};
-use chakram_hardware::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
+use chakram_astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations};
+use chakram_hardware::collective::{NamedScriptedAlgorithm, ScriptFault, ScriptedAlgorithm};
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Files that define a custom algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CustomAlgorithmFiles {
+pub struct FilesOfCustomAlgorithm {
     /// Kind of collective that uses this algorithm.
     pub kind: CollectiveKind,
     /// Prefix of the files `PREFIX.P.et`, one per position P.
@@ -25,10 +25,10 @@ pub struct CustomAlgorithmFiles {
 /// Fails if a position has no file, or if a file is invalid or does not match the files of the other
 /// positions.
 pub fn load_custom_algorithms(
-    args: &[CustomAlgorithmFiles],
+    args: &[FilesOfCustomAlgorithm],
     mut inputs: Option<&mut Vec<HashedInput>>,
-) -> Result<Vec<CustomCollective>, TraceError> {
-    let mut load = |arg: &CustomAlgorithmFiles| {
+) -> Result<Vec<NamedScriptedAlgorithm>, TraceError> {
+    let mut load = |arg: &FilesOfCustomAlgorithm| {
         let files = algorithm_files(&arg.prefix)?;
         let contents = files.iter().map(TraceContents::open_verified);
         let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
@@ -36,9 +36,9 @@ pub fn load_custom_algorithms(
             let all = files.iter().zip(&contents);
             inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
         }
-        let scripts = parse_algorithm_scripts(&contents, ScriptComputeDurationSource::Recorded)?;
+        let scripts = parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::Recorded)?;
         let matched = scripts.with_matched_labels();
-        Ok(CustomCollective {
+        Ok(NamedScriptedAlgorithm {
             kind: arg.kind,
             name: arg.prefix.display().to_string(),
             scripts: matched.map_err(|fault| fault_to_error(fault, &scripts, &files))?,
@@ -50,7 +50,7 @@ pub fn load_custom_algorithms(
 /// Parses an algorithm from `contents`, the contents of its files sorted by position.
 pub fn parse_algorithm_scripts(
     contents: &[TraceContents],
-    timing: ScriptComputeDurationSource,
+    timing: AstraOrRecordedScriptDurations,
 ) -> Result<ScriptedAlgorithm, TraceError> {
     let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
     custom_algorithm::read_custom_algorithm(&bytes, timing)

@@ -2,7 +2,7 @@
 //! ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
-use chakram_base::interrupt::Interruption;
+use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -30,7 +30,7 @@ mod traces;
 
 pub use astra_sim::AstraSimJob;
 pub use astra_sim::replay_on_input_network;
-pub use custom::{CustomAlgorithmFiles, load_custom_algorithms};
+pub use custom::{FilesOfCustomAlgorithm, load_custom_algorithms};
 pub use given_settings::{
     EditedMachineValue, GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting,
     edits_from_preset, machine_edits_between, note_settings_without_effect,
@@ -64,7 +64,7 @@ pub struct Job {
 
 /// Reason why a job cannot be loaded, generated or written.
 #[derive(Debug, thiserror::Error)]
-pub enum JobError {
+pub enum JobLoadOrWriteError {
     /// A trace cannot be used.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -76,7 +76,7 @@ pub enum JobError {
     Memory(#[from] MemoryLimitError),
     /// Loading was interrupted.
     #[error(transparent)]
-    Interrupted(#[from] Interruption),
+    Interrupted(#[from] StopOrMemoryInterruption),
     /// The options of a pattern are invalid.
     #[error(transparent)]
     Pattern(#[from] PatternOptionError),
@@ -120,7 +120,9 @@ impl Job {
     /// # Errors
     ///
     /// Fails if there are no traces, if a trace is invalid, or if the traces do not form a job.
-    pub fn open_job<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
+    pub fn open_job<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+    ) -> Result<Self, JobLoadOrWriteError> {
         Self::open_job_with_options(paths, &JobLoadOptions::default())
     }
 
@@ -132,7 +134,7 @@ impl Job {
     pub fn open_job_with_options<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobLoadOptions,
-    ) -> Result<Self, JobError> {
+    ) -> Result<Self, JobLoadOrWriteError> {
         let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
         let paths: Vec<PathBuf> = paths.collect();
         let found = find_traces(&paths, options.verify)?;
@@ -145,7 +147,7 @@ impl Job {
     /// # Errors
     ///
     /// Fails if the options are invalid, or if the job would exceed the memory limit.
-    pub fn generate_job(pattern: WorkloadPattern) -> Result<Self, JobError> {
+    pub fn generate_job(pattern: WorkloadPattern) -> Result<Self, JobLoadOrWriteError> {
         let job = generate::CheckedWorkloadPattern::new(pattern)?;
         job.check_memory()?;
         Ok(Self {

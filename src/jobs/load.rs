@@ -1,7 +1,7 @@
 //! Loads a job: finds its files, reads declared groups, and combines the ranks' traces into a workload.
 
 use super::input::{hashed_input, read_text};
-use super::{Job, JobError};
+use super::{Job, JobLoadOrWriteError};
 use chakram_analysis::edit::{AbsentRankModelRule, JobEdit, edit_job, select_step};
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
@@ -17,7 +17,9 @@ use chakram_trace::format::file::{
     TraceStoredByHash,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
-use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerCostPolicy, RankSlotBinding};
+use chakram_trace::graph::{
+    DependencyPolicy, Graph, ProfilerOverheadRemovalPolicy, RankSlotPeersAndGroups,
+};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,7 +49,7 @@ pub struct JobLoadOptions {
     /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
     /// Treatment of the profiler's estimated overhead.
-    pub profiler: ProfilerCostPolicy,
+    pub profiler: ProfilerOverheadRemovalPolicy,
     /// True if inputs are hashed, which reads every byte a second time.
     pub hash: bool,
 }
@@ -82,13 +84,13 @@ pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
 }
 
 /// Returns the groups that job files declare.
-pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> {
+pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobLoadOrWriteError> {
     let mut all = DeclaredGroups::new();
     for (path, job) in &found.jobs {
         for (name, ranks) in &job.groups {
             let before = all.insert(name.clone(), ranks.clone());
             if before.is_some_and(|before| before != *ranks) {
-                return Err(JobError::GroupTwice {
+                return Err(JobLoadOrWriteError::GroupTwice {
                     file: path.clone(),
                     group: name.clone(),
                 });
@@ -104,7 +106,7 @@ pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
     inputs: Option<&mut Vec<HashedInput>>,
-) -> Result<DeclaredGroups, JobError> {
+) -> Result<DeclaredGroups, JobLoadOrWriteError> {
     let Some(path) = path else {
         return declared_groups(found);
     };
@@ -121,7 +123,7 @@ pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,
     piped: Option<TraceContents>,
-) -> Result<FoundTraces, JobError> {
+) -> Result<FoundTraces, JobLoadOrWriteError> {
     match step {
         Some(step) => Ok(select_step(&found, step, &declared_groups(&found)?, piped)?),
         None => Ok(found),
@@ -134,7 +136,7 @@ pub fn load_found_traces(
     name: String,
     options: &JobLoadOptions,
     progress: &mut LoadProgressFn<'_>,
-) -> Result<Job, JobError> {
+) -> Result<Job, JobLoadOrWriteError> {
     let mut builder = WorkloadBuilder::default();
     let mut inputs = Vec::new();
     let groups = options.groups.as_deref();
@@ -175,7 +177,7 @@ pub fn load_found_traces(
     if let Some(&(rank, _)) = options.delays.iter().find(|(rank, _)| !known(*rank)) {
         let ranks = || found.files.iter().map(|file| file.rank);
         let known = (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0));
-        return Err(JobError::NobodyToDelay { rank, known });
+        return Err(JobLoadOrWriteError::NobodyToDelay { rank, known });
     }
     for (path, job) in &found.jobs {
         builder.declare_group_roles(&job.roles);
@@ -199,10 +201,10 @@ pub fn load_found_traces(
     let workload = builder.finish_workload(ranks, options.absent)?;
     check_memory(&workload)?;
     let mut graphs = workload.graphs().iter();
-    if options.profiler == ProfilerCostPolicy::Remove
+    if options.profiler == ProfilerOverheadRemovalPolicy::Remove
         && !graphs.any(|graph| graph.profiler().removed)
     {
-        return Err(JobError::NoProfilerCost);
+        return Err(JobLoadOrWriteError::NoProfilerCost);
     }
     Ok(Job {
         name: match options.step {
@@ -257,12 +259,12 @@ pub fn read_traces<R: Send>(
     mut inputs: Option<&mut Vec<HashedInput>>,
     (read, mut graph_of): (
         impl Fn(&[u8], &RankFile) -> Result<R, TraceError> + Sync,
-        impl FnMut(R) -> (Graph, RankSlotBinding),
+        impl FnMut(R) -> (Graph, RankSlotPeersAndGroups),
     ),
     progress: &mut LoadProgressFn<'_>,
-) -> Result<(), JobError> {
+) -> Result<(), JobLoadOrWriteError> {
     let is_hashed = inputs.is_some();
-    let read = |file: &RankFile| -> Result<TraceContentWithHash<R>, JobError> {
+    let read = |file: &RankFile| -> Result<TraceContentWithHash<R>, JobLoadOrWriteError> {
         interrupt::check_interruption()?;
         let contents = TraceContents::open_verified(file)?;
         let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
@@ -283,9 +285,9 @@ pub fn read_traces<R: Send>(
             let key = stored.or_else(|| file_identity(&file.path));
             key.map(|key| (key, file.seal))
         });
-        let keys: Vec<Option<InodeDigestKey>> = keys.collect();
+        let keys: Vec<Option<InodeAndExpectedDigest>> = keys.collect();
         let mut seen = BTreeSet::new();
-        let is_new = |key: &Option<InodeDigestKey>| {
+        let is_new = |key: &Option<InodeAndExpectedDigest>| {
             key.is_none_or(|key| !linked.0.contains_key(&key) && seen.insert(key))
         };
         let new: Vec<bool> = keys.iter().map(is_new).collect();
@@ -336,7 +338,9 @@ pub fn read_traces<R: Send>(
 
 /// Files that were already read, keyed by device and inode, because a file can have several names.
 #[derive(Default)]
-struct FilesByInode(BTreeMap<InodeDigestKey, (GraphId, RankSlotBinding, Option<usize>)>);
+struct FilesByInode(
+    BTreeMap<InodeAndExpectedDigest, (GraphId, RankSlotPeersAndGroups, Option<usize>)>,
+);
 
 /// Device and inode of a file, and its expected digest.
-type InodeDigestKey = ((u64, u64), Option<FileLengthAndHash>);
+type InodeAndExpectedDigest = ((u64, u64), Option<FileLengthAndHash>);

@@ -1,6 +1,6 @@
 //! Writes a job. The files get their final names only when all of them are complete. The job file gets its name last.
 
-use super::{JobError, machine_reference};
+use super::{JobLoadOrWriteError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputSet, UncommittedOutputHandle, numbered_path};
 use chakram_trace::format::file::{MaybeCompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
@@ -14,7 +14,7 @@ const JOB: &str = "job";
 
 /// Returns the prefix of a job's files. If the name ends with a separator, the output is a folder, even if
 /// the folder does not exist yet.
-fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
+fn job_prefix(output: &Path) -> Result<PathBuf, JobLoadOrWriteError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
     match () {
@@ -22,17 +22,21 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
             .file_name()
             .is_some_and(|name| name.to_str().is_none()) =>
         {
-            Err(JobError::Output(
+            Err(JobLoadOrWriteError::Output(
                 "-o has a name that is not UTF-8, so the job's file cannot contain it",
             ))
         }
-        () if text == "-" => Err(JobError::Output(
+        () if text == "-" => Err(JobLoadOrWriteError::Output(
             "-o - is standard output, but a job consists of several files\n  try: -o PREFIX",
         )),
-        () if output.exists() && !output.is_dir() && !output.is_file() => Err(JobError::Output(
-            "-o is a device or a pipe, but a job consists of several files\n  try: -o PREFIX",
+        () if output.exists() && !output.is_dir() && !output.is_file() => {
+            Err(JobLoadOrWriteError::Output(
+                "-o is a device or a pipe, but a job consists of several files\n  try: -o PREFIX",
+            ))
+        }
+        () if text.is_empty() => Err(JobLoadOrWriteError::Output(
+            "-o has no name\n  try: -o PREFIX",
         )),
-        () if text.is_empty() => Err(JobError::Output("-o has no name\n  try: -o PREFIX")),
         () if folder || output.is_dir() => Ok(output.join(JOB)),
         () => Ok(output.to_owned()),
     }
@@ -55,7 +59,11 @@ pub struct JobBeingWritten {
 impl JobBeingWritten {
     /// Starts to write a job at `output`. `packed` is the extension of compressed files, `.zst` or
     /// `.gz`. The extension is empty for uncompressed files.
-    pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
+    pub fn new(
+        output: &Path,
+        packed: &'static str,
+        files: OutputSet,
+    ) -> Result<Self, JobLoadOrWriteError> {
         Ok(Self {
             prefix: job_prefix(output)?,
             packed,
@@ -71,7 +79,7 @@ impl JobBeingWritten {
     }
 
     /// Starts to write a rank's trace.
-    pub fn start_trace(&mut self, rank: u32) -> Result<UnfinishedTraceWriter, JobError> {
+    pub fn start_trace(&mut self, rank: u32) -> Result<UnfinishedTraceWriter, JobLoadOrWriteError> {
         let file = self
             .files
             .create_file(&self.path_of_rank(rank))?
@@ -88,7 +96,7 @@ impl JobBeingWritten {
         &mut self,
         rank: u32,
         trace: UnfinishedTraceWriter,
-    ) -> Result<UncommittedOutputHandle, JobError> {
+    ) -> Result<UncommittedOutputHandle, JobLoadOrWriteError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
         let written = self.files.finish_file(file)?;
@@ -102,7 +110,7 @@ impl JobBeingWritten {
         &mut self,
         rank: u32,
         trace: &[u8],
-    ) -> Result<UncommittedOutputHandle, JobError> {
+    ) -> Result<UncommittedOutputHandle, JobLoadOrWriteError> {
         let mut file = self.start_trace(rank)?;
         file.write_all(trace)?;
         self.finish_trace(rank, file)
@@ -115,7 +123,7 @@ impl JobBeingWritten {
         rank: u32,
         written: UncommittedOutputHandle,
         link: bool,
-    ) -> Result<Option<UncommittedOutputHandle>, JobError> {
+    ) -> Result<Option<UncommittedOutputHandle>, JobLoadOrWriteError> {
         let path = self.path_of_rank(rank);
         let shared = self.files.duplicate_as(written, &path, link)?;
         if let Some(shared) = shared {
@@ -137,7 +145,10 @@ impl JobBeingWritten {
 
     /// Writes the groups to a separate file, for tools that do not read job files. Returns the
     /// file's path.
-    pub fn write_groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
+    pub fn write_groups(
+        &mut self,
+        declared: &DeclaredGroups,
+    ) -> Result<PathBuf, JobLoadOrWriteError> {
         let path = numbered_path(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create_file(&path)?);
         serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
@@ -149,7 +160,7 @@ impl JobBeingWritten {
 
     /// Writes the job file from `about` and the ranks. Then gives all files of the job their final
     /// names.
-    pub fn commit_job(mut self, about: JobFile) -> Result<SavedJob, JobError> {
+    pub fn commit_job(mut self, about: JobFile) -> Result<SavedJob, JobLoadOrWriteError> {
         // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered_path(&self.prefix, "job", ".json");
@@ -180,7 +191,11 @@ pub struct SavedJob {
 }
 
 /// Writes a job file. In the job file, the path of a machine file is relative to the folder of the job file.
-pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
+pub fn write_job(
+    files: &mut OutputSet,
+    path: &Path,
+    job: &JobFile,
+) -> Result<(), JobLoadOrWriteError> {
     let machine = job.machine.as_deref();
     let job = JobFile {
         machine: machine.map(|machine| machine_reference::store_machine_reference(machine, path)),
@@ -198,7 +213,7 @@ pub fn update_listed_digest(
     files: &mut OutputSet,
     path: &Path,
     written: UncommittedOutputHandle,
-) -> Result<(), JobError> {
+) -> Result<(), JobLoadOrWriteError> {
     let Some(prefix) = job_prefix_of_file(path) else {
         return Ok(());
     };

@@ -4,19 +4,19 @@
 //! of options. The command line, archives and studies therefore accept the same options, and parse them in the same
 //! way.
 
-use super::{CustomAlgorithmFiles, JobLoadOptions, load_custom_algorithms};
+use super::{FilesOfCustomAlgorithm, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{
-    CollectiveTimeSource, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions,
+    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions,
 };
-use chakram_hardware::compute::{RooflineEfficiency, parse_efficiency, parse_host, parse_model};
+use chakram_hardware::compute::{RooflinePeakFraction, parse_efficiency, parse_host, parse_model};
 use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::JobFileVerifyLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
-use chakram_trace::graph::{DependencyPolicy, ProfilerCostPolicy};
+use chakram_trace::graph::{DependencyPolicy, ProfilerOverheadRemovalPolicy};
 use chakram_trace::workload::MissingRankPolicy;
 use std::fmt;
 
@@ -161,7 +161,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         key: SettingKey::Collectives,
         value: "HOW",
         help: "How to time uncontended collectives; by default curves if kernels use curves",
-        syntax: Choice(choice_words::<CollectiveTimeSource>),
+        syntax: Choice(choice_words::<CollectiveCurvesOrAlgorithms>),
         set: |to, words| parse_choice(words).map(|how| to.replay.collectives = Some(how)),
         ..ReplayOptionDefinition::BASE
     },
@@ -367,7 +367,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         key: SettingKey::Without,
         value: "WHAT",
         help: "Part of a captured job to leave out; by default the profiler, if the capture has steps without it",
-        syntax: Choice(choice_words::<ProfilerCostPolicy>),
+        syntax: Choice(choice_words::<ProfilerOverheadRemovalPolicy>),
         set: |to, words| parse_choice(words).map(|what| to.profiler = Some(what)),
         ..ReplayOptionDefinition::BASE
     },
@@ -416,18 +416,18 @@ pub enum MachineValuesError {
 pub struct ReplaySettings {
     job: JobLoadOptions,
     replay: ReplayOptions,
-    profiler: Option<ProfilerCostPolicy>,
+    profiler: Option<ProfilerOverheadRemovalPolicy>,
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValueChange>,
     /// The machine that ran the kernels when their durations were recorded.
     pub recorded_on: Option<String>,
     /// Fraction of the peak rates that kernels reach if the roofline model times them.
-    pub efficiency: Option<RooflineEfficiency>,
+    pub efficiency: Option<RooflinePeakFraction>,
     /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
     /// Custom algorithms of collectives.
-    pub custom: Vec<CustomAlgorithmFiles>,
+    pub custom: Vec<FilesOfCustomAlgorithm>,
 }
 
 /// A change of a value in a machine file.
@@ -573,8 +573,8 @@ impl ReplaySettings {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
         let default = match self.replay.comm {
-            CommTiming::Captured => ProfilerCostPolicy::Keep,
-            _ => ProfilerCostPolicy::default(),
+            CommTiming::Captured => ProfilerOverheadRemovalPolicy::Keep,
+            _ => ProfilerOverheadRemovalPolicy::default(),
         };
         JobLoadOptions {
             mirrored: npus,
@@ -707,7 +707,7 @@ mod tests {
             (SettingKey::Map, "1-2,7"),
         ]);
         let options = settings.unwrap().replay_options(None).unwrap();
-        let half = RooflineEfficiency::new(0.5).unwrap();
+        let half = RooflinePeakFraction::new(0.5).unwrap();
         assert_eq!(options.compute, KernelDurationSource::Roofline(half));
         assert_eq!(options.map, Some(vec![Npu(1), Npu(2), Npu(7)]));
         assert_eq!(options.network, Some(NetworkModelKind::ContentionFree));
@@ -744,13 +744,13 @@ mod tests {
         let of = |given| read(given).unwrap().job_options(4).profiler;
         assert_eq!(
             of(&[(SettingKey::Comm, "captured")]),
-            ProfilerCostPolicy::Keep
+            ProfilerOverheadRemovalPolicy::Keep
         );
         let told = [
             (SettingKey::Comm, "captured"),
             (SettingKey::Without, "profiler"),
         ];
-        assert_eq!(of(&told), ProfilerCostPolicy::Remove);
-        assert_eq!(of(&[]), ProfilerCostPolicy::default());
+        assert_eq!(of(&told), ProfilerOverheadRemovalPolicy::Remove);
+        assert_eq!(of(&[]), ProfilerOverheadRemovalPolicy::default());
     }
 }

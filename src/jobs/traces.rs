@@ -1,6 +1,6 @@
 //! Gives transformations access to single traces of a job, or to one trace from a pipe.
 
-use super::JobError;
+use super::JobLoadOrWriteError;
 use super::load::{find_traces, restrict_to_step};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
@@ -57,7 +57,7 @@ impl JobTraceFilesOrPipe {
     }
 
     /// If `step` is not `None`, keeps only this profiled step of the traces.
-    pub fn select_step(self, step: Option<u64>) -> Result<Self, JobError> {
+    pub fn select_step(self, step: Option<u64>) -> Result<Self, JobLoadOrWriteError> {
         if step.is_none() {
             return Ok(self);
         }
@@ -91,7 +91,10 @@ impl JobTraceFilesOrPipe {
     }
 
     /// Opens one of the files. For a pipe, returns the contents that were already read.
-    pub fn open_file(&self, file: &RankFile) -> Result<TraceFromFileOrPipe<'_>, JobError> {
+    pub fn open_file(
+        &self,
+        file: &RankFile,
+    ) -> Result<TraceFromFileOrPipe<'_>, JobLoadOrWriteError> {
         Ok(match &self.piped {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
                 TraceFromFileOrPipe::Pipe(contents)

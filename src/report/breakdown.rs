@@ -23,7 +23,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::{Graph, NodeKind};
-use chakram_trace::workload::RankInstance;
+use chakram_trace::workload::GraphBoundToRank;
 use serde::{Deserialize, Serialize};
 
 const KINDS: usize = CollectiveKind::ALL.len();
@@ -158,7 +158,7 @@ impl<'a> BreakdownObserver<'a> {
     /// ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
-        let labels = |of: &RankInstance| COLLECTIVES + of.groups.len() * KINDS;
+        let labels = |of: &GraphBoundToRank| COLLECTIVES + of.groups.len() * KINDS;
         let mut next = 0;
         let firsts = instances.map(|instance| {
             next += labels(instance);
@@ -173,9 +173,9 @@ impl<'a> BreakdownObserver<'a> {
     }
 
     /// Returns the time of each instance's NPU up to `makespan`, and the time charged to communications.
-    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, CommunicationTimeTotals) {
+    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, MessageAndCollectiveTimeTotals) {
         let (times, charged) = self.charge_time_until_end(makespan);
-        (times, CommunicationTimeTotals::from_labels(charged))
+        (times, MessageAndCollectiveTimeTotals::from_labels(charged))
     }
 
     /// Returns the results of [`Self::into_times`] for the whole job that the simulated part represents.
@@ -184,7 +184,7 @@ impl<'a> BreakdownObserver<'a> {
         makespan: Span,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
-    ) -> (Vec<NpuTime>, CommunicationTimeTotals) {
+    ) -> (Vec<NpuTime>, MessageAndCollectiveTimeTotals) {
         let firsts = self.own_labels.take().unwrap_or_default();
         let (times, charged) = self.charge_time_until_end(makespan);
         let labels = COLLECTIVES + whole.group_views().count() * KINDS;
@@ -198,7 +198,10 @@ impl<'a> BreakdownObserver<'a> {
             }
         }
         let times = folded.instances.iter().map(|by| times[by.index()]);
-        (times.collect(), CommunicationTimeTotals::from_labels(sums))
+        (
+            times.collect(),
+            MessageAndCollectiveTimeTotals::from_labels(sums),
+        )
     }
 
     /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
@@ -223,7 +226,7 @@ impl<'a> BreakdownObserver<'a> {
 
 /// Time charged to communications, summed over NPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommunicationTimeTotals {
+pub struct MessageAndCollectiveTimeTotals {
     /// Time charged to messages between ranks.
     pub messages: ChargedTime,
     /// Time charged to communication with unknown partners.
@@ -232,7 +235,7 @@ pub struct CommunicationTimeTotals {
     pub collectives: Vec<ChargedTime>,
 }
 
-impl CommunicationTimeTotals {
+impl MessageAndCollectiveTimeTotals {
     /// Separates the times, which are indexed by shared labels, into messages, unknown communication and collectives.
     fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);

@@ -13,7 +13,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::{
     CompiledReplay, FoldedReplay, InstanceId, PlacedWorkloadGroup, ReplayGroupId,
 };
-use chakram_hardware::network::LinkLoad;
+use chakram_hardware::network::BytesOverOneLink;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ pub struct CollectiveObserver {
     /// Number of messages of simulated collectives, by group.
     messages: Vec<u64>,
     /// Traffic of each link; `None` if the replay did not measure links.
-    pub loads: Option<Vec<LinkLoad>>,
+    pub loads: Option<Vec<BytesOverOneLink>>,
 }
 
 impl CollectiveObserver {
@@ -163,7 +163,7 @@ impl CollectiveObserver {
 }
 
 impl Observer for CollectiveObserver {
-    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
         self.loads = Some(loads.to_vec());
     }
 

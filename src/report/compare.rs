@@ -325,9 +325,9 @@ fn compare_operators(
 
 /// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter to
 /// distinguish rows with equal name and kind.
-type MatchedCollectiveKey = (String, CollectiveKind, u32);
+type GroupNameAndKindKey = (String, CollectiveKind, u32);
 
-fn rows_by_key(report: &Report) -> BTreeMap<MatchedCollectiveKey, &CollectiveRow> {
+fn rows_by_key(report: &Report) -> BTreeMap<GroupNameAndKindKey, &CollectiveRow> {
     let mut rows = BTreeMap::new();
     for row in &report.collectives {
         let mut key = (row.group.clone(), row.kind, 0);
@@ -352,7 +352,7 @@ type CollectiveRowPair<'r> = [Option<&'r CollectiveRow>; 2];
 
 fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnTwoMachines> {
     let (before, after) = (rows_by_key(first), rows_by_key(other));
-    let mut keys: Vec<&MatchedCollectiveKey> = before.keys().chain(after.keys()).collect();
+    let mut keys: Vec<&GroupNameAndKindKey> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
     let mut alike: BTreeMap<SimilarGroupsKey<'_>, Vec<CollectiveRowPair<'_>>> = BTreeMap::new();

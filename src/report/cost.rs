@@ -268,10 +268,10 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
 
 /// A figure on a page: its label, its path in the report, its value, the displayed value, and a note
 /// next to the value.
-pub(super) type CostFigure = (String, &'static str, f64, String, String);
+pub(super) type LabelledCostFigure = (String, &'static str, f64, String, String);
 
 /// Returns the figures about cost for pages.
-pub(super) fn collect_cost_figures(report: &Report) -> Vec<CostFigure> {
+pub(super) fn collect_cost_figures(report: &Report) -> Vec<LabelledCostFigure> {
     let mut all = Vec::new();
     let mut add =
         |name: String, path, amount: Option<f64>, shown: fn(f64) -> String, beside: String| {

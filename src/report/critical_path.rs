@@ -26,7 +26,7 @@ pub(super) use scaled_run::{RetimableRun, RunEndWithSlope};
 pub(super) use table::build_path_sections;
 
 use super::keyed::by_part;
-use super::node_table::RowLimit;
+use super::node_table::NodeTableRowLimit;
 use super::operators::OperatorTime;
 use super::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::ids::Rank;
@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of nodes in a replay for which the critical path is computed. The limit bounds memory: each node
 /// needs about 52 bytes.
-const MOST_NODES: u64 = RowLimit::MOST;
+const MOST_NODES: u64 = NodeTableRowLimit::MOST;
 /// Maximum number of operators, and of ranks, that the report of a critical path lists.
 const LISTED: usize = 64;
 

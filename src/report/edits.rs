@@ -1,7 +1,7 @@
 //! Edits of the replayed job: the effect of each edit, and the makespan without edits.
 
 use super::Report;
-use super::head::HeadLineStyle;
+use super::head::HeadLineLayout;
 use super::summary::format_thousands;
 use chakram_base::units::{Span, format_count, format_percent_change};
 use chakram_engine::{DurationChangeEffect, FailureOutcome};
@@ -142,20 +142,24 @@ impl EditReport {
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,
-    ) -> Vec<(&'static str, String, HeadLineStyle)> {
+    ) -> Vec<(&'static str, String, HeadLineLayout)> {
         let mut lines = Vec::new();
         if let Some(unedited) = self.unedited {
             let more = super::summary::percent_more(makespan, unedited);
             let more = more.map_or(String::new(), |percent| {
                 format!("; edited {}", format_percent_change(percent))
             });
-            lines.push(("unedited", format!("{unedited}{more}"), HeadLineStyle::Line));
+            lines.push((
+                "unedited",
+                format!("{unedited}{more}"),
+                HeadLineLayout::Line,
+            ));
         }
         if let Some(CompletedInterval { low, high }) = self.completed {
             let text = format!(
                 "{low} to {high}, with each rank that was not captured as the fastest and as the slowest captured one of its role"
             );
-            lines.push(("roles", text, HeadLineStyle::Wrapped));
+            lines.push(("roles", text, HeadLineLayout::Wrapped));
         }
         for row in &self.rows {
             let mut text = format!(
@@ -173,7 +177,7 @@ impl EditReport {
             for note in &row.notes {
                 text += &format!("; {note}");
             }
-            lines.push(("edit", text, HeadLineStyle::Wrapped));
+            lines.push(("edit", text, HeadLineLayout::Wrapped));
         }
         lines
     }

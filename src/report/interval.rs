@@ -60,7 +60,7 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + stragglers^2 + 0.44^2))
 //! ```
 //!
-//! If a [correction](chakram_hardware::machine::KernelTimeCorrection) of the machine applies, `s` is the error that
+//! If a [correction](chakram_hardware::machine::PassKernelTimeCorrection) of the machine applies, `s` is the error that
 //! remains after the correction. The prediction then already includes stragglers: the correction comes from
 //! measured steps, and these steps had stragglers.
 //!

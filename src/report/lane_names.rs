@@ -1,10 +1,10 @@
 //! Names of lanes, as shown to users.
 
 use chakram_trace::graph::{Graph, Lane};
-use chakram_trace::workload::RankInstance;
+use chakram_trace::workload::GraphBoundToRank;
 
 /// Returns the name of a lane of `graph` on rank instance `instance`; `None` for [`Lane::None`].
-pub fn lane_name(graph: &Graph, instance: &RankInstance, lane: Lane) -> Option<String> {
+pub fn lane_name(graph: &Graph, instance: &GraphBoundToRank, lane: Lane) -> Option<String> {
     let name = match lane {
         Lane::None => return None,
         Lane::Host(None) => "host".to_owned(),

@@ -20,7 +20,7 @@ use chakram_engine::{
     CommTiming, CompiledReplay, LaunchFeed, ReplayError, ReplayOutcome, run_launches,
 };
 use chakram_engine::{InstanceId, ReplayGroupId};
-use chakram_hardware::network::LinkLoad;
+use chakram_hardware::network::BytesOverOneLink;
 use chakram_trace::graph::NodeKind;
 
 /// Replays `programs` with the additional observer `extra`, and returns one report per program. `feeds[i]` launches
@@ -144,7 +144,7 @@ pub(super) fn build_launch_sections(
 
 /// Counts for the launches of one program.
 #[derive(Clone, Copy, Debug, Default)]
-struct ProgramLaunchTotals {
+struct LaunchCountsOfProgram {
     /// Completion time of the last node of any launch.
     end: Time,
     nodes: u64,
@@ -158,7 +158,7 @@ struct ProgramLaunchTotals {
 struct ProgramWithObservers<'a> {
     prepared: &'a CompiledReplay<'a>,
     observers: ReportObservers<'a, ()>,
-    tally: ProgramLaunchTotals,
+    tally: LaunchCountsOfProgram,
 }
 
 /// Forwards each event to the observers of its program.
@@ -187,7 +187,7 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
                 MemoryPeakObserver::for_first_launch(prepared),
                 (),
             ),
-            tally: ProgramLaunchTotals::default(),
+            tally: LaunchCountsOfProgram::default(),
         });
         Self {
             programs: watched.collect(),
@@ -208,7 +208,7 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
 
 impl Observer for ProgramEventForwarder<'_, '_> {
     /// Link loads are sums over all programs, so only the first program's report gets them.
-    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
         self.extra.on_links_measured(loads);
         if let Some(program) = self.programs.first_mut() {
             program.observers.on_links_measured(loads);

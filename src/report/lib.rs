@@ -72,7 +72,7 @@ pub use compare::{ComparedMachineResult, MachineComparison, MachineResult};
 pub use critical_path::CriticalPathSummary;
 pub use launched::{attach_neighbour_reports, replay_launched_programs};
 pub use memory::{MemoryPeakObserver, MemoryRow};
-pub use node_table::{NodeTable, RowLimit};
+pub use node_table::{NodeTable, NodeTableRowLimit};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
 pub use replay::{

@@ -2,7 +2,7 @@
 //! job.
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
-//! link of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)). A load or store is also counted
+//! link of its route ([`LinkTrafficBytes`](chakram_hardware::parse_network::LinkTrafficBytes)). A load or store is also counted
 //! on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the link's rate,
 //! divided by the makespan. If several jobs share a machine, the first job's report contains the sum of all jobs'
 //! bytes. Loads are then relative to the end of the last job instead of the makespan.
@@ -15,7 +15,7 @@ use super::section::{
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::{Bytes, Span, format_percent_of};
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::{LinkDimensionOrMemory, LinkLoad};
+use chakram_hardware::network::{BytesOverOneLink, LinkDimensionOrMemory};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -120,7 +120,7 @@ fn named_link_groups(machine: &Machine) -> Vec<(SummedLinkGroup, String)> {
 
 impl LinkReport {
     /// Summarizes the traffic `loads` on the links of `machine`.
-    pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
+    pub fn new(loads: &[BytesOverOneLink], machine: &Machine) -> Self {
         let topology = machine.topology();
         let npus = u64::from(topology.npu_count()).max(1);
         let names = named_link_groups(machine);

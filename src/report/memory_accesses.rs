@@ -30,12 +30,12 @@ pub struct MemoryAccessRow {
 
 /// Sums of loads and stores by memory, filled during a replay.
 #[derive(Debug)]
-pub(super) struct AccessSumsByMemory {
+pub(super) struct LoadStoreSumsByMemory {
     /// Order: local memory, unnamed remote memory, then the machine's named memories.
     rows: Vec<MemoryAccessRow>,
 }
 
-impl AccessSumsByMemory {
+impl LoadStoreSumsByMemory {
     pub fn new(prepared: &CompiledReplay<'_>) -> Self {
         let named = prepared.machine().named_memories().iter();
         let named = named.map(|memory| format!("remote {}", memory.name));

@@ -263,9 +263,9 @@ impl NodeTable {
 
 /// Limit on the number of rows in a node table.
 #[derive(Debug)]
-pub struct RowLimit;
+pub struct NodeTableRowLimit;
 
-impl RowLimit {
+impl NodeTableRowLimit {
     /// Maximum number of rows in a table. Also the maximum number of nodes in a replay with a critical path.
     pub const MOST: u64 = 8 << 20;
 

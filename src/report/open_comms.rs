@@ -23,7 +23,7 @@ pub enum CommProgress {
 
 /// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
-struct StartedCommunication {
+struct StartedOrEndedCommunication {
     /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: CommProgress,
@@ -33,7 +33,7 @@ struct StartedCommunication {
 #[derive(Clone, Debug, Default)]
 pub struct NpuCommunicationsInProgress {
     /// Communications in order of start, from the first one that has not ended.
-    open: VecDeque<StartedCommunication>,
+    open: VecDeque<StartedOrEndedCommunication>,
     /// Number of ended communications that were removed from the front of `open`.
     over: u32,
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
@@ -62,13 +62,13 @@ impl NpuCommunicationsInProgress {
             false => CommProgress::Waits,
         };
         self.open
-            .push_back(StartedCommunication { label, progress });
+            .push_back(StartedOrEndedCommunication { label, progress });
     }
 
     /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
     /// removed or has not started.
     #[inline]
-    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut StartedCommunication)> {
+    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut StartedOrEndedCommunication)> {
         let number = self.place[place];
         let index = number.checked_sub(self.over)?;
         Some((number, self.open.get_mut(index as usize)?))

@@ -3,7 +3,7 @@
 pub(super) mod table;
 
 use super::issue_times::InProgressNodeIssueTimes;
-use super::memory_accesses::{AccessSumsByMemory, MemoryAccessRow};
+use super::memory_accesses::{LoadStoreSumsByMemory, MemoryAccessRow};
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -134,21 +134,21 @@ pub struct OperatorObserver<'a> {
     counts: Vec<u64>,
     /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
     /// summed.
-    sums: Vec<Vec<NameCalls>>,
+    sums: Vec<Vec<SameNameCallsAndTime>>,
     /// Sums over nodes whose kind differs from the kind in `sums`, by graph, name and kind.
-    others: BTreeMap<(u32, u32, u8), NameCalls>,
-    accesses: AccessSumsByMemory,
+    others: BTreeMap<(u32, u32, u8), SameNameCallsAndTime>,
+    accesses: LoadStoreSumsByMemory,
 }
 
 /// Calls and time of a graph's nodes that have one name and kind.
 #[derive(Clone, Copy, Debug)]
-struct NameCalls {
+struct SameNameCallsAndTime {
     calls: u64,
     total: Span,
     kind: NodeKind,
 }
 
-impl NameCalls {
+impl SameNameCallsAndTime {
     const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
             calls: 0,
@@ -228,7 +228,7 @@ impl<'a> OperatorObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let graphs = workload.graphs().iter();
-        let empty = NameCalls::empty_for_kind(NodeKind::Nothing);
+        let empty = SameNameCallsAndTime::empty_for_kind(NodeKind::Nothing);
         Self {
             prepared,
             started: InProgressNodeIssueTimes::new(prepared),
@@ -238,7 +238,7 @@ impl<'a> OperatorObserver<'a> {
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
             others: BTreeMap::new(),
-            accesses: AccessSumsByMemory::new(prepared),
+            accesses: LoadStoreSumsByMemory::new(prepared),
         }
     }
 
@@ -276,7 +276,8 @@ impl<'a> OperatorObserver<'a> {
                 if number == sums.len() {
                     sums.push(OperatorSum::empty_for_kind(called.kind));
                 }
-                let SameNameNodeTotals { nodes, work, .. } = nodes.totals_of(name, called.kind);
+                let SameNameNodeCountAndWork { nodes, work, .. } =
+                    nodes.totals_of(name, called.kind);
                 let all = &mut sums[number];
                 all.calls += called.calls;
                 all.total += called.total;
@@ -290,13 +291,13 @@ impl<'a> OperatorObserver<'a> {
 
 /// Number and work of a graph's nodes that have one name and kind.
 #[derive(Clone, Copy, Debug)]
-struct SameNameNodeTotals {
+struct SameNameNodeCountAndWork {
     kind: NodeKind,
     nodes: u64,
     work: OperatorWork,
 }
 
-impl SameNameNodeTotals {
+impl SameNameNodeCountAndWork {
     const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
             kind,
@@ -310,16 +311,16 @@ impl SameNameNodeTotals {
 #[derive(Debug, Default)]
 struct GraphNodeTotals {
     /// By name, the totals of the nodes that have the same kind as the name's first node.
-    firsts: Vec<SameNameNodeTotals>,
+    firsts: Vec<SameNameNodeCountAndWork>,
     /// Totals of nodes of other kinds, by name and kind.
-    others: BTreeMap<(u32, u8), SameNameNodeTotals>,
+    others: BTreeMap<(u32, u8), SameNameNodeCountAndWork>,
 }
 
 impl GraphNodeTotals {
     /// Replaces all totals by those of `graph`, and keeps the memory: totals of all ranks at a time would take as much
     /// as their graphs.
     fn replace_by_totals_of(&mut self, graph: &Graph) {
-        let empty = SameNameNodeTotals::empty_for_kind(NodeKind::Nothing);
+        let empty = SameNameNodeCountAndWork::empty_for_kind(NodeKind::Nothing);
         self.firsts.clear();
         self.firsts.resize(graph.names().len(), empty);
         self.others.clear();
@@ -330,7 +331,7 @@ impl GraphNodeTotals {
                 of.kind = kind;
             } else if of.kind != kind {
                 let other = self.others.entry((name, kind as u8));
-                of = other.or_insert(SameNameNodeTotals::empty_for_kind(kind));
+                of = other.or_insert(SameNameNodeCountAndWork::empty_for_kind(kind));
             }
             of.nodes += 1;
             of.work.add_work(OperatorWork::of_node(graph, node));
@@ -338,7 +339,7 @@ impl GraphNodeTotals {
     }
 
     /// Returns the totals of the nodes with a name and kind; there must be such nodes.
-    fn totals_of(&self, name: u32, kind: NodeKind) -> SameNameNodeTotals {
+    fn totals_of(&self, name: u32, kind: NodeKind) -> SameNameNodeCountAndWork {
         let first = self.firsts[name as usize];
         if first.kind == kind {
             first
@@ -369,7 +370,7 @@ impl Observer for OperatorObserver<'_> {
             sum = self
                 .others
                 .entry(key)
-                .or_insert(NameCalls::empty_for_kind(kind));
+                .or_insert(SameNameCallsAndTime::empty_for_kind(kind));
         }
         let span = now.since(self.started.get(instance, node, kind));
         let count = self.counts.get(instance.index()).copied().unwrap_or(1);

@@ -11,7 +11,7 @@ use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
 use chakram_engine::{EventLoopCounts, LaunchRecord, ProcessorJobTimes, ProcessorKernelJob};
-use chakram_hardware::network::{LinkLoad, TileNetworkOccupancy};
+use chakram_hardware::network::{BytesOverOneLink, TileLinkAndPortBusyTimes};
 use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -114,8 +114,8 @@ pub struct ObserverRelay<'t, 'o> {
     batch: ObserverEventBatch,
     target: EventBatchTarget<'t>,
     others: Option<&'o mut dyn Observer>,
-    links: Option<Vec<LinkLoad>>,
-    network: Option<TileNetworkOccupancy>,
+    links: Option<Vec<BytesOverOneLink>>,
+    network: Option<TileLinkAndPortBusyTimes>,
     counts: Option<EventLoopCounts>,
 }
 
@@ -181,8 +181,8 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
 
 /// Results that the event loop reports once, at the end of a run.
 struct RunEndStatistics {
-    links: Option<Vec<LinkLoad>>,
-    network: Option<TileNetworkOccupancy>,
+    links: Option<Vec<BytesOverOneLink>>,
+    network: Option<TileLinkAndPortBusyTimes>,
     counts: Option<EventLoopCounts>,
 }
 
@@ -363,14 +363,14 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
         self.links = Some(loads.to_vec());
         if let Some(others) = &mut self.others {
             others.on_links_measured(loads);
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
             others.on_network_measured(occupancy);

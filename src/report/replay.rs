@@ -3,7 +3,7 @@
 use super::Observer;
 use super::Report;
 use super::aggregation::EventLoopCountObserver;
-use super::breakdown::{BreakdownObserver, ChargedTime, CommunicationTimeTotals, NpuTime};
+use super::breakdown::{BreakdownObserver, ChargedTime, MessageAndCollectiveTimeTotals, NpuTime};
 use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
@@ -16,7 +16,7 @@ use super::machine_response::MachineResponse;
 use super::memory::{MemoryPeakObserver, MemoryRow, pool_memory, port_memory};
 use super::memory_accesses::MemoryAccessRow;
 use super::modules::ModuleObserver;
-use super::node_table::{NodeTable, RowLimit};
+use super::node_table::{NodeTable, NodeTableRowLimit};
 use super::npus::NpuRow;
 use super::operators::{OperatorObserver, OperatorTime};
 use super::profiler::ProfilerBasis;
@@ -35,7 +35,7 @@ use super::unknown;
 use super::warnings::collect_warnings;
 use chakram_base::bounds;
 use chakram_base::ids::Rank;
-use chakram_base::interrupt::{self, Interruption};
+use chakram_base::interrupt::{self, StopOrMemoryInterruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
     CommTiming, CompiledReplay, EngineCollectiveBackend, FoldedReplay, PlacedWorkloadGroup,
@@ -60,23 +60,23 @@ pub fn replay_to_report<O: Observer>(
 ///
 /// # Errors
 ///
-/// Fails like [`replay_to_report`], and if the replay has more than [`RowLimit::MOST`] nodes.
+/// Fails like [`replay_to_report`], and if the replay has more than [`NodeTableRowLimit::MOST`] nodes.
 pub fn replay_to_report_with_nodes<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, NodeTable, O), ReplayError> {
-    RowLimit::check_row_count(prepared.workload().node_count())?;
+    NodeTableRowLimit::check_row_count(prepared.workload().node_count())?;
     let (report, table) = replay_with_erased_observer(prepared, &mut extra, true)?;
     let table = table.expect("a run of so many nodes is recorded");
     Ok((report, table, extra))
 }
 
 /// Checks that the memory for `nodes` nodes is available, before another thread allocates it.
-fn check_memory(nodes: u64) -> Result<(), Interruption> {
+fn check_memory(nodes: u64) -> Result<(), StopOrMemoryInterruption> {
     // Bytes that the critical path needs per node: times, causes, order and partner.
     const BYTES_OF_NODE: u64 = 36;
     interrupt::check_interruption()?;
-    if nodes > RowLimit::MOST {
+    if nodes > NodeTableRowLimit::MOST {
         return Ok(());
     }
     let what = format_args!("the times of {} nodes", format_thousands(nodes));
@@ -99,7 +99,7 @@ fn replay_with_erased_observer(
     prepared.check_most_kernels_timed()?;
     prepared.check_aggregation()?;
     // Fold only replays with too many nodes for a critical path, because the critical path needs every rank.
-    if prepared.workload().node_count() > RowLimit::MOST
+    if prepared.workload().node_count() > NodeTableRowLimit::MOST
         && extra.is_nobody()
         && let Some(report) = replay_folded(prepared)?
     {
@@ -294,7 +294,7 @@ pub(super) struct FinishedReplay<'a> {
 /// The results of a report's observers.
 struct ObservedResults<'a> {
     npu_times: Vec<NpuTime>,
-    charged: CommunicationTimeTotals,
+    charged: MessageAndCollectiveTimeTotals,
     collectives: CollectiveObserver,
     operators: Vec<OperatorTime>,
     memory_accesses: Vec<MemoryAccessRow>,
@@ -565,7 +565,7 @@ fn build_collective_rows(
 /// Returns the exposed communication by group, longest time first.
 fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
-    charged: &CommunicationTimeTotals,
+    charged: &MessageAndCollectiveTimeTotals,
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .group_views()

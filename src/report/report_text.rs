@@ -1,6 +1,6 @@
 //! Renders a report as text.
 
-use super::head::{self, HeadLine, HeadLineStyle};
+use super::head::{self, HeadLine, HeadLineLayout};
 use super::section::ReportMedium;
 use super::text::{TextStyleWidthAndDetail, write_paragraph};
 use super::{Report, critical_path, npus, sensitivity, tables};
@@ -100,13 +100,13 @@ fn write_head(
         _ => format!("{}  ", line.lead),
     };
     let mark = match line.style {
-        HeadLineStyle::Heading => style.heading,
-        HeadLineStyle::Line | HeadLineStyle::Wrapped => anstyle::Style::new(),
-        HeadLineStyle::Warning | HeadLineStyle::WrappedWarning => style.warning,
+        HeadLineLayout::Heading => style.heading,
+        HeadLineLayout::Line | HeadLineLayout::Wrapped => anstyle::Style::new(),
+        HeadLineLayout::Warning | HeadLineLayout::WrappedWarning => style.warning,
     };
     let HeadLine { text, rest, .. } = line;
     match line.style {
-        HeadLineStyle::Wrapped | HeadLineStyle::WrappedWarning => {
+        HeadLineLayout::Wrapped | HeadLineLayout::WrappedWarning => {
             write_paragraph(out, text, &lead, 10, mark)
         }
         _ if rest.is_empty() => writeln!(out, "{mark}{lead}{text}{mark:#}"),

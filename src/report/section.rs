@@ -162,14 +162,14 @@ impl From<Vec<SectionCellWithValue>> for SectionRow {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionNote {
     pub text: String,
-    fit: NoteOverflow,
+    fit: LongNoteCutOrWrap,
     /// True if the sentence is a warning.
     pub warns: bool,
 }
 
 /// How to handle a sentence that is longer than a line of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum NoteOverflow {
+enum LongNoteCutOrWrap {
     #[default]
     Stays,
     IsCut,
@@ -188,7 +188,7 @@ impl SectionNote {
     /// Creates a sentence that contains a name; the text report shortens the sentence to one line.
     pub fn from_clipped_line(text: impl Into<String>) -> Self {
         Self {
-            fit: NoteOverflow::IsCut,
+            fit: LongNoteCutOrWrap::IsCut,
             ..Self::from_line(text)
         }
     }
@@ -196,7 +196,7 @@ impl SectionNote {
     /// Creates a sentence of any length; the text report wraps the sentence.
     pub fn from_wrapped_text(text: impl Into<String>) -> Self {
         Self {
-            fit: NoteOverflow::Wraps,
+            fit: LongNoteCutOrWrap::Wraps,
             ..Self::from_line(text)
         }
     }
@@ -342,9 +342,9 @@ impl SectionNote {
             false => anstyle::Style::new(),
         };
         let text = match self.fit {
-            NoteOverflow::Wraps => return write_paragraph(out, &self.text, &lead, 4, mark),
-            NoteOverflow::IsCut => style.clip_line(&self.text, indent),
-            NoteOverflow::Stays => self.text.clone(),
+            LongNoteCutOrWrap::Wraps => return write_paragraph(out, &self.text, &lead, 4, mark),
+            LongNoteCutOrWrap::IsCut => style.clip_line(&self.text, indent),
+            LongNoteCutOrWrap::Stays => self.text.clone(),
         };
         writeln!(out, "{mark}{lead}{text}{mark:#}")
     }

@@ -18,7 +18,7 @@ mod run_facts;
 
 pub(super) use machine_differences::explain_nothing_moved;
 pub use machine_differences::{
-    MachineDifference, explain_no_effect_of_differences, machine_differences,
+    DifferenceBetweenTwoMachines, explain_no_effect_of_differences, machine_differences,
 };
 pub use option_reasons::option_reason;
 pub use run_facts::CompiledReplayWithReport;

@@ -18,7 +18,7 @@ type CollectiveRoleKindGroupSize<'r> =
 
 /// Collectives of a family, separated by whether their group is within one domain or in several.
 #[derive(Default)]
-struct CollectivesWithinOrAcrossDomains<'r> {
+struct CollectiveRowsByDomainCrossing<'r> {
     inside: Vec<&'r CollectiveRow>,
     across: Vec<&'r CollectiveRow>,
 }
@@ -46,7 +46,7 @@ pub(super) fn describe_straddling_groups(
         };
         let mut families: BTreeMap<
             CollectiveRoleKindGroupSize<'_>,
-            CollectivesWithinOrAcrossDomains<'_>,
+            CollectiveRowsByDomainCrossing<'_>,
         > = BTreeMap::new();
         for row in rows
             .iter()
@@ -61,7 +61,7 @@ pub(super) fn describe_straddling_groups(
             }
         }
         for ((role, kind, members), family) in families {
-            let CollectivesWithinOrAcrossDomains { inside, mut across } = family;
+            let CollectiveRowsByDomainCrossing { inside, mut across } = family;
             across.retain(|row| {
                 !inside.is_empty() || !groups[row.group_index as usize].extent.regular
             });

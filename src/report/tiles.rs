@@ -12,7 +12,7 @@ use chakram_base::units::{Span, Time, format_percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::TileNetworkOccupancy;
+use chakram_hardware::network::TileLinkAndPortBusyTimes;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
@@ -70,13 +70,13 @@ impl TileUse {
 
 /// Stores the busy times that the network model reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub struct TileNetworkOccupancyObserver(Option<TileNetworkOccupancy>);
+pub struct TileNetworkOccupancyObserver(Option<TileLinkAndPortBusyTimes>);
 
 impl Observer for TileNetworkOccupancyObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &TileNetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
         self.0 = Some(occupancy.clone());
     }
 }

@@ -3,7 +3,7 @@
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
 use super::scenario::{ArrivalRateInRequestsOrBytes, ArrivalStream, RequestWork, Scenario};
-use super::tables::{TableReader, TimeColumnUnit};
+use super::tables::{CsvTableRowReader, TimeColumnUnit};
 use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
@@ -58,13 +58,13 @@ pub struct OpenLoopArrivalSource<'s> {
     /// Number of requests that arrived so far.
     count: u64,
     last: Time,
-    file: Option<ArrivalFile<'s>>,
+    file: Option<FileArrivalSource<'s>>,
 }
 
 impl<'s> OpenLoopArrivalSource<'s> {
     pub fn new(scenario: &'s Scenario) -> Result<Self, ServeError> {
         let file = match &scenario.stream {
-            ArrivalStream::File { .. } => Some(ArrivalFile::open_file(scenario)?),
+            ArrivalStream::File { .. } => Some(FileArrivalSource::open_file(scenario)?),
             _ => None,
         };
         Ok(Self {
@@ -149,7 +149,7 @@ impl<'s> OpenLoopArrivalSource<'s> {
 /// A CSV file has the column `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`). Optional columns are
 /// `model`, `input_toks` (number of prompt tokens) and `output_toks` (number of answer tokens). A
 /// JSON object has `timestamp` in milliseconds, `input_length` and `output_length`.
-struct ArrivalFile<'s> {
+struct FileArrivalSource<'s> {
     scenario: &'s Scenario,
     path: &'s Path,
     rows: ArrivalFileReader,
@@ -164,7 +164,7 @@ struct ArrivalFile<'s> {
 
 enum ArrivalFileReader {
     Table {
-        reader: Box<TableReader>,
+        reader: Box<CsvTableRowReader>,
         at: (usize, TimeColumnUnit),
         model: Option<usize>,
         tokens: [Option<usize>; 2],
@@ -199,7 +199,7 @@ struct UnconvertedArrivalFileRow {
 /// Maximum length of a line in a JSON arrival file, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
-impl<'s> ArrivalFile<'s> {
+impl<'s> FileArrivalSource<'s> {
     fn open_file(scenario: &'s Scenario) -> Result<Self, ServeError> {
         let ArrivalStream::File {
             path,
@@ -317,7 +317,7 @@ impl ArrivalFileReader {
                 text: String::new(),
             });
         }
-        let reader = TableReader::open_table(path)?;
+        let reader = CsvTableRowReader::open_table(path)?;
         let units = [
             "arrival_s",
             "arrival_ms",

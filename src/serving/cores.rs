@@ -19,7 +19,7 @@ use chakram_base::units::{Span, Time};
 /// Consecutive cores that are free at the same instant: from `first` to the beginning of the next
 /// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SimultaneouslyFreeCores {
+struct ConsecutiveCoresSharingFreeTime {
     first: u64,
     free: Time,
 }
@@ -30,9 +30,9 @@ pub struct CoreFreeTimes {
     cores: u64,
     /// Core that gets the next task.
     pointer: u64,
-    runs: Vec<SimultaneouslyFreeCores>,
+    runs: Vec<ConsecutiveCoresSharingFreeTime>,
     /// Runs under construction; reused to keep the allocation.
-    next: Vec<SimultaneouslyFreeCores>,
+    next: Vec<ConsecutiveCoresSharingFreeTime>,
     /// Core time of all tasks assigned so far, summed over cores, in picoseconds.
     busy_ps: u128,
 }
@@ -47,7 +47,7 @@ pub struct JobTimeRange {
 impl CoreFreeTimes {
     /// Creates `cores` free cores; at least one is created.
     pub fn new(cores: u64) -> Self {
-        let all = SimultaneouslyFreeCores {
+        let all = ConsecutiveCoresSharingFreeTime {
             first: 0,
             free: Time::ZERO,
         };
@@ -127,7 +127,7 @@ impl CoreFreeTimes {
                     end = end.max(free);
                 }
                 if next.last().is_none_or(|last| last.free != free) {
-                    next.push(SimultaneouslyFreeCores { first, free });
+                    next.push(ConsecutiveCoresSharingFreeTime { first, free });
                 }
                 first = piece_end;
             }

@@ -5,7 +5,7 @@ use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::MachineError;
-use chakram_jobs::JobError;
+use chakram_jobs::JobLoadOrWriteError;
 use chakram_workloads::model::{ModelError, describe_hubs_unsupported};
 use std::io;
 
@@ -32,7 +32,7 @@ pub enum ServeError {
         /// File, line and key of the trace's name.
         place: Box<ConfigError>,
         /// Why the trace is invalid.
-        source: Box<JobError>,
+        source: Box<JobLoadOrWriteError>,
     },
     /// A machine that a platform names is invalid.
     #[error("{place}")]

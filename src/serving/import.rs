@@ -12,7 +12,7 @@
 //! Rows with equal model, batch and concurrency are averaged.
 
 use super::error::ServeError;
-use super::tables::{TableReader, TimeColumnUnit};
+use super::tables::{CsvTableRowReader, TimeColumnUnit};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ struct MeasuredRowTimeParts {
 struct ColumnsOfOneTimePart(Vec<(usize, TimeColumnUnit)>);
 
 impl ColumnsOfOneTimePart {
-    fn sum(&self, table: &TableReader) -> Result<Span, ServeError> {
+    fn sum(&self, table: &CsvTableRowReader) -> Result<Span, ServeError> {
         let mut sum = Span::ZERO;
         for (column, unit) in &self.0 {
             sum += unit.to_span(table.number_in_column(*column)?);
@@ -104,10 +104,10 @@ pub fn import_measurements(
     path: &Path,
     options: &MeasurementImportDefaults,
 ) -> Result<Vec<MeasurementGroupMeanTimes>, ServeError> {
-    let mut table = TableReader::open_table(path)?;
+    let mut table = CsvTableRowReader::open_table(path)?;
     let file = table.file_name().to_owned();
     let is_triton = table.find_first_column(TRITON[2]).is_some();
-    let named = |table: &TableReader, name: &str| {
+    let named = |table: &CsvTableRowReader, name: &str| {
         let all = table.column_names().iter().enumerate();
         let found: Vec<_> = all
             .filter(|(_, heading)| {

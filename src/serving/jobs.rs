@@ -3,7 +3,7 @@
 //!
 //! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two
 //! vectors. All tasks of a job have vectors of the same length. Jobs depend only on earlier jobs.
-//! The sizes of jobs are derived from a model's operators (`model::OperatorAxesAndTensors`):
+//! The sizes of jobs are derived from a model's operators (`model::OperatorComputationSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -21,7 +21,7 @@
 //! products of the interaction.
 
 use chakram_workloads::model::{
-    LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorInputSource,
+    LayerOperator, Model, ModelLayer, OperatorComputationSpec, OperatorInputSource,
 };
 
 /// Equal tasks that become ready together.
@@ -243,7 +243,7 @@ impl ModelJobGraphBuilder {
             .operators
             .iter()
             .map(|one| one.work.to_axes_and_tensors());
-        let works: Vec<OperatorAxesAndTensors> = works.collect();
+        let works: Vec<OperatorComputationSpec> = works.collect();
         self.entry.clone_from(&self.frontier);
         self.begin_skip_block();
         let mut at = 0;
@@ -265,7 +265,11 @@ impl ModelJobGraphBuilder {
 
     /// Adds the jobs of an operator. The new jobs depend on the jobs that produce the operator's
     /// inputs.
-    fn emit_operator_on_branch(&mut self, operator: &LayerOperator, work: &OperatorAxesAndTensors) {
+    fn emit_operator_on_branch(
+        &mut self,
+        operator: &LayerOperator,
+        work: &OperatorComputationSpec,
+    ) {
         match (self.lowering.branches, work.role) {
             (ParallelBranchRule::InOrder, _) => self.emit_operator_jobs(work),
             (ParallelBranchRule::Parallel, _) if operator.around => {
@@ -322,7 +326,7 @@ impl ModelJobGraphBuilder {
         self.frontier.dedup();
     }
 
-    fn emit_operator_jobs(&mut self, work: &OperatorAxesAndTensors) {
+    fn emit_operator_jobs(&mut self, work: &OperatorComputationSpec) {
         let count = |axes: &str| u64::try_from(work.tensor_element_count(axes)).unwrap_or(u64::MAX);
         let counts_tables = self.lowering.tables;
         if work.role == OperatorInputSource::Collect && counts_tables {
@@ -346,8 +350,8 @@ impl ModelJobGraphBuilder {
     /// Adds the jobs for each head's queries, keys and values, and for their products.
     fn emit_attention_head_jobs(
         &mut self,
-        projection: &OperatorAxesAndTensors,
-        attention: &OperatorAxesAndTensors,
+        projection: &OperatorComputationSpec,
+        attention: &OperatorComputationSpec,
     ) {
         let inputs = projection.extent_of_axis('k');
         let [tokens, heads, kv_heads, width] =

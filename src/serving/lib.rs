@@ -57,8 +57,8 @@ pub use report::{
     text,
 };
 pub use scenario::{
-    ArrivalRateInRequestsOrBytes, ArrivalStream, ModelValueLocation, RequestWork, RunStopRule,
-    Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
+    ArrivalRateInRequestsOrBytes, ArrivalStream, ModelWorkAndDeadlineLocations, RequestWork,
+    RunStopRule, Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
 pub use tables::LatencyCurve;
@@ -70,13 +70,13 @@ use prepared::ScenarioWithModelTimes;
 
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServeSloOption {
+pub struct ServeTimeLimitOption {
     /// Limit on each request's serve time (from arrival to completion), for goodput and capacity.
     /// The limit replaces the deadlines of models.
     pub slo: Option<Span>,
 }
 
-impl ServeSloOption {
+impl ServeTimeLimitOption {
     /// Creates options with a limit on serve times.
     pub fn from_serve_time_limit(slo: Option<Span>) -> Self {
         Self { slo }
@@ -92,7 +92,7 @@ impl ServeSloOption {
 pub fn serve_requests(
     scenario: &Scenario,
     platform: Option<&Platform>,
-    options: ServeSloOption,
+    options: ServeTimeLimitOption,
     observer: &mut dyn RequestObserver,
 ) -> Result<ServeReport, ServeError> {
     let mut prepared = ScenarioWithModelTimes::new(scenario, platform)?;

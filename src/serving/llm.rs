@@ -46,7 +46,7 @@ pub use planner::{
 pub use report::{
     EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport, LlmThroughput,
     PrefixCacheSummary, RefusedRequestCounts, ReportedTimeLimits, RequestTimeSummary,
-    SingleLlmRequestTimes, StepTimePartShare, TokenCountsByInterval, TokenGapSummary, html, rows,
+    SlowestLlmRequestTimes, StepTimePartShare, TokenCountsByInterval, TokenGapSummary, html, rows,
     text,
 };
 pub use rules::{
@@ -54,7 +54,7 @@ pub use rules::{
     WaitingRequestOrder,
 };
 pub use scenario::{
-    ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, ScenarioRuleText, ServedLlm,
+    ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, ScenarioRulesSourceText, ServedLlm,
     is_llm_scenario,
 };
 pub use scheduler::{ComposedEngineStep, PreemptedRequest, RequestStepShare};

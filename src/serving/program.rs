@@ -4,7 +4,7 @@
 use super::error::ServeError;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
-use chakram_engine::{CollectiveTimeSource, HostLaunchMode, ReplayOptions};
+use chakram_engine::{CollectiveCurvesOrAlgorithms, HostLaunchMode, ReplayOptions};
 use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
@@ -13,7 +13,7 @@ use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 pub fn untimed_replay_options() -> ReplayOptions {
     ReplayOptions::with_changes(|options| {
         options.launch = HostLaunchMode::None;
-        options.collectives = Some(CollectiveTimeSource::Algorithms);
+        options.collectives = Some(CollectiveCurvesOrAlgorithms::Algorithms);
     })
 }
 

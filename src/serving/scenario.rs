@@ -96,12 +96,12 @@ pub struct ServedModel {
     /// Work that each request for the model causes.
     pub work: RequestWork,
     /// Locations of the model's values in the scenario file, for error messages.
-    pub place: ModelValueLocation,
+    pub place: ModelWorkAndDeadlineLocations,
 }
 
 /// File, line and key of each value that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModelValueLocation {
+pub struct ModelWorkAndDeadlineLocations {
     /// File, line and key that define the model's work.
     pub work: String,
     /// File, line and key of the deadline, if the model has one.

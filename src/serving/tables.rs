@@ -7,7 +7,7 @@ use chakram_trace::format::file::DecompressedStream;
 use std::path::Path;
 
 /// A table whose rows are read one by one.
-pub struct TableReader {
+pub struct CsvTableRowReader {
     file: String,
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
@@ -46,7 +46,7 @@ impl TimeColumnUnit {
     }
 }
 
-impl TableReader {
+impl CsvTableRowReader {
     /// Opens the table at `path`.
     pub fn open_table(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();

@@ -1,6 +1,6 @@
 //! Opens trace jobs that requests launch.
 
-use chakram_jobs::{Job, JobError};
+use chakram_jobs::{Job, JobLoadOrWriteError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl RequestJobFromTraces {
     /// # Errors
     ///
     /// Fails if there are no traces, or if the traces do not form a job.
-    pub fn open_job(path: &Path) -> Result<Self, JobError> {
+    pub fn open_job(path: &Path) -> Result<Self, JobLoadOrWriteError> {
         Ok(Self {
             path: path.to_owned(),
             job: Arc::new(Job::open_job([path])?),

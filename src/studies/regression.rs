@@ -46,7 +46,7 @@ pub enum RegressionError {
     MachineText(#[from] job::MachineValuesError),
     /// The traces do not form a job.
     #[error(transparent)]
-    Job(#[from] job::JobError),
+    Job(#[from] job::JobLoadOrWriteError),
     /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] chakram_trace::format::TraceError),

@@ -19,7 +19,7 @@ mod steps;
 mod traces;
 
 pub use cycles::CycleTable;
-pub use family::{DeapLanguageModel, ModelCutsAndMovedWords, PartitionRule};
+pub use family::{DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords};
 pub use list::{ChipAssignmentRule, schedule_tasks};
 pub use partition::CutDirection;
 pub use record::{SubLayerShapeAndKind, parse_schedule, write_schedule};

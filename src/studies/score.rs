@@ -9,7 +9,7 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheck,
+    CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheckObserver,
     replay_representatives,
 };
 use chakram_trace::format::TraceError;
@@ -37,7 +37,9 @@ mod signs;
 mod statistics;
 mod without_effect;
 
-pub use calibration::{GroupKernelTimeCorrection, KernelTimeCalibration, fit_corrections};
+pub use calibration::{
+    MeasuredStepKernelTimeCorrections, StepGroupKernelTimeCorrection, fit_corrections,
+};
 pub use chakram_base::prediction_scores::{PredictionErrorSummary, PredictionIntervalSummary};
 pub use columns::RunColumnRules;
 pub use constants::{FittedConstant, scale_machine_constants};
@@ -47,8 +49,8 @@ pub use kernel_times::{KernelTimesBySize, RecordedKernelTimes};
 pub use nccl_log::{left_out_size_error, nccl_log};
 pub use null_model::predict_with_one_rate;
 pub use pairs::{
-    CapturedJobWhatIfPair, PredictedWhatIfPair, WhatIfPairErrors, WhatIfPairsAndReplaySettings,
-    WhatIfScoresByPredictor,
+    JobEditsWithMeasuredTimes, MedianAndMeanWhatIfErrors, PredictedWhatIfPair,
+    WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor,
 };
 pub use report::{CorrectedRunPredictions, RunScoreCsvWriter, ScoreDocument, ScoredRunTable};
 pub use residuals::{CorrectedRunPrediction, correct_by_other_runs, correct_by_steps};
@@ -260,7 +262,7 @@ fn predict_run(
 ) -> Result<PredictedStepTimeWithInterval, RunPredictionFault> {
     replay_run(run, options, |compiled| {
         let (report, check) =
-            chakram_report::replay_to_report(compiled, RepresentativeCheck::new(compiled))?;
+            chakram_report::replay_to_report(compiled, RepresentativeCheckObserver::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
@@ -275,7 +277,7 @@ fn predict_makespan(
     options: &ReplayOptions,
 ) -> Result<Span, RunPredictionFault> {
     replay_run(run, options, |compiled| {
-        let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
+        let (outcome, check) = compiled.run(RepresentativeCheckObserver::new(compiled))?;
         Ok((outcome.makespan, check.represents_all()))
     })
 }
@@ -334,7 +336,7 @@ mod tests {
             let replay = |workload: &Workload| {
                 sizes.borrow_mut().push(workload.instances().len());
                 let compiled = CompiledReplay::new(workload, &run.machine, &options)?;
-                let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
+                let (outcome, check) = compiled.run(RepresentativeCheckObserver::new(&compiled))?;
                 Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
             };
             let one = replay_representatives(

@@ -29,8 +29,8 @@ pub use explanation::explain_row;
 pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
-    LayerTurnRecord, NewSweepAnswerOrBound, NewWorkCounts, StudyExplorer, StudyShard, SweepError,
-    SweepOptions,
+    LayerTurnRecord, NewWorkCounts, StudyExplorer, StudyShard, SweepError, SweepOptions,
+    SweepProgressEvent,
 };
 pub use setting::Settings;
 pub use study::Study;

@@ -20,7 +20,7 @@ use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
-use sparse_columns::SparseColumns;
+use sparse_columns::OptionalNodeColumns;
 
 pub mod builder;
 pub mod captured_timeline;
@@ -37,12 +37,12 @@ mod read;
 mod sparse_columns;
 mod visit;
 
-pub use builder::{DependencyPolicy, GraphBuilder, RankSlotBinding};
+pub use builder::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
 pub use captured_timeline::ComputedNodeTimeline;
 pub use csr::Csr;
 pub use intern::{Interner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;
-pub use read::{ProfilerCostPolicy, TraceProfilerFacts};
+pub use read::{ProfilerOverheadRemovalPolicy, ProfilerOverheadStatedByTrace};
 pub use visit::BidirectionalEdges;
 
 /// Type of a node, which says how the node runs.
@@ -107,9 +107,9 @@ pub enum Lane {
     None,
 }
 
-/// Refers to a group by a slot index; a rank's [`RankSlotBinding`] names the group.
+/// Refers to a group by a slot index; a rank's [`RankSlotPeersAndGroups`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GroupSlot {
+pub struct GroupSlotDimensions {
     /// Mask of the machine's dimensions that take part; `None` means all dimensions.
     pub dimensions: Option<u32>,
 }
@@ -184,7 +184,7 @@ pub struct Graph {
     kinds: Vec<NodeKind>,
     lane_of: Vec<u32>,
     recorded: Vec<Span>,
-    sparse: SparseColumns,
+    sparse: OptionalNodeColumns,
     changes: Vec<MemoryChanges>,
     /// Distinct kernels, as (shape, true for a backward pass).
     kernels: Vec<(KernelShape, bool)>,
@@ -198,7 +198,7 @@ pub struct Graph {
     in_degree: Vec<u32>,
     names: StringArenaInterner,
     lanes: Vec<Lane>,
-    groups: Vec<GroupSlot>,
+    groups: Vec<GroupSlotDimensions>,
     calls: Vec<CollectiveNode>,
     /// Bytes per member for each call that has unequal parts, in ascending order of calls.
     splits: Vec<AllToAllSplitBytes>,
@@ -216,7 +216,7 @@ pub struct Graph {
     remote_memories: Vec<String>,
     roles: GroupRoles,
     amounts: Option<JobWorkAmounts>,
-    profiler: TraceProfilerFacts,
+    profiler: ProfilerOverheadStatedByTrace,
     /// The distinct step numbers of nodes. A sparse column stores each node's index in this list.
     steps: Vec<u64>,
     stacks: CallStacks,
@@ -546,7 +546,7 @@ impl Graph {
     }
 
     /// Returns the group slots that nodes use; an instance binds the slots to groups.
-    pub fn group_slots(&self) -> &[GroupSlot] {
+    pub fn group_slots(&self) -> &[GroupSlotDimensions] {
         &self.groups
     }
 
@@ -562,7 +562,7 @@ impl Graph {
 
     /// Returns what the trace states about its profiler, and whether the profiler's cost was subtracted from the
     /// graph's times.
-    pub fn profiler(&self) -> TraceProfilerFacts {
+    pub fn profiler(&self) -> ProfilerOverheadStatedByTrace {
         self.profiler
     }
 

@@ -3,7 +3,7 @@
 //! A workload is immutable and independent of machines. All runs of a sweep share one workload.
 
 use crate::graph::JobWorkAmounts;
-use crate::graph::{DeclaredGroups, Graph, GroupRoles, RankSlotBinding, stable_hash};
+use crate::graph::{DeclaredGroups, Graph, GroupRoles, RankSlotPeersAndGroups, stable_hash};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_base::units::Time;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// One rank's use of a graph: the graph, a release time, and the ranks and groups that replace the graph's slots
 /// (numbered placeholders).
 #[derive(Clone, Debug)]
-pub struct RankInstance {
+pub struct GraphBoundToRank {
     /// Id of the graph that the rank executes.
     pub graph: GraphId,
     /// Rank that executes the graph.
@@ -46,7 +46,7 @@ pub struct RankGroup {
 pub struct Workload {
     /// The graphs are shared, because every part of a job keeps all the job's graphs.
     graphs: Arc<[Graph]>,
-    instances: Vec<RankInstance>,
+    instances: Vec<GraphBoundToRank>,
     groups: Vec<RankGroup>,
     ranks: u32,
     amounts: Option<JobWorkAmounts>,
@@ -187,7 +187,7 @@ impl EnumeratedSetting for MissingRankPolicy {
 pub struct WorkloadBuilder {
     graphs: Vec<Graph>,
     by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
-    ranks: BTreeMap<Rank, (GraphId, RankSlotBinding, Time)>,
+    ranks: BTreeMap<Rank, (GraphId, RankSlotPeersAndGroups, Time)>,
     declared: DeclaredGroups,
     roles: GroupRoles,
     amounts: Option<JobWorkAmounts>,
@@ -231,7 +231,7 @@ impl WorkloadBuilder {
         &mut self,
         rank: Rank,
         graph: GraphId,
-        mut binding: RankSlotBinding,
+        mut binding: RankSlotPeersAndGroups,
         release: Time,
     ) -> Result<(), WorkloadError> {
         let alike = self
@@ -354,7 +354,7 @@ impl WorkloadBuilder {
                 }
                 Ok(id)
             });
-            instances.push(RankInstance {
+            instances.push(GraphBoundToRank {
                 graph,
                 rank,
                 release,
@@ -511,7 +511,7 @@ impl Workload {
     /// Returns the same job with only the traces of ranks for which `kept` returns true. All other ranks count as
     /// missing under [`MissingRankPolicy::Mirror`].
     pub fn keep_traces_of_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
-        let kept = |instance: &&RankInstance| kept(instance.rank);
+        let kept = |instance: &&GraphBoundToRank| kept(instance.rank);
         Self {
             graphs: Arc::clone(&self.graphs),
             instances: self.instances.iter().filter(kept).cloned().collect(),
@@ -527,12 +527,12 @@ impl Workload {
     }
 
     /// Returns the graph of an instance.
-    pub fn graph_of(&self, instance: &RankInstance) -> &Graph {
+    pub fn graph_of(&self, instance: &GraphBoundToRank) -> &Graph {
         &self.graphs[instance.graph.index()]
     }
 
     /// Returns the instances, in ascending order of their ranks.
-    pub fn instances(&self) -> &[RankInstance] {
+    pub fn instances(&self) -> &[GraphBoundToRank] {
         &self.instances
     }
 
@@ -553,7 +553,7 @@ impl Workload {
 
     /// Returns the total number of nodes in all instances.
     pub fn node_count(&self) -> u64 {
-        let of = |i: &RankInstance| self.graph_of(i).len() as u64;
+        let of = |i: &GraphBoundToRank| self.graph_of(i).len() as u64;
         self.instances.iter().map(of).sum()
     }
 }

@@ -17,7 +17,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::JobWorkAmounts;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, RankSlotBinding};
+use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, RankSlotPeersAndGroups};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
@@ -36,10 +36,10 @@ pub mod sharding;
 mod testing;
 pub mod training;
 
-pub use chain::KernelChainPattern;
+pub use chain::ParallelKernelChainsPattern;
 pub use collective::CollectivePattern;
 pub use data_parallel::DataParallelPattern;
-pub use memory::MemoryAccessPattern;
+pub use memory::LoadKernelStorePattern;
 pub use p2p::{P2pPattern, TrafficPattern};
 pub use palm::PalmPattern;
 pub use plan::ParallelismPlan;
@@ -53,9 +53,9 @@ pub enum WorkloadPattern {
     /// Messages between pairs of ranks.
     P2p(P2pPattern),
     /// Kernels that depend only on other kernels.
-    Chain(KernelChainPattern),
+    Chain(ParallelKernelChainsPattern),
     /// Memory loads, and kernels that wait for them.
-    Memory(MemoryAccessPattern),
+    Memory(LoadKernelStorePattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallelPattern),
     /// Training of a transformer on a wafer, as PALM's public code models it.
@@ -243,13 +243,13 @@ impl CheckedWorkloadPattern {
         };
         let graphs =
             parallel::map_in_order(threads, &shapes, |&shape| self.build_graph(shape, made))?;
-        let mut built: BTreeMap<u32, (GraphId, RankSlotBinding)> = BTreeMap::new();
+        let mut built: BTreeMap<u32, (GraphId, RankSlotPeersAndGroups)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
             built.insert(shape, (builder.add_graph(graph), binding));
         }
         for rank in 0..self.rank_count() {
             let (graph, first) = &built[&self.shape_of(rank)];
-            let binding = RankSlotBinding {
+            let binding = RankSlotPeersAndGroups {
                 core: self.core_of(rank),
                 ..self.0.bind_slots(rank, first)
             };
@@ -265,7 +265,7 @@ impl CheckedWorkloadPattern {
         &self,
         rank: u32,
         made: &(dyn Fn(u64) + Sync),
-    ) -> Result<(Graph, RankSlotBinding), TraceError> {
+    ) -> Result<(Graph, RankSlotPeersAndGroups), TraceError> {
         // Ids count from 1 without gaps.
         let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
         graph.reserve_nodes(self.0.min_node_count(rank));
@@ -334,7 +334,7 @@ trait TraceGenerator: Debug + Send + Sync {
     /// Returns the peers and the group names that fill the slots of `rank`, both in order of first
     /// use. `first` is the binding of the rank that represents all ranks with the same graph as
     /// `rank`.
-    fn bind_slots(&self, _rank: u32, first: &RankSlotBinding) -> RankSlotBinding {
+    fn bind_slots(&self, _rank: u32, first: &RankSlotPeersAndGroups) -> RankSlotPeersAndGroups {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;

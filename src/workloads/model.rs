@@ -38,14 +38,14 @@ mod vit;
 use serde::Serialize;
 
 pub use architecture::{DeltaAttention, ExtendedTransformerModel, LatentAttentionSizes};
-pub use definition::{ModelDefinitionForm, ModelFromDefinitionFile, ModelSizeOverrides};
+pub use definition::{ModelDefinitionForm, ModelSizeOverrides, ModelWithDefinitionProperties};
 pub use error::{ModelError, describe_hubs_unsupported};
 pub use preset::{ModelFileText, ModelPreset, PRESETS};
 pub use spec::{
-    AxisDividingDegree, DELTA_CHUNK, ExpertExchangeSide, FormatDependentElementBytes,
-    ImageWindowSizes, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors,
-    OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, TensorAxis, TensorContraction,
-    TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes,
+    DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageWindowSizes,
+    MemoryBoundKernelSpec, MemoryBoundKernels, OperatorComputationSpec, OperatorInputSource,
+    OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide, TensorAxis,
+    TensorContraction, TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes,
 };
 pub use transformer::{
     ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
@@ -477,8 +477,8 @@ impl ModelLayer {
             operators.position(|one| one.work.to_axes_and_tensors().exchange == Some(exchange))
         };
         match (
-            at(ExpertExchangeSide::Dispatch),
-            at(ExpertExchangeSide::Combine),
+            at(OperatorTokenExchangeSide::Dispatch),
+            at(OperatorTokenExchangeSide::Combine),
         ) {
             (Some(first), Some(last)) => (first..=last).contains(&index),
             _ => false,

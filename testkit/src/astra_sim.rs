@@ -86,12 +86,12 @@ struct OracleSimulator<'c> {
     streams: Vec<ChunkStream>,
     datasets: Vec<RunningCollective>,
     servers: memory::MemoryServers,
-    numbering: ChunkNumbering,
+    numbering: OriginalOrSeparateChunkNumbering,
 }
 
 /// Numbering of the chunks of an NPU's collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChunkNumbering {
+enum OriginalOrSeparateChunkNumbering {
     /// As in ASTRA-sim 2.x: counts a group's chunks per group, and counts chunks of all NPUs together with all other
     /// chunks.
     Original,
@@ -115,16 +115,19 @@ impl<'c> NpuState<'c> {
 
 /// Simulates until no event is left.
 pub fn run(config: &SimulationConfig) -> SimulationAnswer {
-    simulate_config(config, ChunkNumbering::Original)
+    simulate_config(config, OriginalOrSeparateChunkNumbering::Original)
 }
 
 /// Simulates until no event is left. Numbers chunks so that no NPU waits forever only because NPUs have issued
 /// different numbers of chunks.
 pub fn simulate_with_own_numbering(config: &SimulationConfig) -> SimulationAnswer {
-    simulate_config(config, ChunkNumbering::Apart)
+    simulate_config(config, OriginalOrSeparateChunkNumbering::Apart)
 }
 
-fn simulate_config(config: &SimulationConfig, numbering: ChunkNumbering) -> SimulationAnswer {
+fn simulate_config(
+    config: &SimulationConfig,
+    numbering: OriginalOrSeparateChunkNumbering,
+) -> SimulationAnswer {
     let mut sim = OracleSimulator {
         config,
         agenda: EventAgenda::default(),

@@ -42,7 +42,7 @@ pub struct PortMessage {
 /// The arrival of a message or chunk at a server. Arrivals are sorted by time. At the same time, messages come before
 /// chunks, and messages from lower senders come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ServerArrival {
+struct MessageOrChunkArrival {
     at: u64,
     chunk: bool,
     number: usize,
@@ -52,7 +52,7 @@ struct ServerArrival {
 }
 
 /// Returns the times at which a server begins to serve each of its arrivals, in order.
-fn service_start_times(comers: &mut [ServerArrival]) -> Vec<u64> {
+fn service_start_times(comers: &mut [MessageOrChunkArrival]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
     let mut begins = Vec::new();
@@ -91,7 +91,7 @@ pub fn access_and_message_end_times(job: &PortTestTraffic) -> (Vec<u64>, Vec<u64
                 };
                 if port == npu {
                     let (index, takes) = (number as u64, message.takes);
-                    comers.push(ServerArrival {
+                    comers.push(MessageOrChunkArrival {
                         at,
                         chunk: false,
                         number: sender,
@@ -110,7 +110,7 @@ pub fn access_and_message_end_times(job: &PortTestTraffic) -> (Vec<u64>, Vec<u64
                     chunks[number].iter_mut().for_each(|at| *at += before);
                 }
                 for (index, &at) in (0..).zip(&chunks[number]) {
-                    comers.push(ServerArrival {
+                    comers.push(MessageOrChunkArrival {
                         at,
                         chunk: true,
                         number,

@@ -2,7 +2,7 @@
 //! that names the format, unless the duration is known from another source.
 
 use crate::commands::{chakram, code};
-use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflineEfficiency};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
     CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
@@ -50,7 +50,7 @@ fn job(ranks: &[&[RecordedKernel]]) -> Workload {
 
 fn roofline() -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
-        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     })
 }
 

@@ -13,7 +13,7 @@ mod traced;
 mod traces;
 
 use chakram::serve::{
-    CompletedRequest, Platform, RequestObserver, Scenario, ServeReport, ServeSloOption,
+    CompletedRequest, Platform, RequestObserver, Scenario, ServeReport, ServeTimeLimitOption,
     serve_requests,
 };
 use std::path::Path;
@@ -40,7 +40,12 @@ pub fn served(
     platform: Option<&Platform>,
 ) -> (ServeReport, Vec<CompletedRequest>) {
     let mut log = RequestLog::default();
-    let report = serve_requests(scenario, platform, ServeSloOption::default(), &mut log);
+    let report = serve_requests(
+        scenario,
+        platform,
+        ServeTimeLimitOption::default(),
+        &mut log,
+    );
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     log.0.sort_by_key(|request| request.number);
     (report, log.0)

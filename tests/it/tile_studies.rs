@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// A model under a plan, in 16 bits unless `more` says otherwise.
 #[derive(Clone, Copy)]
-struct StudiedPlan<'a> {
+struct StudiedModelAndPlan<'a> {
     model: &'a str,
     tensor: u32,
     data: u32,
@@ -25,7 +25,7 @@ struct StudiedPlan<'a> {
     more: &'a [&'a str],
 }
 
-impl StudiedPlan<'_> {
+impl StudiedModelAndPlan<'_> {
     /// Returns the plan's report, or, with `--dry-run` in `more`, the results that need no replay.
     fn report(&self, folder: &Folder) -> Value {
         let numbers = [
@@ -79,8 +79,8 @@ fn write_layers(folder: &Folder) {
 }
 
 /// Returns a plan of 16 cores for the models of [`write_layers`].
-fn on_16_cores<'a>(model: &'a str, tensor: u32, more: &'a [&'a str]) -> StudiedPlan<'a> {
-    StudiedPlan {
+fn on_16_cores<'a>(model: &'a str, tensor: u32, more: &'a [&'a str]) -> StudiedModelAndPlan<'a> {
+    StudiedModelAndPlan {
         model,
         tensor,
         data: 16 / tensor,

@@ -2,7 +2,7 @@
 //! and memory.
 
 use chakram::engine::{
-    CompiledReplay, KernelDurationSource, ReplayOptions, ReplayOutcome, RooflineEfficiency,
+    CompiledReplay, KernelDurationSource, ReplayOptions, ReplayOutcome, RooflinePeakFraction,
 };
 use chakram::generate::{
     CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
@@ -158,7 +158,7 @@ fn replay_under<O: Observer>(
 ) -> (ReplayOutcome, O) {
     let workload = job.build_workload().unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
         change(o);
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
@@ -167,7 +167,7 @@ fn replay_under<O: Observer>(
 
 /// Sums over the nodes of a rank.
 #[derive(Default)]
-struct Sums {
+struct RankNodeSums {
     rank: u32,
     flops: u128,
     /// The bytes of messages by (source, destination, tag): first the sent bytes, then the received
@@ -179,7 +179,7 @@ struct Sums {
     peak: [u64; TensorClass::COUNT],
 }
 
-impl Sums {
+impl RankNodeSums {
     fn of(job: &CheckedWorkloadPattern, rank: u32) -> Self {
         let mut sums = Self {
             rank,
@@ -194,7 +194,7 @@ impl Sums {
     }
 }
 
-impl Sink for Sums {
+impl Sink for RankNodeSums {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         match node.op {
             Op::Compute { flops, .. } => self.flops += u128::from(flops),

@@ -4,9 +4,9 @@
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
-use super::super::timeline_events::EventFieldsExceptTimes;
+use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::host_waits::{AwaitedCallOrDeviceEvent, CallResultUses, HostWait};
-use super::thread_chains::LatestActivityEnds;
+use super::thread_chains::ActivityEndUpperBounds;
 use super::{
     Activities, Activity, ActivityLane, ActivitySourceEvent, CallLaneAndSubmitter,
     InferredDependencyCounts,
@@ -52,7 +52,7 @@ fn is_blocking_call(name: &str) -> bool {
 /// work on the copy's stream.
 pub(super) fn find_device_waits_of_host(
     rank: &RankTimeline,
-    bounds: &mut LatestActivityEnds,
+    bounds: &mut ActivityEndUpperBounds,
     waits: &mut Vec<HostWait>,
     found: &mut InferredDependencyCounts,
 ) {
@@ -436,7 +436,11 @@ fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
     (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 
-fn integer_argument(rank: &RankTimeline, event: &EventFieldsExceptTimes, key: &str) -> Option<i64> {
+fn integer_argument(
+    rank: &RankTimeline,
+    event: &TimelineEventWithoutTimes,
+    key: &str,
+) -> Option<i64> {
     let args = rank.args_of(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()

@@ -38,7 +38,7 @@ const ROUNDED_PART: i64 = 64;
 
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OwnWorkPosition {
+pub(super) struct OwnWorkPositionAmongChildren {
     /// Start and end, in ns, of the time between the children around the position, or of the whole
     /// host interval if `is_whole` is true.
     pub span: (i64, i64),
@@ -52,16 +52,16 @@ pub(super) struct OwnWorkPosition {
 }
 
 /// Returns, for each host interval, the position of its own work among its children.
-pub(super) fn find_own_work_positions(rank: &RankTimeline) -> Vec<OwnWorkPosition> {
+pub(super) fn find_own_work_positions(rank: &RankTimeline) -> Vec<OwnWorkPositionAmongChildren> {
     let on_host = rank.devices.is_empty();
-    let places = rank.items.iter().map(|item| OwnWorkPosition {
+    let places = rank.items.iter().map(|item| OwnWorkPositionAmongChildren {
         span: (item.start, item.end),
         before: 0,
         is_whole: false,
         part_of: None,
         children: 0,
     });
-    let mut places: Vec<OwnWorkPosition> = places.collect();
+    let mut places: Vec<OwnWorkPositionAmongChildren> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
     // Children come after their parents in the list, so a single pass suffices.
@@ -128,7 +128,7 @@ fn is_view_or_allocation(rank: &RankTimeline, item: usize) -> bool {
 pub(super) fn order_host_intervals(
     rank: &RankTimeline,
     items: std::ops::Range<u32>,
-    places: &[OwnWorkPosition],
+    places: &[OwnWorkPositionAmongChildren],
 ) -> Vec<u32> {
     let mut order = Vec::with_capacity(items.len());
     // Open host intervals, each with the number of children seen so far.

@@ -3,17 +3,17 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::own_places::{self, OwnWorkPosition};
+use super::own_places::{self, OwnWorkPositionAmongChildren};
 use super::{Activities, Activity, ActivitySourceEvent, is_work};
 
 /// Upper bounds on when the activities of host intervals end.
-pub(super) struct LatestActivityEnds {
+pub(super) struct ActivityEndUpperBounds {
     /// For each host interval that launches something, the latest possible end of its activity. The part of the
     /// interval after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
-impl LatestActivityEnds {
+impl ActivityEndUpperBounds {
     pub(super) fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
@@ -42,7 +42,7 @@ pub(super) struct ThreadChains(Vec<Vec<u32>>);
 pub(super) fn build_thread_chains(
     rank: &RankTimeline,
     calls: &CommCalls,
-    bounds: LatestActivityEnds,
+    bounds: ActivityEndUpperBounds,
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
@@ -63,11 +63,11 @@ pub(super) fn build_thread_chains(
     };
     let mut place: Vec<(i64, i64)> = (0..rank.items.len())
         .map(|item| match places[item] {
-            OwnWorkPosition {
+            OwnWorkPositionAmongChildren {
                 part_of: Some(mark),
                 ..
             } => (mark, mark),
-            OwnWorkPosition {
+            OwnWorkPositionAmongChildren {
                 is_whole: true,
                 span,
                 ..

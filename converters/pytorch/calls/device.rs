@@ -11,7 +11,7 @@
 use super::super::call_names::comm_kind_of_interval;
 use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
-use super::super::timeline_events::EventFieldsExceptTimes;
+use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::args::{self, parse_comm_call};
 use super::requests::{CommRequest, DeferredRequests};
 use super::{CallArgs, CommCall, CommCalls, CommOp, UserCommKernelRules};
@@ -202,7 +202,7 @@ fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
 }
 
 /// Returns true if a kernel's own arguments describe a collective.
-fn has_collective_arguments(rank: &RankTimeline, event: &EventFieldsExceptTimes) -> bool {
+fn has_collective_arguments(rank: &RankTimeline, event: &TimelineEventWithoutTimes) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
     rank.args_of(event).is_some_and(named)
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 type CommunicatorStreamAndSize = (i64, u32);
 
 /// For each rank, the group of each communicator.
-pub(super) type GroupsByCommunicator = Vec<BTreeMap<CommunicatorStreamAndSize, u32>>;
+pub(super) type GroupsByRankAndCommunicator = Vec<BTreeMap<CommunicatorStreamAndSize, u32>>;
 
 /// Returns the communicator of a device call, or `None` unless the call's record states a number of members but no
 /// group name.
@@ -47,7 +47,7 @@ pub(super) fn assign_communicator_groups(
     groups: &mut Vec<JobGroup>,
     own: &[Vec<u32>],
     world: u32,
-) -> GroupsByCommunicator {
+) -> GroupsByRankAndCommunicator {
     let seen: Vec<Vec<Communicator>> = (0..)
         .zip(calls)
         .map(|(r, calls)| collect_communicators(r, calls))

@@ -96,10 +96,10 @@ fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>>
 
 /// An assignment of pools to groups: the index of the partition, and a bit mask of the rank's
 /// groups that were used.
-type PartitionAndUsedGroups = (usize, u32);
+type ThreadPartitionAndUsedGroups = (usize, u32);
 
 /// For each rank, the group of each worker thread.
-type GroupsByWorkerThread = Vec<BTreeMap<u32, u32>>;
+type GroupsByRankAndWorker = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
@@ -115,13 +115,17 @@ pub(super) fn assign_worker_groups(
     groups: &[JobGroup],
     own: &[Vec<u32>],
     pools: &[WorkerPools],
-) -> GroupsByWorkerThread {
+) -> GroupsByRankAndWorker {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
-    let mut scored: Vec<((u64, i64), PartitionAndUsedGroups, GroupsByWorkerThread)> = Vec::new();
+    let mut scored: Vec<(
+        (u64, i64),
+        ThreadPartitionAndUsedGroups,
+        GroupsByRankAndWorker,
+    )> = Vec::new();
     for way in 0..2 {
         // The loop visits all sets of used groups; `MOST` limits the number of sets to 4,096.
         for places in 1..1_u32 << most {
-            let given: Option<GroupsByWorkerThread> = own
+            let given: Option<GroupsByRankAndWorker> = own
                 .iter()
                 .zip(pools)
                 .map(|(own, pools)| groups_of_threads(own, pools, (way, places)))
@@ -151,7 +155,7 @@ pub(super) fn assign_worker_groups(
 fn groups_of_threads(
     own: &[u32],
     pools: &WorkerPools,
-    (way, places): PartitionAndUsedGroups,
+    (way, places): ThreadPartitionAndUsedGroups,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
     // A rank without workers fits every assignment, so only the named threads are assigned. If a rank has only one

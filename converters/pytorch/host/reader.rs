@@ -6,7 +6,9 @@ use super::{
     SharedOperatorProperties,
 };
 use crate::pytorch::name_repair::KeysAroundName;
-use crate::pytorch::stream::{JsonElementReceiver, JsonValueText, LocatedElement, parse_integer};
+use crate::pytorch::stream::{
+    ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
+};
 use crate::pytorch::tensors::{TensorArgStorageAndSize, TensorOrOtherType, append_tensors};
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, number, op_work,
@@ -50,7 +52,7 @@ impl<'a> OperandLists<'a> {
         side: &Option<RawOperands<'a>>,
         flat_shapes: Option<JsonValueText<'a>>,
         flat_types: Option<JsonValueText<'a>>,
-        at: &LocatedElement<'a>,
+        at: &ElementTextAndOffset<'a>,
     ) -> Result<Self, TraceError> {
         let list = |raw: Option<JsonValueText<'a>>| raw.map_or("[]", JsonValueText::get);
         let (values, shapes, types) = match *side {
@@ -93,7 +95,11 @@ impl HostTraceReader {
         self.trace
     }
 
-    fn intern_text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
+    fn intern_text(
+        &mut self,
+        text: &str,
+        at: &ElementTextAndOffset<'_>,
+    ) -> Result<u32, TraceError> {
         let number = self.trace.texts.intern_name(text);
         number.ok_or_else(|| {
             at.error_about(
@@ -108,7 +114,7 @@ impl HostTraceReader {
     fn intern_as_python_text(
         &mut self,
         json: &str,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern_name(json) else {
             return Err(at.error_about(
@@ -126,7 +132,11 @@ impl HostTraceReader {
     }
 
     /// Parses a list of types once, and returns the index of its parsed form.
-    fn parse_types(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
+    fn parse_types(
+        &mut self,
+        json: &str,
+        at: &ElementTextAndOffset<'_>,
+    ) -> Result<usize, TraceError> {
         let Some(known) = self.types.intern_name(json) else {
             return Err(at.error_about(
                 "",
@@ -154,7 +164,7 @@ impl HostTraceReader {
     fn summarize_operands(
         &mut self,
         lists: &OperandLists<'_>,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<OperandSummary, TraceError> {
         let meaning = self.parse_types(lists.types, at)?;
         self.tensors.clear();
@@ -198,7 +208,7 @@ impl HostTraceReader {
     fn read_process_groups(
         &mut self,
         values: &str,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let hint = "delete the node, and pass the groups to commands as a JSON file";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
@@ -243,7 +253,7 @@ impl JsonElementReceiver for HostTraceReader {
     fn receive_element(
         &mut self,
         raw: &RawHostNode<'_>,
-        at: LocatedElement<'_>,
+        at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject such
         // files, because the reader would mistake these copies for host operators.
@@ -331,7 +341,7 @@ impl JsonElementReceiver for HostTraceReader {
         &mut self,
         key: &str,
         value: JsonValueText<'_>,
-        _: LocatedElement<'_>,
+        _: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         match key {
             "schema" => self.trace.schema = number::value_text(value.get()).into_owned(),

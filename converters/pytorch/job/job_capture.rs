@@ -14,7 +14,7 @@ use crate::pytorch::profiler_cost;
 use crate::pytorch::rank_timeline::RankTimeline;
 use crate::pytorch::steps::UnprofiledStepDurations;
 use crate::pytorch::summary::{ConversionSummary, RankConversionSummary};
-use crate::pytorch::transfer_times::{self, CallWaitAndTransfer, JobCalls};
+use crate::pytorch::transfer_times::{self, CallWaitAndTransfer, JobCallsWithCaptures};
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
@@ -129,7 +129,7 @@ impl MatchedJobCapture {
             let all: Vec<JobRank<'_>> = all.collect();
             matches = call_matching::expand_pattern(&all, &calls, &groups).map_err(disagree)?;
         }
-        let seen = JobCalls {
+        let seen = JobCallsWithCaptures {
             calls: &calls,
             timelines: &ranks,
             captures: &activities,

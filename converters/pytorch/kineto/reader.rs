@@ -7,7 +7,7 @@ use super::{EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEv
 use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::number::{self, parse_nanoseconds};
 use crate::pytorch::stream::{
-    ElementLayouts, JsonElementReceiver, JsonValueText, LocatedElement, parse_integer,
+    ElementLayouts, ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
 };
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, op_work,
@@ -132,7 +132,7 @@ impl KinetoReader {
     fn track_of(
         &mut self,
         raw: &RawKinetoEvent<'_>,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<u32, TraceError> {
         let number = self.tracks.track_index(raw.pid, raw.tid);
         number.ok_or_else(|| {
@@ -169,7 +169,7 @@ impl KinetoReader {
         &mut self,
         raw: &RawKinetoEvent<'_>,
         category: EventCategory,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let duration = match raw.dur {
             Some(dur) if is_number(dur.get()) => parse_nanoseconds(dur.get()),
@@ -275,7 +275,7 @@ impl KinetoReader {
     fn record_python_call(
         &mut self,
         raw: &RawKinetoEvent<'_>,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let times = [raw.ts, raw.dur].map(|time| parse_nanoseconds(time?.get()));
         let [Some(start_ns), Some(duration)] = times else {
@@ -306,7 +306,7 @@ impl KinetoReader {
     fn widen_profile_span(
         &mut self,
         raw: &RawKinetoEvent<'_>,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let from = parse_time(raw.ts, "ts", at)?;
         let to = from.saturating_add(parse_time(raw.dur, "dur", at)?.max(0));
@@ -318,7 +318,7 @@ impl KinetoReader {
     fn read_distributed_info(
         &mut self,
         value: JsonValueText<'_>,
-        at: &LocatedElement<'_>,
+        at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.get());
         let read = read.map_err(|error| {
@@ -470,7 +470,7 @@ fn is_number(json: &str) -> bool {
 fn parse_time(
     value: Option<JsonValueText<'_>>,
     what: &str,
-    at: &LocatedElement<'_>,
+    at: &ElementTextAndOffset<'_>,
 ) -> Result<i64, TraceError> {
     let Some(value) = value else {
         let found = format!("an event without `{what}`, expected microseconds");
@@ -506,7 +506,7 @@ impl JsonElementReceiver for KinetoReader {
     fn receive_element(
         &mut self,
         raw: &RawKinetoEvent<'_>,
-        at: LocatedElement<'_>,
+        at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let cat = raw.cat.as_deref().unwrap_or("");
         match (&*raw.ph, cat) {
@@ -558,7 +558,7 @@ impl JsonElementReceiver for KinetoReader {
         &mut self,
         key: &str,
         value: JsonValueText<'_>,
-        at: LocatedElement<'_>,
+        at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         match key {
             "baseTimeNanoseconds" => {

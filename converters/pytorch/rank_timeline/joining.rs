@@ -4,7 +4,7 @@ use super::super::event_links::{HostNodeLinks, KeptCaptureWindow, LinkMethod};
 use super::super::host::HostTrace;
 use super::super::is_in_flight_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use super::super::timeline_events::EventFieldsExceptTimes;
+use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::{
     HostInterval, HostThread, InFlightCommInterval, IntervalPythonStacks, NONE,
     OverlappingDeviceEventCounts, RankTimeline, end_of, is_device_category,
@@ -49,7 +49,8 @@ impl RankTimeline {
         this.find_interval_parents();
         this.find_python_stacks();
         this.add_device_intervals(window);
-        this.events = EventFieldsExceptTimes::convert_all(std::mem::take(&mut this.kineto.events));
+        this.events =
+            TimelineEventWithoutTimes::convert_all(std::mem::take(&mut this.kineto.events));
         this
     }
 

@@ -96,7 +96,7 @@ impl RankTimeline {
                 });
             }
         }
-        let mut found = PythonCallsAroundIntervals::default();
+        let mut found = EnclosingPythonCallTree::default();
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
@@ -117,12 +117,12 @@ impl RankTimeline {
 
 /// All Python calls, on any thread, that were running when some interval started.
 #[derive(Default)]
-struct PythonCallsAroundIntervals {
+struct EnclosingPythonCallTree {
     /// Name and caller of each call, both as indices.
     calls: Vec<(u32, u32)>,
 }
 
-impl PythonCallsAroundIntervals {
+impl EnclosingPythonCallTree {
     /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
     /// belong to one thread and are sorted by start. A call that only opens a range ends before the
     /// range does. So a call contains a range only if the call ends later than the range.

@@ -13,14 +13,14 @@ pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: 
 
 /// An element and its offset in the text.
 #[derive(Clone, Copy)]
-pub(in crate::pytorch) struct LocatedElement<'a> {
+pub(in crate::pytorch) struct ElementTextAndOffset<'a> {
     /// Text from the element's first byte to the end of the window.
     pub text: &'a [u8],
     /// Offset in bytes from the start of the whole text.
     pub offset: u64,
 }
 
-impl<'a> LocatedElement<'a> {
+impl<'a> ElementTextAndOffset<'a> {
     /// Returns the text from the start of the element's value `first` to the end of its value
     /// `last`.
     pub fn text_between(&self, first: JsonValueText<'_>, last: JsonValueText<'_>) -> &'a str {
@@ -49,7 +49,7 @@ impl<'a> LocatedElement<'a> {
 pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     value: Option<JsonValueText<'_>>,
     what: &str,
-    at: &LocatedElement<'_>,
+    at: &ElementTextAndOffset<'_>,
 ) -> Result<Option<T>, TraceError> {
     let Some(value) = value else { return Ok(None) };
     let number =

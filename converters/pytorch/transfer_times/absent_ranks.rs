@@ -21,7 +21,7 @@
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first
 //! inferred member of the group. This member starts later than its model by the length of the wait.
 
-use super::{CallWaitAndTransfer, JobCalls};
+use super::{CallWaitAndTransfer, JobCallsWithCaptures};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
 use crate::pytorch::group_inference::JobGroup;
 use crate::pytorch::inferred_ranks::CapturedOrInferredRank;
@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns NCCL's expected times for a collective among the ranks `members`, or `None` if unknown.
 fn expected_time(
-    job: &JobCalls<'_>,
+    job: &JobCallsWithCaptures<'_>,
     matched: &MatchedCollective,
     members: &[u32],
 ) -> Option<ExpectedNcclKernelTimes> {
@@ -94,7 +94,7 @@ impl SizeClassTimes {
 /// Bounds the transfers of collectives with uncaptured members. Returns the number of changed calls.
 pub(super) fn bound_collective_transfers(
     times: &mut [Vec<CallWaitAndTransfer>],
-    job: &JobCalls<'_>,
+    job: &JobCallsWithCaptures<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
 ) -> u64 {

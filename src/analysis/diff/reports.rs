@@ -52,7 +52,7 @@ pub struct TimePartChange {
 
 /// Change of the collectives that have the same kind and group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CollectiveChange {
+pub struct GroupCollectivesChange {
     /// Names of the group and the kind.
     pub what: String,
     /// Number of calls.
@@ -83,7 +83,7 @@ pub struct ReplayDiff {
     /// Parts of the time, largest change first.
     pub parts: Vec<TimePartChange>,
     /// Collectives that changed. The largest change of the transfer time comes first.
-    pub collectives: Vec<CollectiveChange>,
+    pub collectives: Vec<GroupCollectivesChange>,
     /// Finish times of ranks, largest change first.
     pub ranks: Vec<RankFinishTimeChange>,
     /// True if the numbers of ranks, nodes, calls or messages differ.

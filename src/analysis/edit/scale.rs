@@ -21,7 +21,7 @@
 //! # Bytes
 //!
 //! If every member has a full copy of a buffer (such as the gradients in an all-reduce), the size of the buffer does
-//! not change. For sharded buffers, [`ShardSizeRule`] states which size stays constant: the whole buffer or each
+//! not change. For sharded buffers, [`ShardedBufferKeptSize`] states which size stays constant: the whole buffer or each
 //! member's shard. If a group grows from `m` to `m'` members, the sizes change as follows:
 //!
 //! | `comm_size` | keep-total | keep-shard |
@@ -52,14 +52,14 @@ use rank_writer::ScaledRankWriter;
 
 /// The size that scaling keeps constant for a sharded buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShardSizeRule {
+pub enum ShardedBufferKeptSize {
     /// Size of the whole buffer. Weights and optimizer states, for example, do not grow with the number of replicas.
     KeepTotal,
     /// Size of each member's shard.
     KeepShard,
 }
 
-impl EnumeratedSetting for ShardSizeRule {
+impl EnumeratedSetting for ShardedBufferKeptSize {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::KeepTotal,
@@ -81,7 +81,7 @@ type GridMessageOffsetTagBytes = (bool, i64, (u32, u32), i32, u64);
 #[derive(Debug)]
 pub struct JobScaler {
     along: ScaledDimension,
-    sharded: ShardSizeRule,
+    sharded: ShardedBufferKeptSize,
     /// Groups declared outside the traces.
     declared: DeclaredGroups,
     /// For each rank, the groups declared in its trace.
@@ -98,7 +98,7 @@ impl JobScaler {
     /// Creates the scaling, with the groups that are declared outside the traces.
     pub fn new(
         along: ScaledDimension,
-        sharded: ShardSizeRule,
+        sharded: ShardedBufferKeptSize,
         declared: DeclaredGroups,
     ) -> Result<Self, TraceError> {
         let mut this = Self {

@@ -58,7 +58,7 @@ pub use matching::{CommunicationsWithCutPartners, JobCommunication};
 pub use select::SliceNodeSelector;
 
 use checked_trace::ReplayableTrace;
-use close::DependencyListsAfterCut;
+use close::TraceDependenciesAfterCut;
 
 /// The nodes of one rank that a slice keeps.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl KeptNodesOfRank {
                 "the file changed while it was being read",
             ));
         }
-        let closed = DependencyListsAfterCut::new(&trace, &self.kept);
+        let closed = TraceDependenciesAfterCut::new(&trace, &self.kept);
         let written = SliceWriter {
             trace: &trace,
             part: self,
@@ -168,7 +168,7 @@ fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
 struct SliceWriter<'w> {
     trace: &'w ReplayableTrace<'w>,
     part: &'w KeptNodesOfRank,
-    closed: &'w DependencyListsAfterCut,
+    closed: &'w TraceDependenciesAfterCut,
     start: Span,
 }
 

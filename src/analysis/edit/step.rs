@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Writes slices of a job's traces on demand. Hashes identify the slices.
-struct StepSliceStore {
+struct OnDemandStepSliceStore {
     parts: BTreeMap<[u8; 32], (WholeTraceSource, KeptNodesOfRank)>,
     /// Earliest start of the step on any rank.
     start: Span,
@@ -42,7 +42,7 @@ impl WholeTraceSource {
     }
 }
 
-impl HashAddressedTraceStore for StepSliceStore {
+impl HashAddressedTraceStore for OnDemandStepSliceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         let (source, part) = self.parts.get(hash).expect("names are those of parts");
         let written =
@@ -105,7 +105,7 @@ pub fn select_step(
         ));
     }
     let start = parts.values().map(|(_, part)| part.earliest_start()).min();
-    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(StepSliceStore {
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(OnDemandStepSliceStore {
         parts,
         start: start.unwrap_or_default(),
     });

@@ -34,11 +34,11 @@ pub use program::StepPhase;
 pub use roles::AbsentRankModelRule;
 
 use gradients::CollectiveTimesPerKib;
-use kept_records::ReplacedRecords;
+use kept_records::OriginalRecordsToRestore;
 use kernels::{BatchSequenceHiddenFactors, KernelScaler};
 use layers::{BucketLimitAndLayerBytes, JobRepeatedLayerLabels};
 use program::{NewAttributeValue, RankProgram};
-use repeat::{NextStageRanksAndPassOrder, RemainingPipelineStages};
+use repeat::{NextStageRanksAndPassOrder, StagesToPipelineEnd};
 
 /// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,9 +117,9 @@ pub struct EditedJob {
 }
 
 /// The edited traces; the keys are their hashes.
-struct EditedTracesByHash(BTreeMap<[u8; 32], Vec<u8>>);
+struct EditedTracesByOwnHash(BTreeMap<[u8; 32], Vec<u8>>);
 
-impl HashAddressedTraceStore for EditedTracesByHash {
+impl HashAddressedTraceStore for EditedTracesByOwnHash {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
@@ -302,7 +302,7 @@ pub fn edit_job(
         files.push((RankFile::new(rank, path.unwrap_or_default()), hash));
         store.entry(hash).or_insert_with(|| Vec::clone(&trace));
     }
-    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(EditedTracesByHash(store));
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(EditedTracesByOwnHash(store));
     let files = files.into_iter().map(|(file, hash)| RankFile {
         stored: Some(TraceStoredByHash::new(Arc::clone(&store), hash)),
         ..file
@@ -362,8 +362,8 @@ fn store_replaced_records(
         let Ok((again, _)) = again else {
             return Ok(());
         };
-        if let Some(kept) =
-            ReplacedRecords::find_changed_records(old, &again)?.filter(|kept| !kept.is_empty())
+        if let Some(kept) = OriginalRecordsToRestore::find_changed_records(old, &again)?
+            .filter(|kept| !kept.is_empty())
         {
             let mut program = RankProgram::read_program(new)?;
             program.keeps = Some(kept.to_text());
@@ -439,7 +439,7 @@ fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
     rates: &CollectiveTimesPerKib,
-    place: RemainingPipelineStages,
+    place: StagesToPipelineEnd,
     layers: &JobRepeatedLayerLabels,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = RankProgram::read_program(contents)?;

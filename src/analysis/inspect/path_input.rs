@@ -1,7 +1,7 @@
 //! Data of a rank from which the critical path of a job is computed, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
-use super::times::RankTimesSource;
+use super::times::TraceTimingCompleteness;
 use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -16,7 +16,7 @@ pub struct RankPathInput {
     /// Rank of the trace.
     pub rank: u32,
     /// Source of this rank's times.
-    pub basis: RankTimesSource,
+    pub basis: TraceTimingCompleteness,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// End of the rank's last event in the capture, if recorded in the file.

@@ -11,7 +11,7 @@ mod path;
 mod summary;
 
 pub use csv::render_csv as csv;
-pub use json::{SummaryDocument, ViewDocument, build_summary_document as json};
+pub use json::{NamedViewDocument, SummaryDocument, build_summary_document as json};
 pub use list::{NodeDocument, NodeListFormat};
 pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_node as node_text};
 pub use path::{CriticalPathAndRankInputs, PathRenderInput, PathsDocument, find_paths};

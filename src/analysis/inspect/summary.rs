@@ -7,7 +7,7 @@ use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
 use super::metadata::TraceMetadataRecord;
 use super::table::{NodeSums, RankSpreadTable};
-use super::times::RankTimesSource;
+use super::times::TraceTimingCompleteness;
 use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::TraceContents;
@@ -46,7 +46,7 @@ pub struct RankOverview {
     /// End of the rank's last node.
     pub end: Time,
     /// Source of `start` and `end`.
-    pub basis: RankTimesSource,
+    pub basis: TraceTimingCompleteness,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// End of the rank's last event in the capture, if recorded in the file.
@@ -395,6 +395,6 @@ impl JobInspectionSummary {
     pub fn has_common_time_origin(&self) -> bool {
         self.ranks
             .iter()
-            .all(|rank| rank.captured.is_some() && rank.basis == RankTimesSource::Kept)
+            .all(|rank| rank.captured.is_some() && rank.basis == TraceTimingCompleteness::Kept)
     }
 }

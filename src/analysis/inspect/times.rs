@@ -9,7 +9,7 @@ use chakram_trace::graph::{ComputedNodeTimeline, Csr, RawTrace};
 
 /// Source of a rank's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RankTimesSource {
+pub enum TraceTimingCompleteness {
     /// The file contains start times.
     Given,
     /// The file contains durations, and delays between nodes. Durations and delays together reproduce the captured run.
@@ -21,7 +21,7 @@ pub enum RankTimesSource {
     Unknown,
 }
 
-impl RankTimesSource {
+impl TraceTimingCompleteness {
     /// Returns the name of this source in output files.
     pub fn name_of_basis(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl RankTimesSource {
 #[derive(Debug)]
 pub struct RankNodeTimes {
     /// Source of the times.
-    pub basis: RankTimesSource,
+    pub basis: TraceTimingCompleteness,
     /// True if every duration is a whole number of microseconds, the resolution of the schema's `duration_micros`
     /// field.
     pub whole_micros: bool,
@@ -75,13 +75,13 @@ impl RankNodeTimes {
         }
         let basis = if started && all {
             replace_times_by_file_times(raw, classes, lanes, &mut run);
-            RankTimesSource::Given
+            TraceTimingCompleteness::Given
         } else if raw.metadata.captured.is_some() || (delays && durations) {
-            RankTimesSource::Kept
+            TraceTimingCompleteness::Kept
         } else if durations {
-            RankTimesSource::Estimated
+            TraceTimingCompleteness::Estimated
         } else {
-            RankTimesSource::Unknown
+            TraceTimingCompleteness::Unknown
         };
         Self {
             basis,

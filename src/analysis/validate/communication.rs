@@ -2,7 +2,7 @@
 
 use super::NONE;
 use super::defects::DefectLocation;
-use super::dependencies::ProgramOrder;
+use super::dependencies::NodeProgramOrder;
 use super::node::{TraceReducedForValidation, ValidationRole};
 use super::wait::TraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -194,10 +194,10 @@ impl DigestCollector {
 
     /// Returns the digest in program order. If `missing` is true, parts of the trace are missing, and the digest is
     /// marked as incomplete.
-    pub fn into_digest(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
+    pub fn into_digest(mut self, order: &NodeProgramOrder, missing: bool) -> CommunicationDigest {
         let facts = &mut self.facts;
-        facts.whole = !missing && !matches!(order, ProgramOrder::Cyclic);
-        if let ProgramOrder::Places(places) = order {
+        facts.whole = !missing && !matches!(order, NodeProgramOrder::Cyclic);
+        if let NodeProgramOrder::Places(places) = order {
             let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
             for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
                 node.place = places[node.place as usize];

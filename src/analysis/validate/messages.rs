@@ -8,9 +8,9 @@ use super::trace::ValidatedTrace;
 use chakram_trace::matching::{MessageDisagreement, MessageHalf, RankAndCommIndex, match_messages};
 
 /// Finds messages by trace index, and by message index within the trace.
-struct MessageLookupByIndex<'a>(&'a [(u32, &'a ValidatedTrace)]);
+struct MessagesByTraceAndIndex<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
-impl<'a> MessageLookupByIndex<'a> {
+impl<'a> MessagesByTraceAndIndex<'a> {
     fn find_message(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
         let facts = &self.0[half.at.0 as usize].1.facts;
         (facts, &facts.messages[half.at.1 as usize])
@@ -123,7 +123,7 @@ pub(super) fn check_messages(
             }
         }
     }
-    let all = MessageLookupByIndex(members);
+    let all = MessagesByTraceAndIndex(members);
     let mut pairs = Vec::with_capacity(halves.len() / 2);
     for found in match_messages(&mut halves) {
         match found.find_disagreement(|half| all.bytes_of_message(half)) {

@@ -8,7 +8,7 @@ use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
 /// A trace reduced to the data that validation needs.
-pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, NotableNodes<'a>>;
+pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, NotableNodeContents<'a>>;
 
 /// A node reduced to the data that validation needs.
 pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndRole>;
@@ -25,7 +25,7 @@ pub(super) struct NodeIdAndRole {
 pub(super) enum ValidationRole {
     /// An empty node.
     Nothing,
-    /// An empty node that declares groups; index into [`NotableNodes::declared`].
+    /// An empty node that declares groups; index into [`NotableNodeContents::declared`].
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that do not depend on other ranks.
     Work,
@@ -33,11 +33,11 @@ pub(super) enum ValidationRole {
     NoWork,
     /// A host operator without a duration.
     NoDuration,
-    /// A collective; index into [`NotableNodes::parts`].
+    /// A collective; index into [`NotableNodeContents::parts`].
     Call(u32),
-    /// A send or receive; index into [`NotableNodes::parts`].
+    /// A send or receive; index into [`NotableNodeContents::parts`].
     Message(u32),
-    /// A load whose data switches gather, or a store whose data switches reduce; index into [`NotableNodes::parts`].
+    /// A load whose data switches gather, or a store whose data switches reduce; index into [`NotableNodeContents::parts`].
     Access(u32),
 }
 
@@ -66,14 +66,14 @@ impl ValidationRole {
 
 /// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
-pub(super) struct NotableNodes<'a> {
+pub(super) struct NotableNodeContents<'a> {
     /// Names and operations of nodes that must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,
 }
 
-impl<'a> NotableNodes<'a> {
+impl<'a> NotableNodeContents<'a> {
     fn store_communication_part(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
@@ -114,7 +114,7 @@ impl<'a> NotableNodes<'a> {
     }
 }
 
-impl<'a> NodeRetention<'a> for NotableNodes<'a> {
+impl<'a> NodeRetention<'a> for NotableNodeContents<'a> {
     type Kept = NodeIdAndRole;
 
     #[inline(always)]

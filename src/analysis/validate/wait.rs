@@ -6,7 +6,7 @@
 //! vertices.
 
 use super::NONE;
-use super::dependencies::ProgramOrder;
+use super::dependencies::NodeProgramOrder;
 use super::node::{TraceReducedForValidation, ValidationRole};
 
 /// Graph of a trace's vertices (communication nodes and joins).
@@ -90,14 +90,14 @@ impl TraceWaitGraphBuilder {
     pub fn into_trace_wait_graph(
         self,
         raw: &TraceReducedForValidation<'_>,
-        order: &ProgramOrder,
+        order: &NodeProgramOrder,
         with_control: bool,
     ) -> TraceWaitGraph {
         let places = match order {
-            ProgramOrder::Ids if self.with_control == with_control => return self.waits,
-            ProgramOrder::Ids => None,
-            ProgramOrder::Places(places) => Some(places),
-            ProgramOrder::Cyclic => return TraceWaitGraph::default(),
+            NodeProgramOrder::Ids if self.with_control == with_control => return self.waits,
+            NodeProgramOrder::Ids => None,
+            NodeProgramOrder::Places(places) => Some(places),
+            NodeProgramOrder::Cyclic => return TraceWaitGraph::default(),
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {

@@ -73,7 +73,7 @@ fn estimate_cost(values: &[u64]) -> u64 {
 
 /// Encoded columns, and the positions at which their byte planes end.
 #[derive(Debug)]
-pub struct EncodedColumnPlanes {
+pub struct EncodedColumnsAndPlaneEnds {
     /// The encoded bytes.
     pub bytes: Vec<u8>,
     /// End of each byte plane, in ascending order. The bytes of different planes have different
@@ -83,7 +83,7 @@ pub struct EncodedColumnPlanes {
     pub left: Vec<u64>,
 }
 
-impl EncodedColumnPlanes {
+impl EncodedColumnsAndPlaneEnds {
     /// Starts an empty writer, which reuses the memory of `bytes` and `left`.
     pub fn new(mut bytes: Vec<u8>, left: Vec<u64>) -> Self {
         bytes.clear();
@@ -98,7 +98,7 @@ pub fn encode_with_best_predictor(
     values: &[u64],
     view: &ColumnPredictionInputs<'_>,
     candidates: &[ColumnPredictionRule],
-    writer: &mut EncodedColumnPlanes,
+    writer: &mut EncodedColumnsAndPlaneEnds,
 ) -> ColumnPredictionRule {
     let sample = &values[..values.len().min(SAMPLE)];
     let sampled = ColumnPredictionInputs {

@@ -160,7 +160,7 @@ fn parse_message(
 
 /// A record's key as a template, with a slot (a gap) for every number.
 #[derive(Clone, Debug, Default)]
-pub struct RecordKeyTemplate {
+pub struct RecordOutlineWithSlots {
     /// Ops of the template.
     pub ops: Vec<u8>,
     /// Column of each slot.
@@ -171,12 +171,12 @@ pub struct RecordKeyTemplate {
 
 /// An outline under construction.
 #[derive(Default)]
-struct RecordKeyTemplateBuilder {
-    out: RecordKeyTemplate,
+struct RecordOutlineBuilder {
+    out: RecordOutlineWithSlots,
     literal: Vec<u8>,
 }
 
-impl RecordKeyTemplateBuilder {
+impl RecordOutlineBuilder {
     /// Creates a writer with capacity for about `bytes` bytes.
     fn with_capacity_for(bytes: usize) -> Self {
         let mut this = Self::default();
@@ -211,17 +211,17 @@ impl RecordKeyTemplateBuilder {
         }
     }
 
-    fn into_outline(mut self) -> RecordKeyTemplate {
+    fn into_outline(mut self) -> RecordOutlineWithSlots {
         self.end_literal();
         self.out
     }
 }
 
-impl RecordKeyTemplate {
+impl RecordOutlineWithSlots {
     /// Returns the ops of the outline. Slots that have a value in `fixed` are replaced by that
     /// value.
     pub fn encode_with_fixed_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
-        let mut ops = RecordKeyTemplateBuilder::with_capacity_for(self.ops.len());
+        let mut ops = RecordOutlineBuilder::with_capacity_for(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = decode_minimal_varint(rest) {
             rest = &rest[length..];
@@ -243,8 +243,8 @@ impl RecordKeyTemplate {
 }
 
 /// Returns the outline that `key` describes, and adds its new columns to `columns`.
-pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordKeyTemplate {
-    let mut ops = RecordKeyTemplateBuilder::with_capacity_for(key.len() + key.len() / 4);
+pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutlineWithSlots {
+    let mut ops = RecordOutlineBuilder::with_capacity_for(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),
@@ -287,7 +287,7 @@ fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
 /// columns from the text's first part.
 fn text_of(
     rest: &mut &[u8],
-    ops: &mut RecordKeyTemplateBuilder,
+    ops: &mut RecordOutlineBuilder,
     columns: &mut ByteStringInterner,
     path: impl FnOnce(&[u8]) -> Vec<u8>,
 ) -> Option<()> {
@@ -317,7 +317,7 @@ fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
 fn append_message_ops(
     rest: &mut &[u8],
     kind: ProtobufMessageKind,
-    ops: &mut RecordKeyTemplateBuilder,
+    ops: &mut RecordOutlineBuilder,
     columns: &mut ByteStringInterner,
 ) -> Option<()> {
     let mut name: &[u8] = &[];

@@ -2,13 +2,13 @@
 //! rest of a record nearly always determines these values. Templates contain the values of
 //! structural columns, so records have fewer values.
 
-use super::parse::RecordKeyTemplate;
+use super::parse::RecordOutlineWithSlots;
 use std::sync::Arc;
 
 /// Structural columns, and for each of these columns the values that templates contain. A record with any other value
 /// stores the value in the column.
 #[derive(Clone, Debug, Default)]
-pub struct StructuralValuesInTemplates {
+pub struct StructuralColumnValuesInTemplates {
     /// Values of each column; empty for a column that is not structural.
     values: Vec<Vec<u64>>,
 }
@@ -18,11 +18,11 @@ const FEW: usize = 7;
 /// Minimum mean number of occurrences of each distinct value of a structural column.
 const OFTEN: usize = 32;
 
-impl StructuralValuesInTemplates {
+impl StructuralColumnValuesInTemplates {
     /// Finds the structural columns of records. The inputs are each record's outline number, and
     /// all values of the records.
     pub fn find_structural_columns(
-        outlines: &[Arc<RecordKeyTemplate>],
+        outlines: &[Arc<RecordOutlineWithSlots>],
         columns: usize,
         sequence: &[u32],
         values: &[u64],
@@ -112,7 +112,7 @@ mod tests {
         // The records have two outlines with three columns: a type, which the outline determines; a number from 0 to
         // 2, which the outline does not determine; and a time.
         let outline = || {
-            Arc::new(RecordKeyTemplate {
+            Arc::new(RecordOutlineWithSlots {
                 ops: Vec::new(),
                 slots: vec![0, 1, 2],
                 decimals: Vec::new(),
@@ -122,8 +122,9 @@ mod tests {
         let sequence: Vec<u32> = (0..300).map(|at| at % 2).collect();
         let record = |at: u64| [4 + at % 2, at % 3, 1000 + at];
         let values: Vec<u64> = (0..300).flat_map(record).collect();
-        let found =
-            StructuralValuesInTemplates::find_structural_columns(&outlines, 3, &sequence, &values);
+        let found = StructuralColumnValuesInTemplates::find_structural_columns(
+            &outlines, 3, &sequence, &values,
+        );
         assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
         let mut fixed = Vec::new();
         let one = found.collect_fixed_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
@@ -133,16 +134,17 @@ mod tests {
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);
         // Numbers in texts are never structural.
-        let text = RecordKeyTemplate {
+        let text = RecordOutlineWithSlots {
             decimals: vec![0],
-            ..RecordKeyTemplate::default()
+            ..RecordOutlineWithSlots::default()
         };
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
-        let found =
-            StructuralValuesInTemplates::find_structural_columns(&texts, 3, &sequence, &values);
+        let found = StructuralColumnValuesInTemplates::find_structural_columns(
+            &texts, 3, &sequence, &values,
+        );
         assert!(found.values.iter().all(Vec::is_empty));
         // A column of a few records is never structural.
-        let found = StructuralValuesInTemplates::find_structural_columns(
+        let found = StructuralColumnValuesInTemplates::find_structural_columns(
             &outlines,
             3,
             &sequence[..60],

@@ -4,7 +4,7 @@
 use super::Archive;
 use crate::document::{CatalogueChange, SCHEMA, SegmentWriteIntent};
 use crate::segment_file::{SegmentBodyCallback, write_file, write_segment};
-use crate::tail::ArchiveTail;
+use crate::tail::UncommittedArchiveTail;
 use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 /// A commit's command, and the workloads that the commit changes.
 #[derive(Clone, Debug)]
-pub struct CommitIntent {
+pub struct CommitCommandAndWorkloadNames {
     /// Command that makes the commit: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
     /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,
 }
 
-impl CommitIntent {
+impl CommitCommandAndWorkloadNames {
     fn to_segment_plan(&self) -> SegmentWriteIntent {
         SegmentWriteIntent {
             schema: SCHEMA.to_owned(),
@@ -72,7 +72,7 @@ impl ArchiveWriter {
                 archive
                     .tail
                     .iter()
-                    .try_for_each(ArchiveTail::check_removable)?;
+                    .try_for_each(UncommittedArchiveTail::check_removable)?;
                 return Ok(Self { archive, lock });
             }
         }
@@ -87,7 +87,7 @@ impl ArchiveWriter {
     /// moves the tail to another file and returns this file.
     pub fn commit_segment(
         mut self,
-        plan: &CommitIntent,
+        plan: &CommitCommandAndWorkloadNames,
         body: &mut SegmentBodyCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
@@ -143,7 +143,7 @@ impl ArchiveWriter {
     fn append_segment(
         &mut self,
         end: u64,
-        plan: &CommitIntent,
+        plan: &CommitCommandAndWorkloadNames,
         body: &mut SegmentBodyCallback<'_>,
     ) -> Result<(), ArchiveError> {
         let path = self.archive.path.clone();
@@ -165,7 +165,7 @@ impl ArchiveWriter {
     /// another file and returns this file, like [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
-        plan: &CommitIntent,
+        plan: &CommitCommandAndWorkloadNames,
         body: &mut SegmentBodyCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
@@ -197,7 +197,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
             "another name, or chakram archive add",
         ));
     }
-    let plan = CommitIntent {
+    let plan = CommitCommandAndWorkloadNames {
         operation: "create",
         workloads: Vec::new(),
     };

@@ -8,15 +8,15 @@ use crate::{
     AllReduceDecomposition, AstraAlgorithm, CollectiveAlgorithmEntry, Quirk, end_order, symmetry,
 };
 use chakram_base::ids::{MemberIndex, Npu, Position};
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransfer, BusTransferTrigger, ChunkQueueIndexAndCapacity,
-    ChunkStageRoutes, CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveMatchingRules,
-    CollectiveRequest, CompletionToken, EndpointMessageProcessing, EndpointModel,
-    EventInsertionOrder, FlowShopInput, FlowShopResult, GroupMembers, MemberLinePosition,
-    PostedReceive, SameInstantMemberOrderChange, ScriptAction, ScriptEvent, ScriptMember,
-    SendStepWithConditions, StagePassage, UncontendedMessageCosts, WaitingChunkPriority,
-    simulate_flow_shop_observed,
+    BegunStagePassage, BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity,
+    ChunkStageRoutes, CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
+    CollectiveMatchingRules, CollectiveRequest, EndpointMessageProcessing, EventsInInsertionOrder,
+    FlowShopInput, FlowShopResult, GroupMembers, MemberLinePosition, PostedReceive,
+    SameInstantOrderAfterMessages, ScriptAction, ScriptMember, ScriptMemberEvent,
+    SendStepWithConditions, StageStartOrReception, TransferCompletionToken,
+    UncontendedMessageCostFunctions, WaitingChunkPriority, simulate_flow_shop_observed,
 };
 use chakram_hardware::group::{self, GroupPlacement, LineMemberPaths};
 use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates, Topology};
@@ -43,7 +43,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         // Add a phase with all members as one line, for `one…` algorithms. A group that is not a
         // sub-grid is one line already.
         if party.npus.len() > 1 && extent.regular {
-            extent.phases.push(group::CollectiveDimensionPhase {
+            extent.phases.push(group::PhaseDimensionSizeAndStride {
                 dimension: self.dimension_count() + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
@@ -55,7 +55,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
     fn collect_paths(
         &self,
         _: &GroupPlacement,
-        _: &group::CollectiveDimensionPhase,
+        _: &group::PhaseDimensionSizeAndStride,
         _: &Topology,
     ) -> LineMemberPaths {
         LineMemberPaths::default()
@@ -94,7 +94,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
                 part: PhaseOperation::AllReduce,
-                amount: BufferPartSize::from_bytes(request.bytes),
+                amount: UnroundedBufferShare::from_bytes(request.bytes),
                 size: extent.member_count(),
                 level: 0,
                 rotation: PhaseQueueSubset::None,
@@ -234,14 +234,14 @@ impl CollectiveBackend for AstraCollectiveBackend {
         chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
         extent: &GroupPlacement,
         _: &[LineMemberPaths],
-        quiet: &UncontendedMessageCosts<'_>,
+        quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
         let result = self.flow_shop(chunk_schedule, extent, quiet, |_| ())?;
         Some(result.end)
     }
 }
 
-impl EndpointModel for AstraCollectiveBackend {
+impl CollectiveEndpointModel for AstraCollectiveBackend {
     #[inline]
     fn queue_before_stage(
         &self,
@@ -284,7 +284,7 @@ impl EndpointModel for AstraCollectiveBackend {
         extent: &GroupPlacement,
         player: ScriptMember,
         _: Position,
-        cue: ScriptEvent,
+        cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
         let script = stage.script.expect("only scripted stages are played");
@@ -312,8 +312,8 @@ impl EndpointModel for AstraCollectiveBackend {
         stage: &CollectiveChunkPhase,
         slot: u16,
         position: MemberLinePosition,
-        of: BusTransferTrigger,
-        ticket: CompletionToken,
+        of: StageStartOrReception,
+        ticket: TransferCompletionToken,
     ) -> BusTransfer {
         stage.bus_transfer(
             MemberQueueAndDirection::from_packed(slot),
@@ -339,7 +339,7 @@ impl EndpointModel for AstraCollectiveBackend {
         npu: Npu,
         event: u32,
         clock: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken> {
+    ) -> Option<TransferCompletionToken> {
         self.buses[npu.index()].handle_event(now, event, clock)
     }
 
@@ -366,7 +366,7 @@ impl EndpointModel for AstraCollectiveBackend {
 }
 
 impl CollectiveMatchingRules for AstraCollectiveBackend {
-    type Order = EventInsertionOrder;
+    type Order = EventsInInsertionOrder;
 
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &CollectiveChunkPhase) -> u16 {
@@ -381,8 +381,8 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         &self,
         chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
         extent: &GroupPlacement,
-        quiet: &UncontendedMessageCosts<'_>,
-    ) -> Option<Vec<SameInstantMemberOrderChange>> {
+        quiet: &UncontendedMessageCostFunctions<'_>,
+    ) -> Option<Vec<SameInstantOrderAfterMessages>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_of(stage) > Span::ZERO
@@ -546,7 +546,7 @@ impl AstraCollectiveBackend {
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
-        quiet: &UncontendedMessageCosts<'_>,
+        quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> bool {
         let one_by_one = self.capacity == 1 || chunk_schedule.chunk_count() == 1;
         one_by_one
@@ -567,7 +567,7 @@ impl AstraCollectiveBackend {
         &'a self,
         stage: &'a CollectiveChunkPhase,
         extent: &'a GroupPlacement,
-        quiet: &'a UncontendedMessageCosts<'a>,
+        quiet: &'a UncontendedMessageCostFunctions<'a>,
     ) -> symmetry::PhaseMemberLine<'a> {
         symmetry::PhaseMemberLine {
             stage,
@@ -584,8 +584,8 @@ impl AstraCollectiveBackend {
         &self,
         chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
         extent: &GroupPlacement,
-        quiet: &UncontendedMessageCosts<'_>,
-        on_begin: impl FnMut(StagePassage),
+        quiet: &UncontendedMessageCostFunctions<'_>,
+        on_begin: impl FnMut(BegunStagePassage),
     ) -> Option<FlowShopResult> {
         // If an NPU has several queues, chunks depend on earlier collectives.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
@@ -654,7 +654,7 @@ impl AstraCollectiveBackend {
 /// Returns an extent with a single phase, in which the members form one line in their given order.
 fn single_line_extent(npus: &[Npu]) -> GroupPlacement {
     let size = npus.len() as u32;
-    let phase = group::CollectiveDimensionPhase {
+    let phase = group::PhaseDimensionSizeAndStride {
         dimension: 0,
         size,
         stride: 1,

@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 
 /// Chunk counters of one NPU in one level (dimension).
 #[derive(Clone, Copy, Debug, Default)]
-struct LevelChunkCounters {
+struct NpuLevelChunkCounters {
     all: u32,
     first: u32,
     second: u32,
@@ -21,7 +21,7 @@ pub(super) struct AllNpuChunkCounters {
     queues: u32,
     dimensions: usize,
     /// Counters by NPU and level; empty if nothing is counted.
-    levels: Vec<LevelChunkCounters>,
+    levels: Vec<NpuLevelChunkCounters>,
     /// Collective to which each NPU's counters belong; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
@@ -39,7 +39,7 @@ impl AllNpuChunkCounters {
         Self {
             queues,
             dimensions,
-            levels: vec![LevelChunkCounters::default(); npus * dimensions],
+            levels: vec![NpuLevelChunkCounters::default(); npus * dimensions],
             counted: vec![None; if anew { npus } else { 0 }],
         }
     }
@@ -71,7 +71,7 @@ impl AllNpuChunkCounters {
             // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
-            self.levels[first..][..self.dimensions].fill(LevelChunkCounters::default());
+            self.levels[first..][..self.dimensions].fill(NpuLevelChunkCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);

@@ -11,14 +11,14 @@
 //! of only 3 others.
 
 use super::{CollectiveChunkPhase, PhaseOperation};
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::MemberLinePosition;
 
 /// Distance to the partner that receives a message, and the message's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalvingPartnerMessage {
     pub distance: u32,
-    pub amount: BufferPartSize,
+    pub amount: UnroundedBufferShare,
 }
 
 /// Returns true if `members` of an all-gather form pairs at each distance, that is, if blocks of twice the distance
@@ -53,8 +53,9 @@ pub(super) fn nth_packet(
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // A single truncation at the end gives the same size as a truncation after each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
-    let doubled =
-        |amount: BufferPartSize, times: u32| CollectiveChunkPhase::multiplied(amount, power(times));
+    let doubled = |amount: UnroundedBufferShare, times: u32| {
+        CollectiveChunkPhase::multiplied(amount, power(times))
+    };
     match phase.part {
         PhaseOperation::AllGather => HalvingPartnerMessage {
             distance: (position.size / 2).checked_shr(p).unwrap_or(0),

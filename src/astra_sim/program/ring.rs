@@ -5,7 +5,7 @@
 //! messages, all of ⌊D/n⌋ bytes. A member has one packet in flight (window 1).
 
 use super::{CollectiveChunkPhase, PhaseOperation};
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::MemberLinePosition;
 
 /// Returns the number of messages that a member sends. A member receives the same number of
@@ -22,7 +22,7 @@ pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePo
 }
 
 /// Returns the size of each message in the ring algorithm and in the direct algorithm.
-pub(super) fn message_size(phase: &CollectiveChunkPhase) -> BufferPartSize {
+pub(super) fn message_size(phase: &CollectiveChunkPhase) -> UnroundedBufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,
         _ => phase.equal_part(phase.amount, u64::from(phase.size)),

@@ -1,6 +1,6 @@
 //! Estimated durations, used only to choose between alternatives; no result contains an estimate.
 
-use super::{Bandwidth, BufferPartSize, InverseRate, PS_PER_S, Span};
+use super::{Bandwidth, PS_PER_S, Span, SummedSecondsPerByte, UnroundedBufferShare};
 use std::ops::Add;
 
 /// An estimated duration that is not rounded: picoseconds in `f64`.
@@ -65,14 +65,14 @@ impl Add for UnroundedTimeEstimate {
 
 impl Bandwidth {
     /// Returns the same time as [`Self::serialization_time`], without rounding.
-    pub fn estimate_serialization(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
+    pub fn estimate_serialization(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         UnroundedTimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
-impl InverseRate {
+impl SummedSecondsPerByte {
     /// Returns the same time as [`Self::serialization_time`], without rounding.
-    pub fn estimate_serialization(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
+    pub fn estimate_serialization(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         UnroundedTimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         // A third of a byte at 1 TB/s takes 1/3 ps, which an `f64` cannot represent exactly. Three such estimates must
         // add up to 1 ps.
         let rate = Bandwidth::new(1e12).unwrap();
-        let third = rate.estimate_serialization(BufferPartSize::from_bytes(1).nth_part(3));
+        let third = rate.estimate_serialization(UnroundedBufferShare::from_bytes(1).nth_part(3));
         let one = UnroundedTimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
         // A millisecond plus a picosecond differs from a millisecond by 10^-9, which is above the margin. A second plus

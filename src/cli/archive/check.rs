@@ -2,7 +2,7 @@
 
 use super::contents::parse_metadata_query;
 use crate::compare::parallel_map;
-use crate::load::JobTraceArgs;
+use crate::load::TraceReadingArgs;
 use crate::output::ReplayTimingArgs;
 use chakram_archive::{
     self as archive, Archive, BaselinePrediction, BaselinePredictionDraft, MetadataQuery,
@@ -52,7 +52,7 @@ impl CheckFormat {
 #[command(name = "replay options", no_binary_name = true)]
 struct BaselineReplayOptions {
     #[command(flatten)]
-    job: JobTraceArgs,
+    job: TraceReadingArgs,
     #[command(flatten)]
     timing: ReplayTimingArgs,
 }

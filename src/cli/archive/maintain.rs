@@ -2,7 +2,7 @@
 
 use crate::progress::Progress;
 use crate::terminal;
-use chakram_archive::{self as archive, Archive, TailState};
+use chakram_archive::{self as archive, Archive, UncommittedTailState};
 use chakram_base::units::Bytes;
 use chakram_report::summary::format_count;
 use chakram_trace::format::escape_name;
@@ -48,9 +48,9 @@ pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode
     }
     if let Some(tail) = &verdict.tail {
         let word = match tail.tail_state() {
-            TailState::Growing => "growing",
-            TailState::Unfinished => "unfinished",
-            TailState::Damaged => "damaged",
+            UncommittedTailState::Growing => "growing",
+            UncommittedTailState::Unfinished => "unfinished",
+            UncommittedTailState::Damaged => "damaged",
         };
         let file = tail.file.display().to_string();
         writeln!(out, "{word}: {}: {tail}", escape_name(&file))?;
@@ -109,7 +109,7 @@ Examples:
   chakram archive gc corpus.etz --drop llama3/step-7
 
 A workload is kept until the end of its `retention` date, or forever if it has none.")]
-pub struct GcArgs {
+pub struct ExpiredWorkloadGcArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
@@ -126,7 +126,10 @@ pub struct GcArgs {
 
 /// Removes workloads whose retention has ended, workloads that `--drop` names, and all data that no
 /// workload uses.
-pub fn collect_garbage(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn collect_garbage(
+    args: &ExpiredWorkloadGcArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let dropped = |archive: &Archive| {
         let mut names = Vec::new();
         for name in &args.drop {

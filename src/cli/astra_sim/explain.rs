@@ -17,13 +17,13 @@ mod table;
 
 /// The quirks that a replay corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CorrectedQuirks {
+enum QuirksCorrectedInReplay {
     Nothing,
     One(Quirk),
     Everything,
 }
 
-impl CorrectedQuirks {
+impl QuirksCorrectedInReplay {
     /// Returns all variations in the order in which the table lists them.
     fn all_variations() -> Vec<Self> {
         let ones = Quirk::all_quirks().map(Self::One);
@@ -55,7 +55,7 @@ enum QuirkReplayResult {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct QuirkRow {
-    corrected: CorrectedQuirks,
+    corrected: QuirksCorrectedInReplay,
     ended: QuirkReplayResult,
 }
 
@@ -76,14 +76,14 @@ pub fn run(
         Err((how, why)) => QuirkReplayResult::Failed { how, why },
     };
     let before = replay::replay_to_outcome(args, &job)?.makespan;
-    let all = CorrectedQuirks::all_variations();
+    let all = QuirksCorrectedInReplay::all_variations();
     let again = parallel_map(
         ("replaying", "variants"),
         all.len(),
         None,
         |index| match all[index] {
-            CorrectedQuirks::Nothing => QuirkReplayResult::After(before),
-            CorrectedQuirks::One(quirk) if !quirk.applies_to(model) => {
+            QuirksCorrectedInReplay::Nothing => QuirkReplayResult::After(before),
+            QuirksCorrectedInReplay::One(quirk) if !quirk.applies_to(model) => {
                 QuirkReplayResult::NotApplicable
             }
             corrected => ended(makespan_with(args, corrected.corrected_quirks())),

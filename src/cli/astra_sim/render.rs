@@ -1,6 +1,6 @@
 //! Renders the output as ASTRA-sim's lines, as a table, or as a JSON report.
 
-use chakram_astra_sim::{AstraInputs, RankWorkBeforeRun};
+use chakram_astra_sim::{AstraInputs, RankWorkKindsAndKernelTime};
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::summary::{HashedInput, Provenance};
@@ -20,7 +20,7 @@ pub struct RankStatistics {
     /// possible in a pure replay.
     exposed: i64,
     time: RankBusyTime,
-    work: RankWorkBeforeRun,
+    work: RankWorkKindsAndKernelTime,
     /// Peak memory that tensors occupy, in bytes; `None` unless the inputs request memory tracking.
     pub peak_memory: Option<u64>,
 }
@@ -28,7 +28,7 @@ pub struct RankStatistics {
 impl RankStatistics {
     /// Creates the statistics of a rank from its busy times `time` and its work `work`. Returns
     /// `None` if the rank did not finish.
-    pub fn new(rank: u32, time: RankBusyTime, work: RankWorkBeforeRun) -> Option<Self> {
+    pub fn new(rank: u32, time: RankBusyTime, work: RankWorkKindsAndKernelTime) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
             rank,
@@ -178,12 +178,12 @@ pub fn render_csv(rows: &[RankStatistics]) -> String {
 pub struct AstraSimReportDocument {
     #[serde(flatten)]
     report: Report,
-    astra_sim: AstraSimReportExtras,
+    astra_sim: AstraReportSettingsAndRanks,
 }
 
 /// Settings and results that only ASTRA-sim's reports have.
 #[derive(Debug, Serialize)]
-struct AstraSimReportExtras {
+struct AstraReportSettingsAndRanks {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
@@ -229,7 +229,7 @@ impl AstraSimReportDocument {
         let understood = understood.map(|(section, line)| (section.to_owned(), line));
         Self {
             report,
-            astra_sim: AstraSimReportExtras {
+            astra_sim: AstraReportSettingsAndRanks {
                 network_model: inputs.model.to_string(),
                 understood: understood.collect(),
                 notes,

@@ -1,7 +1,7 @@
 //! Rewrites a command line of ASTRA-sim as a command line of chakram, before it is parsed.
 
 use super::AstraSimArgs;
-use crate::LimitArgs;
+use crate::LimitAndVerbosityArgs;
 use chakram_astra_sim::InputNote;
 use chakram_base::config::find_nearest;
 use clap::{Arg, Args, Command};
@@ -58,7 +58,8 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
         to.kept.extend(given);
         return to;
     }
-    let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
+    let command =
+        LimitAndVerbosityArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
     // The previous flag if it takes an optional value or a value attached with `=`, otherwise `None`. A separate word
     // after this flag is ignored.
     let mut before = None;
@@ -89,8 +90,9 @@ fn keep_args_through_command(given: &mut impl Iterator<Item = OsString>, kept: &
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
         let option = text.starts_with('-').then(|| {
-            let general =
-                general.get_or_insert_with(|| LimitArgs::augment_args(Command::new("general")));
+            let general = general.get_or_insert_with(|| {
+                LimitAndVerbosityArgs::augment_args(Command::new("general"))
+            });
             find_known(general, &text)
         });
         kept.push(argument);

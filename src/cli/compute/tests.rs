@@ -1,7 +1,7 @@
 //! Tests the options of the compute model, and their descriptions in reports.
 
 use super::*;
-use chakram_hardware::compute::RooflineEfficiency;
+use chakram_hardware::compute::RooflinePeakFraction;
 use clap::Parser;
 
 #[derive(Parser)]
@@ -28,7 +28,7 @@ fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> Ker
 #[test]
 fn an_efficiency_reaches_the_model_and_the_words() {
     let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
-    let wanted = KernelDurationSource::Roofline(RooflineEfficiency::new(0.68).unwrap());
+    let wanted = KernelDurationSource::Roofline(RooflinePeakFraction::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
     let all = kernels(9, 0, 0, 0);
     assert_eq!(
@@ -43,7 +43,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     let args = parse(&["--compute", "roofline"]).unwrap();
     assert_eq!(
         args.replay_options().unwrap().compute,
-        KernelDurationSource::Roofline(RooflineEfficiency::default())
+        KernelDurationSource::Roofline(RooflinePeakFraction::default())
     );
     assert_eq!(args.describe_durations(&all), "kernels by roofline");
     let mut options = Map::new();
@@ -51,7 +51,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     assert_eq!(options["efficiency"], 1.0);
     // The efficiency applies even if kernels have no recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
-    let wanted = KernelDurationSource::Recorded(RooflineEfficiency::new(0.68).unwrap());
+    let wanted = KernelDurationSource::Recorded(RooflinePeakFraction::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
 }
 

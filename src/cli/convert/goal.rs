@@ -23,7 +23,7 @@ Examples:
 
 Calculations become host work, in ns, on the lane of their processor. GOAL has no collectives, so traces with
 collectives are rejected.")]
-pub struct ConvertGoalArgs {
+pub struct ConvertToOrFromGoalArgs {
     /// A schedule, or traces: a folder, a prefix, or one file
     #[arg(value_name = "INPUT")]
     input: PathBuf,
@@ -41,7 +41,10 @@ pub struct ConvertGoalArgs {
 ///
 /// Fails if the input is neither a schedule nor traces, if GOAL cannot express the traces, or if output
 /// cannot be written.
-pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run(
+    args: &ConvertToOrFromGoalArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     match TraceSource::detect_source(&args.input)? {
         TraceSource::Trace => to_text(args, out),
         _ => convert_goal_to_traces(args, out),
@@ -49,7 +52,7 @@ pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
 }
 
 fn convert_goal_to_traces(
-    args: &ConvertGoalArgs,
+    args: &ConvertToOrFromGoalArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let schedule = GoalSchedule::open_file(&args.input)?;
@@ -79,7 +82,10 @@ fn convert_goal_to_traces(
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_text(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+fn to_text(
+    args: &ConvertToOrFromGoalArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     if args.compress.is_some() {
         return Err("--compress: schedules are written as text\n  try: without it".into());
     }

@@ -5,10 +5,10 @@ use crate::error_text;
 use chakram_astra_sim::InputError;
 use chakram_base::bounds::MemoryLimitError;
 use chakram_base::config::ConfigError;
-use chakram_base::interrupt::{self, Interruption};
+use chakram_base::interrupt::{self, StopOrMemoryInterruption};
 use chakram_engine::{NodeRef, ReplayError, ReplayRefusal, Stuck};
 use chakram_hardware::machine::MachineError;
-use chakram_jobs::{JobError, ReplaySettingsError};
+use chakram_jobs::{JobLoadOrWriteError, ReplaySettingsError};
 use chakram_serving::ServeError;
 use chakram_studies::score::ScoreError;
 use chakram_studies::sweep::{StudyError, SweepError};
@@ -240,13 +240,13 @@ impl CommandFailure {
 
     /// Copies the facts of one error in the chain of causes to the fields.
     fn take_known_fields(&mut self, error: &(dyn Error + 'static)) {
-        if let Some(error) = error.downcast_ref::<JobError>() {
+        if let Some(error) = error.downcast_ref::<JobLoadOrWriteError>() {
             match error {
-                JobError::Trace(error) => self.take_trace_error(error),
-                JobError::Memory(error) => self.take_memory_error(error),
-                JobError::Interrupted(error) => self.take_interruption(error),
-                JobError::AstraSim(error) => self.astra_sim(error),
-                JobError::Io(error) => self.take_io_error(error),
+                JobLoadOrWriteError::Trace(error) => self.take_trace_error(error),
+                JobLoadOrWriteError::Memory(error) => self.take_memory_error(error),
+                JobLoadOrWriteError::Interrupted(error) => self.take_interruption(error),
+                JobLoadOrWriteError::AstraSim(error) => self.astra_sim(error),
+                JobLoadOrWriteError::Io(error) => self.take_io_error(error),
                 _ => {}
             }
         } else if let Some(error) = error.downcast_ref::<TraceError>() {
@@ -311,7 +311,7 @@ impl CommandFailure {
             self.argument = Some(error.rejected_key().display_key().to_string());
         } else if let Some(error) = error.downcast_ref::<MemoryLimitError>() {
             self.take_memory_error(error);
-        } else if let Some(error) = error.downcast_ref::<Interruption>() {
+        } else if let Some(error) = error.downcast_ref::<StopOrMemoryInterruption>() {
             self.take_interruption(error);
         } else if let Some(error) = error.downcast_ref::<io::Error>() {
             self.take_io_error(error);
@@ -424,13 +424,13 @@ impl CommandFailure {
         self.memory = Some((error.requested_memory().0, error.memory_limit().0));
     }
 
-    fn take_interruption(&mut self, interruption: &Interruption) {
+    fn take_interruption(&mut self, interruption: &StopOrMemoryInterruption) {
         match interruption {
-            Interruption::Requested => {
+            StopOrMemoryInterruption::Requested => {
                 self.kind = FailureKind::Interrupted;
                 self.set_message(&interruption.to_string());
             }
-            Interruption::Memory(error) => self.take_memory_error(error),
+            StopOrMemoryInterruption::Memory(error) => self.take_memory_error(error),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_report::extrapolation::ShorterReplays;
+use chakram_report::extrapolation::FewerMicroBatchReplays;
 use chakram_workloads::generate::{
     CheckedWorkloadPattern, ParallelismPlan, PatternOptionError, TrainingPattern, WorkloadPattern,
 };
@@ -73,7 +73,7 @@ impl ShortenedStep {
         &self,
         machine: &Machine,
         options: &ReplayOptions,
-    ) -> Result<ShorterReplays, Box<dyn Error>> {
+    ) -> Result<FewerMicroBatchReplays, Box<dyn Error>> {
         let makespan = |less| -> Result<_, Box<dyn Error>> {
             let job = self.job_with_fewer_turns(less)?;
             let workload = job.build_workload()?;
@@ -81,7 +81,7 @@ impl ShortenedStep {
             let compiled = compiled.map_err(ReplayError::from)?;
             Ok(compiled.run(())?.0.makespan)
         };
-        Ok(ShorterReplays {
+        Ok(FewerMicroBatchReplays {
             makespans: [makespan(2)?, makespan(1)?],
             turn: self.turn,
             simulated: self.simulated,

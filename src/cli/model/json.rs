@@ -2,7 +2,7 @@
 
 use super::{block_count, labels};
 use chakram_workloads::model::{
-    LayerOperator, LayerRole, ModelFromDefinitionFile, ModelLayer, OperatorKind,
+    LayerOperator, LayerRole, ModelLayer, ModelWithDefinitionProperties, OperatorKind,
 };
 use serde::Serialize;
 
@@ -79,7 +79,7 @@ struct OperatorDocument<'a> {
 
 impl<'a> ModelSummary<'a> {
     /// Summarizes `found`.
-    pub(super) fn of_definition(found: &'a ModelFromDefinitionFile) -> Self {
+    pub(super) fn of_definition(found: &'a ModelWithDefinitionProperties) -> Self {
         let model = &found.model;
         Self {
             name: &model.name,
@@ -101,7 +101,7 @@ fn is_zero(bytes: &u64) -> bool {
 
 impl<'a> ModelDetails<'a> {
     /// Describes `found`. `element` is the number of bytes per element of saved activations.
-    pub(super) fn of_definition(found: &'a ModelFromDefinitionFile, element: u64) -> Self {
+    pub(super) fn of_definition(found: &'a ModelWithDefinitionProperties, element: u64) -> Self {
         let model = &found.model;
         Self {
             summary: ModelSummary::of_definition(found),

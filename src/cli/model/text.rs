@@ -5,10 +5,10 @@ use crate::terminal::plain_style;
 use chakram_base::units::Bytes;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_workloads::model::{Model, ModelFromDefinitionFile};
+use chakram_workloads::model::{Model, ModelWithDefinitionProperties};
 
 /// Renders `found` as text. `element` is the number of bytes per element of saved activations.
-pub(super) fn render_text(found: &ModelFromDefinitionFile, element: u64) -> String {
+pub(super) fn render_text(found: &ModelWithDefinitionProperties, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.kind_name());
     text += &format!(", {} blocks", block_count(found));
@@ -25,7 +25,7 @@ pub(super) fn render_text(found: &ModelFromDefinitionFile, element: u64) -> Stri
     text
 }
 
-fn render_totals(found: &ModelFromDefinitionFile, element: u64) -> String {
+fn render_totals(found: &ModelWithDefinitionProperties, element: u64) -> String {
     let model = &found.model;
     let multiplications = model.multiplication_count();
     // A multiplication counts as two FLOPs, in both passes. The backward pass has twice the

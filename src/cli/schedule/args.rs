@@ -4,7 +4,9 @@ use crate::flags::parser_of_choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
-use chakram_studies::schedule::{ChipAssignmentRule, DeapLanguageModel, PartitionRule};
+use chakram_studies::schedule::{
+    ChipAssignmentRule, DeapLanguageModel, MatrixProductPartitionRule,
+};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -133,12 +135,12 @@ pub struct ModelSizes {
     /// Rule that cuts products into parts
     #[arg(
         long,
-        value_parser = parser_of_choices::<PartitionRule>(),
+        value_parser = parser_of_choices::<MatrixProductPartitionRule>(),
         default_value = "columns",
         value_name = "RULE",
         conflicts_with = "file"
     )]
-    pub partition: PartitionRule,
+    pub partition: MatrixProductPartitionRule,
 }
 
 impl ModelSizes {

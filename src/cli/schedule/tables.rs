@@ -6,7 +6,7 @@ use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_studies::schedule::{
-    CutDirection, DeapLanguageModel, ModelCutsAndMovedWords, PartitionRule,
+    CutDirection, DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords,
 };
 use serde::Serialize;
 use std::error::Error;
@@ -53,8 +53,8 @@ pub fn write_row(
 /// The chosen cuts of matrix products, and the bytes that they move. For comparison, also contains the bytes that two
 /// uniform cuts move: all matrix products by columns, and all by rows. A word has one byte.
 #[derive(Debug, Serialize)]
-pub struct CutMatrixProducts {
-    products: Vec<CutMatrixProduct>,
+pub struct MatrixProductCutsAndMovedBytes {
+    products: Vec<MatrixProductCutDimensions>,
     moved_bytes: u64,
     along_columns_bytes: Option<u64>,
     along_rows_bytes: Option<u64>,
@@ -62,13 +62,13 @@ pub struct CutMatrixProducts {
 
 /// A matrix product with one name and one cut, which occurs in `layers` layers.
 #[derive(Debug, Serialize)]
-struct CutMatrixProduct {
+struct MatrixProductCutDimensions {
     name: String,
     layers: usize,
     cut_along: Vec<&'static str>,
 }
 
-impl CutMatrixProducts {
+impl MatrixProductCutsAndMovedBytes {
     /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<ModelCutsAndMovedWords, Box<dyn Error>> {
@@ -78,9 +78,9 @@ impl CutMatrixProducts {
             };
             Ok(model.partition_products()?)
         };
-        let best = by(PartitionRule::Hierarchical)?;
+        let best = by(MatrixProductPartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers have the same cuts.
-        let mut products: Vec<CutMatrixProduct> = Vec::new();
+        let mut products: Vec<MatrixProductCutDimensions> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
@@ -88,11 +88,12 @@ impl CutMatrixProducts {
                 CutDirection::Columns => "columns",
             });
             let cut_along: Vec<_> = cut.collect();
-            let alike =
-                |own: &&mut CutMatrixProduct| own.name == name && own.cut_along == cut_along;
+            let alike = |own: &&mut MatrixProductCutDimensions| {
+                own.name == name && own.cut_along == cut_along
+            };
             match products.iter_mut().find(alike) {
                 Some(own) => own.layers += 1,
-                None => products.push(CutMatrixProduct {
+                None => products.push(MatrixProductCutDimensions {
                     name: name.to_owned(),
                     layers: 1,
                     cut_along,
@@ -103,15 +104,15 @@ impl CutMatrixProducts {
         Ok(Self {
             products,
             moved_bytes: best.words,
-            along_columns_bytes: other(PartitionRule::Columns),
-            along_rows_bytes: other(PartitionRule::Rows),
+            along_columns_bytes: other(MatrixProductPartitionRule::Columns),
+            along_rows_bytes: other(MatrixProductPartitionRule::Rows),
         })
     }
 }
 
 /// Prints the cuts of matrix products, and the bytes that these and other cuts move.
 pub fn print_matrix_product_cuts(
-    cuts: &CutMatrixProducts,
+    cuts: &MatrixProductCutsAndMovedBytes,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let columns = [

@@ -3,7 +3,7 @@
 
 use super::args::ScheduleArgs;
 use super::work::{
-    LayerCostCache, SubLayersToSchedule, TopologyScheduleResult, schedule_on_topology,
+    LayerCostCache, SubLayerCostsAndGivenSchedule, TopologyScheduleResult, schedule_on_topology,
 };
 use chakram_base::config;
 use chakram_base::random::split_mix;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// is complete.
 pub fn schedule_topologies(
     args: &ScheduleArgs,
-    work: &Rc<SubLayersToSchedule>,
+    work: &Rc<SubLayerCostsAndGivenSchedule>,
     prices: &mut LayerCostCache,
     mut shown: impl FnMut(&TopologyScheduleResult) -> Result<(), Box<dyn Error>>,
 ) -> Result<Vec<TopologyScheduleResult>, Box<dyn Error>> {

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::rc::Rc;
 
 /// Sub-layers with their costs, and the schedule if the user gave a schedule file.
-pub struct SubLayersToSchedule {
+pub struct SubLayerCostsAndGivenSchedule {
     pub graph: SubLayerTaskGraph,
     pub costs: Vec<SubLayerTimeAndEnergy>,
     pub given: Option<ChipSchedule>,
@@ -28,7 +28,7 @@ pub struct TopologyScheduleResult {
     pub name: String,
     pub schedule: ChipSchedule,
     pub totals: StepCostsAndTransferLog,
-    pub work: Rc<SubLayersToSchedule>,
+    pub work: Rc<SubLayerCostsAndGivenSchedule>,
     /// Number of accelerators on each chip.
     pub accelerators: usize,
     /// True if the result includes the host's time to issue commands.
@@ -95,7 +95,7 @@ pub fn load_work_to_schedule(
     args: &ScheduleArgs,
     parts: u64,
     prices: &mut LayerCostCache,
-) -> Result<SubLayersToSchedule, Box<dyn Error>> {
+) -> Result<SubLayerCostsAndGivenSchedule, Box<dyn Error>> {
     let (graph, given) = match &args.file {
         Some(path) => {
             let name = path.display().to_string();
@@ -113,7 +113,7 @@ pub fn load_work_to_schedule(
         .tasks
         .iter()
         .map(|task| prices.layer_cost(&task.record.shape));
-    Ok(SubLayersToSchedule {
+    Ok(SubLayerCostsAndGivenSchedule {
         costs: costs.collect::<Result<_, _>>()?,
         graph,
         given,
@@ -125,7 +125,7 @@ pub fn load_work_to_schedule(
 /// matrix product and schedules again.
 pub fn schedule_on_topology(
     args: &ScheduleArgs,
-    work: &Rc<SubLayersToSchedule>,
+    work: &Rc<SubLayerCostsAndGivenSchedule>,
     links: Option<ChipGraph>,
     chips: usize,
     prices: &mut LayerCostCache,

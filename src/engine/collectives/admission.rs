@@ -1,6 +1,6 @@
 //! Admits chunks to their stages: immediately, through queues of NPUs, or in the schedule's order.
 
-use super::executor::ChunkExecutor;
+use super::executor::CollectiveMessageSimulator;
 use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::effects::{Effects, LoopFollowUpWork};
 use crate::event::{EventClass, PackedEvent};
@@ -21,7 +21,7 @@ pub(super) enum StageAdmissionCondition {
     Ordered(usize),
 }
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Enrolls the chunks of the member at `position` in the simulation. Each chunk begins its first stage immediately,
     /// or waits until the stage admits it.
     pub(super) fn enroll_member_chunks<N: NetworkBackend>(

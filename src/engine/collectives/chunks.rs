@@ -1,8 +1,10 @@
 //! Executes chunks of a collective in flight: the steps of each stage, and the transition to the next stage.
 
 use super::admission::StageAdmissionCondition;
-use super::executor::ChunkExecutor;
-use super::run::{ChunkPlaceAtMember, ChunkPlaceAtParticipant, MemberChunkProgress};
+use super::executor::CollectiveMessageSimulator;
+use super::run::{
+    MemberChunkProgress, MemberChunkStageAndPosition, ParticipantChunkStageAndPosition,
+};
 use super::schedule_cache::ScheduleStageRef;
 use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::effects::{Effects, LoopFollowUpWork};
@@ -11,7 +13,7 @@ use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::{ChunkAtMember, CollectiveStageStep, RunIndex};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
-use chakram_hardware::collective::{MemberLinePosition, ScriptEvent, SendStepWithConditions};
+use chakram_hardware::collective::{MemberLinePosition, ScriptMemberEvent, SendStepWithConditions};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
@@ -22,7 +24,7 @@ pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits of a message's `order` that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
     pub(super) fn open_stage<N: NetworkBackend>(
@@ -33,7 +35,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         at: ChunkAtMember,
     ) {
         let place = self.stage_of_cell(at);
-        let ChunkPlaceAtMember {
+        let MemberChunkStageAndPosition {
             stage,
             queue_slot,
             line,
@@ -44,7 +46,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         state.begun = true;
         let number = state.stage;
         if self.backend.is_scripted(self.schedules.stage_at(stage)) {
-            self.handle_script_event(fabric, effects, now, at, ScriptEvent::Begin);
+            self.handle_script_event(fabric, effects, now, at, ScriptMemberEvent::Begin);
             return;
         }
         // If events are handled in insertion order, the chunk advances only when a later event
@@ -55,7 +57,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let Some(line) = line else {
             return;
         };
-        let place = ChunkPlaceAtParticipant {
+        let place = ParticipantChunkStageAndPosition {
             stage,
             queue_slot,
             line,
@@ -81,7 +83,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let other = ChunkAtMember { cell: other, ..at };
         self.begun_chunks.push(other);
         let line = line.reversed();
-        let place = ChunkPlaceAtParticipant { line, ..place };
+        let place = ParticipantChunkStageAndPosition { line, ..place };
         self.open_strand(fabric, effects, now, other, place);
     }
 
@@ -93,7 +95,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        place: ChunkPlaceAtParticipant,
+        place: ParticipantChunkStageAndPosition,
     ) {
         self.start_endpoint_processing(effects, now, at, place);
         let shared = self.shared_stage_number(at);
@@ -186,12 +188,12 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         at: ChunkAtMember,
     ) {
         match self.stage_of_cell(at) {
-            Some(ChunkPlaceAtMember {
+            Some(MemberChunkStageAndPosition {
                 stage,
                 queue_slot,
                 line: Some(line),
             }) => {
-                let place = ChunkPlaceAtParticipant {
+                let place = ParticipantChunkStageAndPosition {
                     stage,
                     queue_slot,
                     line,
@@ -205,7 +207,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
 
     /// Returns the place of a cell ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
-    pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<ChunkPlaceAtMember> {
+    pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<MemberChunkStageAndPosition> {
         let run = &self.runs[at.run];
         let group = self.groups[run.group].plan;
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
@@ -219,11 +221,11 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        ChunkPlaceAtParticipant {
+        ParticipantChunkStageAndPosition {
             stage,
             queue_slot,
             line,
-        }: ChunkPlaceAtParticipant,
+        }: ParticipantChunkStageAndPosition,
     ) {
         let state = |e: &Self| {
             let progress = e.runs[at.run].progress.as_ref();

@@ -6,7 +6,7 @@
 //! this sender. The engine stores messages and requests until it knows the receiver's direction or tree (its queue
 //! slot).
 
-use super::executor::ChunkExecutor;
+use super::executor::CollectiveMessageSimulator;
 use super::run::OUTSIDE;
 use crate::discipline::EngineCollectiveBackend;
 use crate::ids::{CellIndex, ChunkAtMember, RunIndex, SharedStage};
@@ -17,7 +17,7 @@ use chakram_base::ids::Position;
 pub(super) struct MessageWithSenderStepNumber {
     /// The chunk at the sending member.
     pub from: CellIndex,
-    /// Stage index of the message, in the numbering that all members share ([`ChunkExecutor::shared_stage_number`]).
+    /// Stage index of the message, in the numbering that all members share ([`CollectiveMessageSimulator::shared_stage_number`]).
     pub stage: SharedStage,
     /// For a message, the number of steps that the receiver must have taken before it accepts the message. For a
     /// request, the index of the requested step. Both numbers are in the sender's numbering.
@@ -25,7 +25,7 @@ pub(super) struct MessageWithSenderStepNumber {
     pub is_request: bool,
 }
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Converts the step number of a message or request to the numbering of the receiver `to` (a chunk at a member).
     /// Returns `None` if the receiver never receives from the sender. Also returns `None` if the receiver is not
     /// enrolled yet; the caller then stores the message.

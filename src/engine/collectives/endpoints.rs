@@ -1,7 +1,7 @@
 //! Models the endpoints of members, where messages cause delays, reductions and bus transfers.
 
-use super::executor::ChunkExecutor;
-use super::run::{ChunkPlaceAtMember, ChunkPlaceAtParticipant};
+use super::executor::CollectiveMessageSimulator;
+use super::run::{MemberChunkStageAndPosition, ParticipantChunkStageAndPosition};
 use crate::agenda::Agenda;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
@@ -11,7 +11,8 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransfer, BusTransferTrigger, CompletionToken, EndpointMessageProcessing,
+    BusEventScheduler, BusTransfer, EndpointMessageProcessing, StageStartOrReception,
+    TransferCompletionToken,
 };
 use chakram_hardware::network::NetworkBackend;
 
@@ -26,12 +27,12 @@ impl BusEventScheduler for NpuBusEventScheduler<'_> {
 }
 
 /// Creates the token of a bus transfer. The token encodes `event`, which follows the transfer's completion.
-fn completion_token(event: PackedEvent, detail: u32) -> CompletionToken {
+fn completion_token(event: PackedEvent, detail: u32) -> TransferCompletionToken {
     let word = event.packed_content();
-    CompletionToken { word, detail }
+    TransferCompletionToken { word, detail }
 }
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Starts the processing that a member's endpoint does before the stage's first send. When the processing ends, the
     /// member earns its first credits.
     #[inline]
@@ -40,11 +41,11 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        ChunkPlaceAtParticipant {
+        ParticipantChunkStageAndPosition {
             stage,
             queue_slot,
             line,
-        }: ChunkPlaceAtParticipant,
+        }: ParticipantChunkStageAndPosition,
     ) {
         let of = self.schedules.stage_at(stage);
         let credits = self.backend.initial_credits(of, queue_slot, line);
@@ -65,7 +66,8 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             EndpointMessageProcessing::Delay(_) => {}
             EndpointMessageProcessing::Bus => {
                 for _ in 0..credits {
-                    let (passing, token) = (BusTransferTrigger::Start, completion_token(event, 1));
+                    let (passing, token) =
+                        (StageStartOrReception::Start, completion_token(event, 1));
                     let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
@@ -118,13 +120,13 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         let event = PackedEvent::of_chunk_at_member(EventClass::EndpointDone, at);
         if let EndpointMessageProcessing::Delay(delay) = endpoint {
             effects.agenda.add_delay_end(npu, now + delay, event, r);
-        } else if let Some(ChunkPlaceAtMember {
+        } else if let Some(MemberChunkStageAndPosition {
             stage,
             queue_slot,
             line: Some(line),
         }) = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
         {
-            let passing = BusTransferTrigger::Reception(r - 1);
+            let passing = StageStartOrReception::Reception(r - 1);
             let load = self.backend.bus_transfer(
                 self.schedules.stage_at(stage),
                 queue_slot,
@@ -173,7 +175,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         r: u32,
     ) {
         let place = self.stage_of_cell(at);
-        let ChunkPlaceAtMember {
+        let MemberChunkStageAndPosition {
             stage,
             queue_slot,
             line,
@@ -185,7 +187,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                 let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits += 1;
-                let place = ChunkPlaceAtParticipant {
+                let place = ParticipantChunkStageAndPosition {
                     stage,
                     queue_slot,
                     line,

@@ -2,7 +2,7 @@
 
 use super::chunk_queues::ChunkQueues;
 use super::direction_matching::MessageWithSenderStepNumber;
-use super::group::InFlightLaunchGroups;
+use super::group::AllLaunchedRankGroups;
 use super::recorded::TotalWaitAndCausingRank;
 use super::requests::RendezvousWithheldMessages;
 use super::run::CollectiveRun;
@@ -17,14 +17,14 @@ use crate::ids::{CellIndex, ChunkAtMember, CollectiveStageStep, RunIndex};
 use crate::run_settings::RunSettings;
 use chakram_base::ids::Position;
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::ScriptEvent;
+use chakram_hardware::collective::ScriptMemberEvent;
 use chakram_hardware::network::NetworkBackend;
 
 /// Simulates collectives message by message: the steps of chunks through stages, queues and endpoints.
-pub struct ChunkExecutor<'a, M: EngineCollectiveBackend> {
+pub struct CollectiveMessageSimulator<'a, M: EngineCollectiveBackend> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
-    pub groups: InFlightLaunchGroups<'a>,
+    pub groups: AllLaunchedRankGroups<'a>,
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
@@ -37,13 +37,13 @@ pub struct ChunkExecutor<'a, M: EngineCollectiveBackend> {
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
-impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
+impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
         let mixed_directions = backend.matches_by_sender();
         Self {
             backend,
             settings,
-            groups: InFlightLaunchGroups::default(),
+            groups: AllLaunchedRankGroups::default(),
             runs: CollectiveRuns::default(),
             schedules: ScheduleCache::default(),
             queues: ChunkQueues::default(),
@@ -78,8 +78,8 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
             }
             EventClass::Reduced => self.grant_credits(fabric, effects, now, at, 1),
             EventClass::Found => self.on_message_received(effects, now, at),
-            EventClass::ScriptEvent => {
-                let cue = ScriptEvent::OpCompleted { part: detail };
+            EventClass::ScriptMemberEvent => {
+                let cue = ScriptMemberEvent::OpCompleted { part: detail };
                 self.handle_script_event(fabric, effects, now, at, cue);
             }
             EventClass::ScriptReceived => {
@@ -171,7 +171,7 @@ impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
                 ..
             } => {
                 let from = self.runs[run].position_of_cell(from);
-                let cue = ScriptEvent::Message {
+                let cue = ScriptMemberEvent::Message {
                     from: from.0,
                     label,
                 };

@@ -9,7 +9,7 @@
 //! submitted together with the other message.
 
 use super::Collectives;
-use super::lone_run::LoneRunStopPoint;
+use super::lone_run::LoneRunMainLoopStopPoint;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
@@ -17,10 +17,10 @@ use crate::fabric::Fabric;
 use crate::ids::RunIndex;
 use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{CollectiveLinkReservations, NetworkBackend};
+use chakram_hardware::network::{ClosedFormLinkReservations, NetworkBackend};
 
 /// Members that arrive at the same time and start together.
-pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
+pub(super) type MembersArrivingTogether = (Time, Vec<MemberIndex>);
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// If the collective's links can be reserved, computes the collective's end analytically: all members start at
@@ -91,7 +91,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
-        mut what: impl FnMut(&mut dyn CollectiveLinkReservations, Npu, usize) -> bool,
+        mut what: impl FnMut(&mut dyn ClosedFormLinkReservations, Npu, usize) -> bool,
     ) -> bool {
         let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
         let Some(links) = fabric.reservable_links_mut() else {
@@ -169,7 +169,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             Vec::new()
         };
         self.release_reservation(fabric, id, number);
-        let present = LoneRunStopPoint {
+        let present = LoneRunMainLoopStopPoint {
             now,
             done: effects.progress.settlement_count() > settled,
             rounds: effects.progress.round_count(),

@@ -1,7 +1,7 @@
 //! The groups of launches in flight, with the launch order of each group's collectives.
 
 use super::launch_order::GroupCollectiveLaunchOrder;
-use crate::dataflow::ProgramFirstInstanceAndGroup;
+use crate::dataflow::ProgramFirstIndices;
 use crate::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId, RunIndex,
 };
@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 
 /// A group of one launch in flight.
 #[derive(Debug)]
-pub struct InFlightLaunchGroup<'a> {
+pub struct LaunchedRankGroup<'a> {
     pub plan: &'a PlacedRankGroup,
     pub(super) order: GroupCollectiveLaunchOrder,
     /// Plan of the program that the launch executes.
@@ -28,7 +28,7 @@ pub struct InFlightLaunchGroup<'a> {
     pub(super) number: u32,
 }
 
-impl InFlightLaunchGroup<'_> {
+impl LaunchedRankGroup<'_> {
     /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
     pub fn instance_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
@@ -57,14 +57,14 @@ impl InFlightLaunchGroup<'_> {
 
 /// The groups of all launches in flight.
 #[derive(Debug, Default)]
-pub struct InFlightLaunchGroups<'a> {
-    all: Vec<InFlightLaunchGroup<'a>>,
+pub struct AllLaunchedRankGroups<'a> {
+    all: Vec<LaunchedRankGroup<'a>>,
     /// Number of groups in all launches so far.
     launched: u32,
 }
 
-impl<'a> Index<GroupIndex> for InFlightLaunchGroups<'a> {
-    type Output = InFlightLaunchGroup<'a>;
+impl<'a> Index<GroupIndex> for AllLaunchedRankGroups<'a> {
+    type Output = LaunchedRankGroup<'a>;
 
     #[inline]
     fn index(&self, group: GroupIndex) -> &Self::Output {
@@ -72,21 +72,21 @@ impl<'a> Index<GroupIndex> for InFlightLaunchGroups<'a> {
     }
 }
 
-impl IndexMut<GroupIndex> for InFlightLaunchGroups<'_> {
+impl IndexMut<GroupIndex> for AllLaunchedRankGroups<'_> {
     #[inline]
     fn index_mut(&mut self, group: GroupIndex) -> &mut Self::Output {
         &mut self.all[group.index()]
     }
 }
 
-impl<'a> InFlightLaunchGroups<'a> {
+impl<'a> AllLaunchedRankGroups<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if the run consists of this single launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
-        numbers: ProgramFirstInstanceAndGroup,
+        numbers: ProgramFirstIndices,
         only: bool,
     ) -> GroupIndex {
         let first = GroupIndex(self.all.len() as u32);
@@ -94,17 +94,16 @@ impl<'a> InFlightLaunchGroups<'a> {
             self.all.reserve_exact(plan.groups.len());
         }
         let groups = (numbers.first_group.0..).zip(&plan.groups);
-        self.all
-            .extend(groups.map(|(id, group)| InFlightLaunchGroup {
-                plan: group,
-                order: GroupCollectiveLaunchOrder::new(group),
-                program: plan,
-                first_instance,
-                first_id: numbers.first_instance,
-                id: ReplayGroupId(id),
-                first_splits: numbers.first_splits,
-                number: 0,
-            }));
+        self.all.extend(groups.map(|(id, group)| LaunchedRankGroup {
+            plan: group,
+            order: GroupCollectiveLaunchOrder::new(group),
+            program: plan,
+            first_instance,
+            first_id: numbers.first_instance,
+            id: ReplayGroupId(id),
+            first_splits: numbers.first_splits,
+            number: 0,
+        }));
         first
     }
 

@@ -2,7 +2,7 @@
 //! same event loop as the replay, but collects its effects separately.
 
 use super::Collectives;
-use super::fast_forward::ArrivalWave;
+use super::fast_forward::MembersArrivingTogether;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::PackedEvent;
@@ -10,7 +10,7 @@ use crate::event_loop::{self, LoopComponents};
 use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::{ChunkAtMember, RunIndex};
 use chakram_base::ids::MemberIndex;
-use chakram_base::interrupt::Interruption;
+use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::units::Time;
 use chakram_hardware::network::{MessageProgressNotice, NetworkBackend};
 use std::iter::Peekable;
@@ -19,7 +19,7 @@ use std::vec::IntoIter;
 
 /// Progress of the main loop at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoneRunStopPoint {
+pub(super) struct LoneRunMainLoopStopPoint {
     pub now: Time,
     /// True if the main loop has finished all rounds of the instant that contain events of the collective. False if the
     /// main loop has finished only `rounds` rounds.
@@ -29,7 +29,7 @@ pub(super) struct LoneRunStopPoint {
     pub all: bool,
 }
 
-impl LoneRunStopPoint {
+impl LoneRunMainLoopStopPoint {
     /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
@@ -49,9 +49,9 @@ struct LoneCollectiveLoop<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     own: &'x mut Effects,
     id: RunIndex,
     /// Members that have not arrived yet, grouped by arrival time.
-    waves: Peekable<IntoIter<ArrivalWave>>,
+    waves: Peekable<IntoIter<MembersArrivingTogether>>,
     arriving: Option<Vec<MemberIndex>>,
-    present: Option<LoneRunStopPoint>,
+    present: Option<LoneRunMainLoopStopPoint>,
     /// Current instant; `handled` is the number of rounds already handled at this instant.
     at: Time,
     handled: u32,
@@ -63,8 +63,9 @@ impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
 {
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
-        let is_reached =
-            |present: LoneRunStopPoint| wave.is_none() && present.is_reached(self.at, self.handled);
+        let is_reached = |present: LoneRunMainLoopStopPoint| {
+            wave.is_none() && present.is_reached(self.at, self.handled)
+        };
         if present.is_some_and(is_reached) {
             return None;
         }
@@ -109,7 +110,7 @@ impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
     }
 
     /// Never stops the simulation: it takes seconds at most, and the main loop needs its result.
-    fn check_interruption(&self) -> Result<(), Interruption> {
+    fn check_interruption(&self) -> Result<(), StopOrMemoryInterruption> {
         Ok(())
     }
 }
@@ -122,8 +123,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
         id: RunIndex,
-        waves: Vec<ArrivalWave>,
-        present: Option<LoneRunStopPoint>,
+        waves: Vec<MembersArrivingTogether>,
+        present: Option<LoneRunMainLoopStopPoint>,
     ) {
         let mut alone = LoneCollectiveLoop {
             collectives: self,

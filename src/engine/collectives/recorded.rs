@@ -5,7 +5,7 @@
 //! waits have started (see [`CommTiming`]), and ends after the member's own duration.
 
 use super::run::CollectiveRun;
-use super::{Collectives, InFlightLaunchGroup};
+use super::{Collectives, LaunchedRankGroup};
 use crate::CommTiming;
 use crate::dataflow::Dataflow;
 use crate::discipline::EngineCollectiveBackend;
@@ -36,7 +36,7 @@ impl CommTiming {
     /// Returns true if `member`'s part in a collective can begin only after `other` has started.
     pub(crate) fn waits_for_recorded_end(
         self,
-        group: &InFlightLaunchGroup<'_>,
+        group: &LaunchedRankGroup<'_>,
         sequence: u32,
         member: MemberIndex,
         other: MemberIndex,
@@ -136,7 +136,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &self,
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
-        running: &InFlightLaunchGroup<'_>,
+        running: &LaunchedRankGroup<'_>,
     ) -> TotalWaitAndCausingRank {
         let group = running.plan;
         let root =

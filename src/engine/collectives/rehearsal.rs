@@ -30,7 +30,7 @@ use crate::ids::RunIndex;
 use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLinkBusyTimes};
+use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedCollectiveLinkUse};
 use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(super) struct CollectiveRehearsalResult {
     /// End time and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
     /// The collective's use of each link.
-    pub links: Vec<RehearsedLinkBusyTimes>,
+    pub links: Vec<RehearsedCollectiveLinkUse>,
 }
 
 impl CollectiveRehearsalResult {
@@ -58,7 +58,7 @@ impl CollectiveRehearsalResult {
     fn new(
         pattern: Vec<Span>,
         mut ends: Vec<(Span, Position)>,
-        links: Vec<RehearsedLinkBusyTimes>,
+        links: Vec<RehearsedCollectiveLinkUse>,
     ) -> Option<Self> {
         ends.sort_unstable();
         let last = pattern.iter().max().copied().unwrap_or_default();
@@ -73,7 +73,7 @@ impl CollectiveRehearsalResult {
 
 /// Progress of a schedule's trial runs (rehearsals).
 #[derive(Clone, Debug, Default)]
-pub(super) enum RehearsalState {
+pub(super) enum ScheduleRehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
@@ -288,7 +288,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         if !needs_all_members(run) || run.progress.is_some() {
             return false;
         }
-        let RehearsalState::Known(known) =
+        let ScheduleRehearsalState::Known(known) =
             self.chunks.schedules.rehearsals_of_schedule(run.schedule)
         else {
             return false;
@@ -349,12 +349,12 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         let may_skew = needs_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
-            RehearsalState::Impossible => return None,
-            RehearsalState::Unused if N::SHARED => {
-                cached.rehearsal = RehearsalState::UsedOnce;
+            ScheduleRehearsalState::Impossible => return None,
+            ScheduleRehearsalState::Unused if N::SHARED => {
+                cached.rehearsal = ScheduleRehearsalState::UsedOnce;
                 return None;
             }
-            RehearsalState::Known(known) => {
+            ScheduleRehearsalState::Known(known) => {
                 let mut known_ones = known.iter();
                 if let Some(found) = known_ones.find(|one| one.pattern == own) {
                     return Some((Arc::clone(found), 0));
@@ -363,7 +363,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
                     return None;
                 }
             }
-            RehearsalState::Unused | RehearsalState::UsedOnce => {}
+            ScheduleRehearsalState::Unused | ScheduleRehearsalState::UsedOnce => {}
         }
         if !together && !may_skew {
             return None;
@@ -381,16 +381,16 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         };
         let state = &mut self.chunks.schedules.schedule_mut(schedule).rehearsal;
         match (&found, &mut *state) {
-            (Some(found), RehearsalState::Known(known)) => {
+            (Some(found), ScheduleRehearsalState::Known(known)) => {
                 if !N::SHARED && known.len() == MOST_PATTERNS_APART {
                     known.remove(0);
                 }
                 known.push(Arc::clone(found));
             }
-            (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
+            (Some(found), _) => *state = ScheduleRehearsalState::Known(vec![Arc::clone(found)]),
             // Without contention, only this pattern of arrivals may have made the rehearsal fail.
             (None, _) if !N::SHARED => {}
-            (None, _) => *state = RehearsalState::Impossible,
+            (None, _) => *state = ScheduleRehearsalState::Impossible,
         }
         found.map(|found| (found, messages))
     }

@@ -4,8 +4,8 @@
 //! and the sender is ready. Requests do not state a size. If two ranks exchange messages of several sizes under one
 //! tag, a request can therefore release a message before the message's receive is posted.
 
-use super::executor::ChunkExecutor;
-use super::run::ChunkPlaceAtMember;
+use super::executor::CollectiveMessageSimulator;
+use super::run::MemberChunkStageAndPosition;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightMessageContext};
@@ -37,7 +37,7 @@ impl RendezvousWithheldMessages {
     }
 }
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Sends a rendezvous request to every source from which a member expects messages now.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,
@@ -51,7 +51,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             let run = &self.runs[at.run];
             let group = self.groups[run.group].plan;
             let place = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend);
-            let Some(ChunkPlaceAtMember {
+            let Some(MemberChunkStageAndPosition {
                 stage,
                 queue_slot,
                 line: Some(line),

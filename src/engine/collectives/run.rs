@@ -8,7 +8,7 @@
 //! slot* is the backend's index for a chunk's passage through a stage; it also selects the passage's direction or tree.
 
 use super::direction_matching::MessageWithSenderStepNumber;
-use super::fast_forward::ArrivalWave;
+use super::fast_forward::MembersArrivingTogether;
 use super::recorded::TotalWaitAndCausingRank;
 use super::rehearsal::CollectiveRehearsalResult;
 use super::schedule_cache::{ScheduleCache, ScheduleStageRef};
@@ -18,7 +18,7 @@ use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{MemberIndex, NodeIndex, Position, Rank, StageIndex};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::{ChunkStageRoutes, CollectiveRequest, MemberLinePosition};
-use chakram_hardware::network::PortRange;
+use chakram_hardware::network::OperationPortRange;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub struct CollectiveRun {
     /// Number of stages that each chunk passes.
     pub(super) length: usize,
     pub(super) recorded: RecordedDurationMemberTimes,
-    pub(super) answer: AnalyticalAnswerState,
+    pub(super) answer: RevocableAnalyticalAnswerState,
     /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
     /// State of the message-by-message simulation, or `None` before it begins.
@@ -91,7 +91,7 @@ pub(super) struct RecordedDurationMemberTimes {
 
 /// State of a collective's analytical answer, which other traffic may withdraw.
 #[derive(Debug, Default)]
-pub(super) struct AnalyticalAnswerState {
+pub(super) struct RevocableAnalyticalAnswerState {
     /// Identifies the analytical answer as long as other traffic can withdraw it; otherwise 0.
     pub number: u32,
     /// Number of times that the loop had settled the current instant when the answer was determined.
@@ -112,7 +112,7 @@ pub(super) struct AnalyticalAnswerState {
     pub told: u32,
 }
 
-impl AnalyticalAnswerState {
+impl RevocableAnalyticalAnswerState {
     /// Returns true if the member at `position` has ended according to the rehearsal.
     pub fn has_notified_member(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
@@ -124,7 +124,11 @@ impl AnalyticalAnswerState {
 impl MemberArrivals {
     /// Returns the members that have arrived, grouped by arrival time if `skewed` is true. Otherwise returns one group
     /// of all these members, which arrives at `start`.
-    pub fn group_arrivals_by_time(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
+    pub fn group_arrivals_by_time(
+        &self,
+        skewed: bool,
+        start: Time,
+    ) -> Vec<MembersArrivingTogether> {
         let members = (0..)
             .map(MemberIndex)
             .zip(self.nodes.iter().zip(&self.starts));
@@ -162,7 +166,7 @@ pub(super) struct MemberChunkProgress {
 /// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on its line. The
 /// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkPlaceAtMember {
+pub(super) struct MemberChunkStageAndPosition {
     pub stage: ScheduleStageRef,
     pub queue_slot: u16,
     pub line: Option<MemberLinePosition>,
@@ -170,7 +174,7 @@ pub(super) struct ChunkPlaceAtMember {
 
 /// Place of a chunk at a member that takes part in the chunk's stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkPlaceAtParticipant {
+pub(super) struct ParticipantChunkStageAndPosition {
     pub stage: ScheduleStageRef,
     pub queue_slot: u16,
     pub line: MemberLinePosition,
@@ -178,7 +182,7 @@ pub(super) struct ChunkPlaceAtParticipant {
 
 /// Admissions of one member's chunks to one phase.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct MemberPhaseAdmissions {
+pub(super) struct MemberChunksAdmittedToPhase {
     /// Index of the next passage in the admission order of the phase.
     pub next: u32,
     /// Number of the member's chunks in the phase.
@@ -188,7 +192,7 @@ pub(super) struct MemberPhaseAdmissions {
 /// Progress of each chunk at each position.
 #[derive(Debug)]
 pub(super) struct StepwiseProgress {
-    pub ports: PortRange,
+    pub ports: OperationPortRange,
     /// Progress of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
     /// two strands use the cells of the second strand.
     pub cells: Vec<MemberChunkProgress>,
@@ -196,7 +200,7 @@ pub(super) struct StepwiseProgress {
     /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// Admission progress by position and phase, if chunks are admitted in a fixed order.
-    pub admission: Vec<MemberPhaseAdmissions>,
+    pub admission: Vec<MemberChunksAdmittedToPhase>,
     /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key consists
@@ -247,7 +251,7 @@ impl Default for CollectiveRun {
             strands: 1,
             length: 0,
             recorded: RecordedDurationMemberTimes::default(),
-            answer: AnalyticalAnswerState::default(),
+            answer: RevocableAnalyticalAnswerState::default(),
             messages: 0,
             progress: None,
         }
@@ -283,7 +287,7 @@ impl CollectiveRun {
         self.arrivals.ends.clear();
         self.own_schedules.clear();
         self.progress = None;
-        self.answer = AnalyticalAnswerState::default();
+        self.answer = RevocableAnalyticalAnswerState::default();
         self.messages = 0;
         self.recorded.begins.clear();
         (self.recorded.end, self.recorded.transfer) = (Time::ZERO, Span::ZERO);
@@ -336,7 +340,7 @@ impl CollectiveRun {
 
     /// Begins the message-by-message simulation through `ports`. `phases` is the number of phases that admit chunks in
     /// a fixed order.
-    pub(super) fn begin_simulation(&mut self, ports: PortRange, phases: usize) {
+    pub(super) fn begin_simulation(&mut self, ports: OperationPortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
         // The multiplication cannot overflow, because `check_simulation_size` has already bounded the number of
         // cells (chunks at members).
@@ -354,7 +358,7 @@ impl CollectiveRun {
             cells: vec![outside; cells],
             queue_slots: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            admission: vec![MemberPhaseAdmissions::default(); members * phases],
+            admission: vec![MemberChunksAdmittedToPhase::default(); members * phases],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
@@ -443,7 +447,7 @@ impl CollectiveRun {
         schedules: &ScheduleCache<M::Stage>,
         plan: &PlacedRankGroup,
         backend: &M,
-    ) -> Option<ChunkPlaceAtMember> {
+    ) -> Option<MemberChunkStageAndPosition> {
         let progress = self.progress.as_ref()?;
         let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
@@ -461,7 +465,7 @@ impl CollectiveRun {
             0 => line,
             _ => line.map(MemberLinePosition::reversed),
         };
-        Some(ChunkPlaceAtMember {
+        Some(MemberChunkStageAndPosition {
             stage,
             queue_slot,
             line,

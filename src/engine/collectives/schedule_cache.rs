@@ -1,11 +1,11 @@
 //! Caches the schedules of collectives. Equal collectives share one schedule.
 
-use super::rehearsal::RehearsalState;
+use super::rehearsal::ScheduleRehearsalState;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkStageRoutes, CollectiveRequest, SameInstantMemberOrderChange,
+    ChunkStageRoutes, CollectiveRequest, SameInstantOrderAfterMessages,
 };
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -23,21 +23,21 @@ pub(super) struct ScheduleStageRef {
 
 /// A schedule, with its closed form once the closed form has been computed.
 #[derive(Debug)]
-pub(super) struct CachedSchedule<S> {
+pub(super) struct ScheduleWithClosedForm<S> {
     pub schedule: ChunkStageRoutes<S>,
     /// Duration of the collective if all members start together and nothing else is in flight. The outer `None` means
     /// that the duration is not computed yet, and the inner `None` that no closed form is proven exact.
     pub closed: Option<Option<Span>>,
     /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
     /// handled in insertion order. `None` if the order of ends is not proven.
-    pub end_order: Option<Vec<SameInstantMemberOrderChange>>,
-    pub rehearsal: RehearsalState,
+    pub end_order: Option<Vec<SameInstantOrderAfterMessages>>,
+    pub rehearsal: ScheduleRehearsalState,
 }
 
 /// All schedules that the collectives of a replay have used.
 #[derive(Debug)]
 pub(super) struct ScheduleCache<S> {
-    cached: Vec<CachedSchedule<S>>,
+    cached: Vec<ScheduleWithClosedForm<S>>,
     index: BTreeMap<ScheduleKey, u32>,
 }
 
@@ -63,11 +63,11 @@ impl<S: Copy> ScheduleCache<S> {
     ) -> u32 {
         let key = (group, request.kind, request.bytes, root, variant);
         *self.index.entry(key).or_insert_with(|| {
-            self.cached.push(CachedSchedule {
+            self.cached.push(ScheduleWithClosedForm {
                 schedule: work_out(),
                 closed: None,
                 end_order: None,
-                rehearsal: RehearsalState::default(),
+                rehearsal: ScheduleRehearsalState::default(),
             });
             self.cached.len() as u32 - 1
         })
@@ -84,11 +84,11 @@ impl<S: Copy> ScheduleCache<S> {
     }
 
     #[inline]
-    pub fn rehearsals_of_schedule(&self, number: u32) -> &RehearsalState {
+    pub fn rehearsals_of_schedule(&self, number: u32) -> &ScheduleRehearsalState {
         &self.cached[number as usize].rehearsal
     }
 
-    pub fn schedule_mut(&mut self, number: u32) -> &mut CachedSchedule<S> {
+    pub fn schedule_mut(&mut self, number: u32) -> &mut ScheduleWithClosedForm<S> {
         &mut self.cached[number as usize]
     }
 }

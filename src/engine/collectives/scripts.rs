@@ -7,18 +7,18 @@
 //! within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
-use super::executor::ChunkExecutor;
+use super::executor::CollectiveMessageSimulator;
 use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
-use chakram_base::units::{BufferPartSize, Time};
-use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptMember};
+use chakram_base::units::{Time, UnroundedBufferShare};
+use chakram_hardware::collective::{ScriptAction, ScriptMember, ScriptMemberEvent};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the script's next actions.
     pub(super) fn handle_script_event<N: NetworkBackend>(
         &mut self,
@@ -26,7 +26,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
-        cue: ScriptEvent,
+        cue: ScriptMemberEvent,
     ) {
         let mut acts = Vec::new();
         self.advance_script(at, cue, &mut acts);
@@ -55,14 +55,14 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                         effects,
                         now,
                         op,
-                        BufferPartSize::from_bytes(bytes),
+                        UnroundedBufferShare::from_bytes(bytes),
                     );
                 }
                 ScriptAction::Wait { span, part } if M::Order::AT_ONCE => {
                     let run = &self.runs[at.run];
                     let group = self.groups[run.group].plan;
                     let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-                    let event = PackedEvent::of_chunk_at_member(EventClass::ScriptEvent, at);
+                    let event = PackedEvent::of_chunk_at_member(EventClass::ScriptMemberEvent, at);
                     effects.agenda.add_delay_end(npu, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => {
@@ -72,7 +72,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                     self.schedule_script_op_end(fabric, effects, now, at, part)
                 }
                 ScriptAction::TakeArrived { part } => {
-                    self.advance_script(at, ScriptEvent::OpCompleted { part }, &mut acts)
+                    self.advance_script(at, ScriptMemberEvent::OpCompleted { part }, &mut acts)
                 }
                 ScriptAction::End => self.end_stage(fabric, effects, now, at),
             }
@@ -83,7 +83,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     fn advance_script(
         &mut self,
         at: ChunkAtMember,
-        cue: ScriptEvent,
+        cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
         let run = &self.runs[at.run];
@@ -138,7 +138,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         op: InFlightMessageContext,
-        amount: BufferPartSize,
+        amount: UnroundedBufferShare,
     ) {
         let InFlightMessageContext::Scripted {
             run: id,
@@ -163,7 +163,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
-        let differs = |phase: &chakram_hardware::group::CollectiveDimensionPhase| {
+        let differs = |phase: &chakram_hardware::group::PhaseDimensionSizeAndStride| {
             phase.index(from) != phase.index(to)
         };
         let port = |phase: Option<usize>, position, side| {
@@ -196,7 +196,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         at: ChunkAtMember,
         part: u32,
     ) {
-        let cue = ScriptEvent::OpCompleted { part };
+        let cue = ScriptMemberEvent::OpCompleted { part };
         self.handle_script_event(fabric, effects, now, at, cue);
     }
 
@@ -217,7 +217,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
                 effects,
                 now,
                 ChunkAtMember { run, cell: from },
-                ScriptEvent::OpCompleted { part },
+                ScriptMemberEvent::OpCompleted { part },
             );
         }
     }

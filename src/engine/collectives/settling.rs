@@ -13,7 +13,7 @@ use crate::plan::PlacedRankGroup;
 use crate::price_changes::DurationAdjustment;
 use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::UncontendedMessageCosts;
+use chakram_hardware::collective::UncontendedMessageCostFunctions;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
@@ -119,7 +119,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         }
         let PlacedRankGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let network = fabric.network_model();
-        let quiet = UncontendedMessageCosts {
+        let quiet = UncontendedMessageCostFunctions {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended_time(ends, amount),
             link_time: &|amount| network.link_time(amount),

@@ -1,13 +1,13 @@
 //! Numbers stages identically for all members, even if members execute different collectives as the n-th collective of
 //! their group.
 
-use super::executor::ChunkExecutor;
+use super::executor::CollectiveMessageSimulator;
 use super::run::CollectiveRun;
 use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 use crate::ids::{ChunkAtMember, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
-impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Returns the stage index that all members use for a cell's current stage (a cell is a chunk at a member). This
     /// shared index is the index of the corresponding stage in the first member's schedule. Members with different
     /// collectives may pass phases in different orders. Messages are matched by line, so both ends of a message need

@@ -25,7 +25,7 @@ pub(super) struct OpenDependencies {
 
 /// State of a node after one of its dependencies completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeReadiness {
+pub(super) enum NodeReadinessAfterDependency {
     Waiting,
     Ready,
     /// All dependencies of the node are complete, and the node's delay begins.
@@ -87,19 +87,19 @@ impl OpenDependencies {
 
     /// Completes one dependency of a node, and returns the resulting state of the node.
     #[inline]
-    pub fn resolve_dependency(&mut self, node: usize) -> NodeReadiness {
+    pub fn resolve_dependency(&mut self, node: usize) -> NodeReadinessAfterDependency {
         let left = &mut self.left[node];
         *left -= 1;
         match *left {
-            0 => NodeReadiness::Ready,
+            0 => NodeReadinessAfterDependency::Ready,
             left if left & COUNT == 0 => self.refill_dependency_count(node),
-            _ => NodeReadiness::Waiting,
+            _ => NodeReadinessAfterDependency::Waiting,
         }
     }
 
     /// Moves dependencies from `beyond` into a node's byte, after the byte's count has reached zero.
     #[inline(never)]
-    fn refill_dependency_count(&mut self, node: usize) -> NodeReadiness {
+    fn refill_dependency_count(&mut self, node: usize) -> NodeReadinessAfterDependency {
         let flags = self.left[node];
         if flags & MORE != 0
             && let Ok(place) = self.beyond.binary_search_by_key(&node, |(node, _)| *node)
@@ -109,13 +109,13 @@ impl OpenDependencies {
             *beyond -= next;
             if next > 0 {
                 self.left[node] |= next as u8;
-                return NodeReadiness::Waiting;
+                return NodeReadinessAfterDependency::Waiting;
             }
         }
         self.left[node] = 0;
         match flags & DELAYED {
-            0 => NodeReadiness::Ready,
-            _ => NodeReadiness::Delayed,
+            0 => NodeReadinessAfterDependency::Ready,
+            _ => NodeReadinessAfterDependency::Delayed,
         }
     }
 
@@ -193,15 +193,15 @@ mod tests {
                 for met in 1..degree {
                     assert_eq!(
                         open.resolve_dependency(node),
-                        NodeReadiness::Waiting,
+                        NodeReadinessAfterDependency::Waiting,
                         "{met} of {degree}"
                     );
                     assert_eq!(open.open_dependency_count(node), Some(degree - met));
                     assert!(!open.has_met_dependencies(node));
                 }
                 let last = match degree % 2 {
-                    0 => NodeReadiness::Delayed,
-                    _ => NodeReadiness::Ready,
+                    0 => NodeReadinessAfterDependency::Delayed,
+                    _ => NodeReadinessAfterDependency::Ready,
                 };
                 assert_eq!(
                     open.resolve_dependency(node),

@@ -16,10 +16,10 @@ use crate::plan::NONE;
 use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{BufferPartSize, Time};
+use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
-    ChunkPortArrival, MOST_CHUNKS, MemoryAttachment, MemoryPortNpus, RemoteMemory,
+    ChunkArrivalAtNpuPort, MOST_CHUNKS, MemoryAttachment, MemoryPortPlacement, RemoteMemory,
     RemoteMemoryAccess, RemoteMemorySimulation,
 };
 use chakram_hardware::network::{
@@ -92,8 +92,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         let remote = remote.expect("the plan refused machines without");
         let endpoint = remote.endpoint_of_npu(access.npu, self.topology);
         let (known, whole) = match &mut remote.service {
-            MemoryAccessServer::Ports { .. } => (None, true),
-            MemoryAccessServer::Model(model) => (model.begin_access(now, access), false),
+            NetworkPortsOrMemoryModel::Ports { .. } => (None, true),
+            NetworkPortsOrMemoryModel::Model(model) => (model.begin_access(now, access), false),
         };
         if let Some(endpoint) = endpoint {
             effects.accesses.push(NetworkMemoryAccess {
@@ -118,7 +118,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             whole,
         } in approaching.drain(..)
         {
-            let amount = BufferPartSize::from_bytes(access.bytes);
+            let amount = UnroundedBufferShare::from_bytes(access.bytes);
             if let Some(traffic) = &mut self.traffic {
                 traffic.count_transfer(ends, amount);
             }
@@ -155,14 +155,14 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
     fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         let Some(RemoteMemoryState {
-            service: MemoryAccessServer::Model(model),
+            service: NetworkPortsOrMemoryModel::Model(model),
             first: Some(endpoint),
         }) = &mut self.memories[memory]
         else {
             return;
         };
         let (network, topology) = (&mut self.network, self.topology);
-        let serve = |request: ChunkPortArrival| {
+        let serve = |request: ChunkArrivalAtNpuPort| {
             let ends = access_endpoints(request.npu, *endpoint, request.store);
             let place = QueueingServerId::of_memory(topology, ends);
             let Some((place, servers)) = place.zip(network.attachment_servers_mut()) else {
@@ -228,8 +228,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     #[inline]
     fn memory_model_mut(&mut self, memory: usize) -> Option<&mut RemoteMemorySimulation> {
         match &mut self.memories[memory].as_mut()?.service {
-            MemoryAccessServer::Model(model) => Some(model),
-            MemoryAccessServer::Ports { .. } => None,
+            NetworkPortsOrMemoryModel::Model(model) => Some(model),
+            NetworkPortsOrMemoryModel::Ports { .. } => None,
         }
     }
 }
@@ -237,7 +237,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 /// State of a remote memory in a run.
 #[derive(Debug)]
 pub(super) struct RemoteMemoryState<'a> {
-    service: MemoryAccessServer<'a>,
+    service: NetworkPortsOrMemoryModel<'a>,
     /// First endpoint of the memory if accesses cross the network, otherwise `None`. On the network, accesses
     /// may contend with messages, and their bytes may be counted.
     first: Option<EndpointId>,
@@ -245,10 +245,10 @@ pub(super) struct RemoteMemoryState<'a> {
 
 /// Server of a memory's accesses: the network or a memory model.
 #[derive(Debug)]
-enum MemoryAccessServer<'a> {
+enum NetworkPortsOrMemoryModel<'a> {
     /// The network serves accesses at memory ports.
     Ports {
-        ports: &'a MemoryPortNpus,
+        ports: &'a MemoryPortPlacement,
         /// Index of the port that each NPU uses, or [`NONE`] before the NPU's first access.
         nearest: Vec<u32>,
     },
@@ -272,20 +272,20 @@ impl<'a> RemoteMemoryState<'a> {
             if let Some(model) = own.and_then(|design| design.create_remote_memory()) {
                 let model = RemoteMemorySimulation::of_model(memory, model);
                 return Some(Self {
-                    service: MemoryAccessServer::Model(model),
+                    service: NetworkPortsOrMemoryModel::Model(model),
                     first: None,
                 });
             }
             if let MemoryAttachment::Ports(ports) = &memory.attachment {
                 let nearest = Vec::new();
                 return Some(Self {
-                    service: MemoryAccessServer::Ports { ports, nearest },
+                    service: NetworkPortsOrMemoryModel::Ports { ports, nearest },
                     first: Some(first),
                 });
             }
             let model = RemoteMemorySimulation::new(memory, machine.topology().npu_count(), shared);
             Some(Self {
-                service: MemoryAccessServer::Model(model),
+                service: NetworkPortsOrMemoryModel::Model(model),
                 first: (shared || prepared.links)
                     .then_some(first)
                     .filter(|_| memory.through.is_some()),
@@ -297,7 +297,7 @@ impl<'a> RemoteMemoryState<'a> {
     /// Returns the endpoint that loads and stores of `npu` use. Searches for the nearest port of each NPU only once.
     fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
-        let MemoryAccessServer::Ports { ports, nearest } = &mut self.service else {
+        let NetworkPortsOrMemoryModel::Ports { ports, nearest } = &mut self.service else {
             return Some(first);
         };
         if npu.index() >= nearest.len() {

@@ -2,7 +2,7 @@
 
 use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
-use chakram_hardware::network::PortRange;
+use chakram_hardware::network::OperationPortRange;
 
 /// Context of a message in flight. The loop needs the context when the network delivers the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +39,13 @@ pub enum InFlightMessageContext {
         pair: u32,
         sender: InstanceIndex,
         node: NodeIndex,
-        ports: PortRange,
+        ports: OperationPortRange,
     },
     /// Message from a sender without a trace to a posted receive. The fields identify the receive's instance and node.
     Mirrored {
         receiver: InstanceIndex,
         node: NodeIndex,
-        ports: PortRange,
+        ports: OperationPortRange,
     },
     /// Load or store that the network serves, identified by instance and node.
     Access {

@@ -2,7 +2,7 @@
 
 use super::{LaunchFeed, StepTimes};
 use crate::launch::{
-    FeedRequestBuffer, LaunchRankStartMode, LaunchRecord, LaunchRequest, LaunchSerial,
+    FeedRequestBuffer, LaunchRankReleaseMode, LaunchRecord, LaunchRequest, LaunchSerial,
 };
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
@@ -50,7 +50,7 @@ impl RepeatedLaunchFeed {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: step,
-                release: LaunchRankStartMode::ByRank,
+                release: LaunchRankReleaseMode::ByRank,
                 ..LaunchRequest::default()
             });
             self.steps.push(Some(serial));

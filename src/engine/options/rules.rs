@@ -2,10 +2,10 @@
 //!
 //! The command line, sweeps, scores and archives all use these rules, so they accept and reject the same options.
 
-use super::{CollectiveTimeSource, CommTiming, HostLaunchMode, ReplayOptions};
+use super::{CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflineEfficiency};
+use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflinePeakFraction};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::recordings::compute_model_for_capture;
 use chakram_trace::format::escape_name;
@@ -172,7 +172,10 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if the compute model does not use the roofline.
-    pub fn set_efficiency(&mut self, efficiency: RooflineEfficiency) -> Result<(), OptionRefusal> {
+    pub fn set_efficiency(
+        &mut self,
+        efficiency: RooflinePeakFraction,
+    ) -> Result<(), OptionRefusal> {
         let model = self.compute.with_roofline_efficiency(efficiency);
         self.compute = model.ok_or_else(|| OptionRefusal::NotByRoofline(Box::new(self.compute)))?;
         Ok(())
@@ -233,7 +236,7 @@ impl ReplayOptions {
             return Err(OptionRefusal::NoHost { machine: name() });
         }
         let mut curves = machine.collective_curves().iter();
-        if self.collectives == Some(CollectiveTimeSource::Curves)
+        if self.collectives == Some(CollectiveCurvesOrAlgorithms::Curves)
             && curves.all(|curves| curves.is_empty())
         {
             return Err(OptionRefusal::NoCollectiveCurves { machine: name() });

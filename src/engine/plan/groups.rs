@@ -1,6 +1,6 @@
 //! Determines which members take part in each communicator (group slot), and where the machine places them.
 
-use super::{BoundGroupSlot, NONE, NpuCoordinates, PlacedRankGroup, ReplayPlan};
+use super::{BoundGroupSlot, CoordinatesInSomeDimensions, NONE, PlacedRankGroup, ReplayPlan};
 use crate::EngineCollectiveBackend;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Rank};
@@ -18,10 +18,13 @@ impl ReplayPlan {
         machine: &Machine,
         backend: &M,
     ) {
-        let mut known: BTreeMap<(GroupId, NpuCoordinates), ReplayGroupId> = BTreeMap::new();
-        // Members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
-        let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
+        let mut known: BTreeMap<(GroupId, CoordinatesInSomeDimensions), ReplayGroupId> =
             BTreeMap::new();
+        // Members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
+        let mut parted: BTreeMap<
+            (GroupId, Vec<usize>),
+            BTreeMap<CoordinatesInSomeDimensions, Vec<Rank>>,
+        > = BTreeMap::new();
         // If a mask excludes no member, use the whole group, so that the mask does not create a second group.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
@@ -42,7 +45,7 @@ impl ReplayPlan {
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
-                let place = |npu| -> NpuCoordinates {
+                let place = |npu| -> CoordinatesInSomeDimensions {
                     let at = |&d: &usize| (d, machine.topology().coordinate_of(npu, d));
                     out.iter().map(at).collect()
                 };
@@ -51,7 +54,8 @@ impl ReplayPlan {
                     let group = &workload.groups()[id.index()];
                     let all = &group.members;
                     let parts = parted.entry((id, out.clone())).or_insert_with(|| {
-                        let mut parts: BTreeMap<NpuCoordinates, Vec<Rank>> = BTreeMap::new();
+                        let mut parts: BTreeMap<CoordinatesInSomeDimensions, Vec<Rank>> =
+                            BTreeMap::new();
                         for rank in all {
                             let place = place(self.npu_of[rank.index()]);
                             parts.entry(place).or_default().push(*rank);

@@ -14,7 +14,7 @@ use chakram_hardware::memory::NamedRemoteMemory;
 use chakram_hardware::recordings::compute_model_for_capture;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{Graph, Lane, NodeKind};
-use chakram_trace::workload::RankInstance;
+use chakram_trace::workload::GraphBoundToRank;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -23,7 +23,7 @@ pub(super) fn compute_graph_durations(
     graph: &Graph,
     class: &NpuClass,
     machine: &Machine,
-    instance: &RankInstance,
+    instance: &GraphBoundToRank,
     options: &ReplayOptions,
 ) -> Result<SharedGraphPlan, ReplayRefusal> {
     let refusal = |node: NodeIndex, found: String, hint: &str| {

@@ -93,7 +93,7 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
 }
 
 /// The nodes of a graph that match a pattern. Tests each name, shape and path only once.
-pub struct KernelMatches<'g> {
+pub struct KernelPatternMatcher<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
     /// One flag per name: true if the pattern matches the name. Filled only by patterns that match names.
@@ -103,7 +103,7 @@ pub struct KernelMatches<'g> {
     shapes: BTreeMap<KernelShape, bool>,
 }
 
-impl<'g> KernelMatches<'g> {
+impl<'g> KernelPatternMatcher<'g> {
     pub fn new(pattern: &'g KernelPattern, graph: &'g Graph) -> Self {
         let is_meant = |text: &str| matches_glob(&pattern.glob, text);
         let names = match pattern.field {

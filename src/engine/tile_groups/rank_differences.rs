@@ -5,7 +5,7 @@ use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlan, ReplayPlan};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::format_count;
-use chakram_trace::workload::{RankInstance, Workload};
+use chakram_trace::workload::{GraphBoundToRank, Workload};
 
 /// Reason, known before the run, why a rank cannot simulate a later rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) enum RankGroupingObstacle {
 }
 
 /// A rank of a launch, with its plan.
-type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
+type PlannedRank<'p> = (&'p GraphBoundToRank, &'p InstancePlan);
 
 /// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if rank
 /// `a` can simulate them.

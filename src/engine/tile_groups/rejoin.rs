@@ -16,7 +16,7 @@ use super::{GROUPED, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, unpack_node};
 use crate::effects::Effects;
 use crate::ids::InstanceIndex;
-use crate::lanes::{FREE, NpuLanes};
+use crate::lanes::{FREE, LanesOfAllNpus};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 
@@ -42,7 +42,7 @@ impl TileGroups {
     pub fn rejoin_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &NpuLanes,
+        lanes: &LanesOfAllNpus,
         effects: &mut Effects,
     ) {
         let mut ended = std::mem::take(&mut self.ended);
@@ -75,7 +75,7 @@ impl TileGroups {
     fn have_equal_state(
         &self,
         flow: &Dataflow<'_>,
-        lanes: &NpuLanes,
+        lanes: &LanesOfAllNpus,
         effects: &Effects,
         a: InstanceIndex,
         b: InstanceIndex,
@@ -114,7 +114,7 @@ impl TileGroups {
     fn join_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &NpuLanes,
+        lanes: &LanesOfAllNpus,
         effects: &mut Effects,
         leaders: &[InstanceIndex],
     ) {

@@ -11,7 +11,7 @@ use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningRankInstance, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::ids::{InstanceIndex, InstanceNode};
-use crate::lanes::NpuLanes;
+use crate::lanes::LanesOfAllNpus;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
@@ -43,7 +43,7 @@ impl RunningRankInstance<'_> {
 /// collectives that became ready in this round, because they are not posted yet.
 pub(super) fn count_parked_collectives(
     flow: &Dataflow<'_>,
-    lanes: &NpuLanes,
+    lanes: &LanesOfAllNpus,
     effects: &Effects,
     instance: InstanceIndex,
 ) -> u32 {

@@ -2,25 +2,25 @@
 //! state.
 
 use super::{
-    FirstTileGroupSplit, GROUPED, IncompleteGroupStep, TileGroup, TileGroupNodeStep, TileGroups,
-    is_shared,
+    FirstTileGroupSplit, GROUPED, IncompleteGroupStep, TileGroup, TileGroupSynchronousStep,
+    TileGroups, is_shared,
 };
 use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::event::EventClass;
 use crate::ids::{InstanceIndex, InstanceNode};
-use crate::lanes::NpuLanes;
+use crate::lanes::LanesOfAllNpus;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::escape_name;
 
 /// Ready nodes that are not posted yet: a list, and the index of its first unposted entry.
-pub type ReadyNodesToPost<'x> = (&'x mut Vec<u64>, usize);
+pub type UnpostedReadyNodes<'x> = (&'x mut Vec<u64>, usize);
 
 /// A step that all members of a part have taken. The part's leader carries out the step for all members of the part.
 #[derive(Clone, Debug)]
-pub enum GroupPartStep {
+pub enum StepTakenByWholePart {
     /// The node may queue for its lane.
     Queue(InstanceIndex, NodeIndex),
     /// The time at which each member finishes the node is known.
@@ -37,14 +37,15 @@ impl TileGroups {
     pub fn settle_uneven(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut NpuLanes,
+        lanes: &mut LanesOfAllNpus,
         effects: &mut Effects,
         now: Time,
-        ready: Option<ReadyNodesToPost<'_>>,
-    ) -> Option<Vec<GroupPartStep>> {
+        ready: Option<UnpostedReadyNodes<'_>>,
+    ) -> Option<Vec<StepTakenByWholePart>> {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
-        let announced = |open: &IncompleteGroupStep| open.step == TileGroupNodeStep::Announced;
+        let announced =
+            |open: &IncompleteGroupStep| open.step == TileGroupSynchronousStep::Announced;
         // Different end times alone do not split a group, because each member gets its own end event. The group is
         // split only if these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
@@ -71,12 +72,12 @@ impl TileGroups {
     pub fn disband_group(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut NpuLanes,
+        lanes: &mut LanesOfAllNpus,
         effects: &mut Effects,
         now: Time,
         leader: InstanceNode,
-        ready: ReadyNodesToPost<'_>,
-    ) -> Vec<GroupPartStep> {
+        ready: UnpostedReadyNodes<'_>,
+    ) -> Vec<StepTakenByWholePart> {
         let number = self.group_of(leader.instance);
         let group = std::mem::take(&mut self.groups[number]);
         let is_leader = |member: InstanceIndex| member == leader.instance;
@@ -90,12 +91,12 @@ impl TileGroups {
     fn split_off_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut NpuLanes,
+        lanes: &mut LanesOfAllNpus,
         effects: &mut Effects,
         group: &TileGroup,
         runs: &[Vec<InstanceIndex>],
-        ready: Option<ReadyNodesToPost<'_>>,
-    ) -> Vec<GroupPartStep> {
+        ready: Option<UnpostedReadyNodes<'_>>,
+    ) -> Vec<StepTakenByWholePart> {
         let leader = group.members[0];
         let others: Vec<InstanceIndex> = runs[1..].iter().map(|run| run[0]).collect();
         self.origins[group.origin as usize].parts += others.len() as u32;
@@ -153,7 +154,7 @@ impl TileGroups {
                 // All members of this part have taken the step, so their leader carries out the step for the whole
                 // part.
                 if present.len() == run.len() {
-                    if step == TileGroupNodeStep::Queued
+                    if step == TileGroupSynchronousStep::Queued
                         && flow.instance(run[0]).is_gathering_on_shared_lane(node)
                     {
                         own.parked -= 1;
@@ -175,11 +176,15 @@ impl TileGroups {
         let mut steps = Vec::new();
         for (leader, node, step, present) in after {
             match step {
-                TileGroupNodeStep::Queued => steps.push(GroupPartStep::Queue(leader, node)),
-                TileGroupNodeStep::Announced => {
-                    steps.push(GroupPartStep::Announce(leader, node, present))
+                TileGroupSynchronousStep::Queued => {
+                    steps.push(StepTakenByWholePart::Queue(leader, node))
                 }
-                TileGroupNodeStep::Ended => steps.push(GroupPartStep::End(leader, node)),
+                TileGroupSynchronousStep::Announced => {
+                    steps.push(StepTakenByWholePart::Announce(leader, node, present))
+                }
+                TileGroupSynchronousStep::Ended => {
+                    steps.push(StepTakenByWholePart::End(leader, node))
+                }
             }
         }
         steps
@@ -216,7 +221,7 @@ impl TileGroups {
     pub fn dissolve_all(
         &mut self,
         flow: &mut Dataflow<'_>,
-        lanes: &mut NpuLanes,
+        lanes: &mut LanesOfAllNpus,
         effects: &mut Effects,
     ) {
         for group in std::mem::take(&mut self.groups) {
@@ -233,7 +238,7 @@ impl TileGroups {
 /// Copies the state of `leader` to `other`, an instance that the leader has simulated so far.
 fn copy_leader(
     flow: &mut Dataflow<'_>,
-    lanes: &mut NpuLanes,
+    lanes: &mut LanesOfAllNpus,
     effects: &mut Effects,
     leader: InstanceIndex,
     other: InstanceIndex,

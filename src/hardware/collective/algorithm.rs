@@ -7,7 +7,7 @@ use super::{
     double_binary_tree, halving_doubling, pairwise, recursive_doubling, ring, tree,
 };
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
+use chakram_base::units::{Span, UnroundedBufferShare, UnroundedTimeEstimate};
 use std::fmt;
 
 /// Algorithm that members use in one stage, along one dimension.
@@ -218,7 +218,7 @@ impl CollectiveAlgorithm {
         self,
         line: &LineMessageCosts<'_>,
         primitive: CollectiveStagePrimitive,
-        buffer: BufferPartSize,
+        buffer: UnroundedBufferShare,
     ) -> Option<UnroundedTimeEstimate> {
         if !self.supports_primitive(primitive, line.member_count()) {
             return None;
@@ -247,7 +247,7 @@ impl CollectiveAlgorithm {
         self,
         stage: &CollectiveStage,
         n: u32,
-    ) -> (BufferPartSize, u32) {
+    ) -> (UnroundedBufferShare, u32) {
         use CollectiveStagePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
         let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);

@@ -47,14 +47,14 @@
 
 use super::line_cost::LineMessageCosts;
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive};
-use chakram_base::units::{BufferPartSize, UnroundedTimeEstimate};
+use chakram_base::units::{UnroundedBufferShare, UnroundedTimeEstimate};
 
 impl LineMessageCosts<'_> {
     /// Returns the fastest algorithm for `primitive`, and its time.
     pub fn choose_fastest(
         &self,
         primitive: CollectiveStagePrimitive,
-        buffer: BufferPartSize,
+        buffer: UnroundedBufferShare,
     ) -> (CollectiveAlgorithm, UnroundedTimeEstimate) {
         let all = CollectiveAlgorithm::ALL
             .map(|(a, _)| Some((a, a.estimate_cost(self, primitive, buffer)?)));
@@ -63,7 +63,7 @@ impl LineMessageCosts<'_> {
     }
 
     /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
-    pub fn prefers_fused_all_reduce(&self, buffer: BufferPartSize) -> bool {
+    pub fn prefers_fused_all_reduce(&self, buffer: UnroundedBufferShare) -> bool {
         let of = |primitive| self.choose_fastest(primitive, buffer).1;
         let two =
             of(CollectiveStagePrimitive::ReduceScatter) + of(CollectiveStagePrimitive::AllGather);

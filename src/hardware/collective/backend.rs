@@ -7,18 +7,18 @@
 //! are computed on demand, so message schedules are never materialised.
 
 use super::{ChunkStageRoutes, MemberLinePosition, SendStepWithConditions};
-use crate::group::{CollectiveDimensionPhase, GroupPlacement, LineMemberPaths};
+use crate::group::{GroupPlacement, LineMemberPaths, PhaseDimensionSizeAndStride};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use std::fmt;
 use std::ops::Range;
 
 /// A change of the order in which members act at the same instant. The order changes when the members receive the
 /// messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SameInstantMemberOrderChange {
+pub struct SameInstantOrderAfterMessages {
     /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
@@ -86,7 +86,7 @@ impl ChunkQueueIndexAndCapacity {
 
 /// Event delivered to a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScriptEvent {
+pub enum ScriptMemberEvent {
     /// The member begins to execute its script.
     Begin,
     /// Operation `part` of the member's script has completed: a sent message has arrived, or a wait is over.
@@ -143,14 +143,14 @@ pub enum ScriptAction {
 }
 
 /// Costs of messages on a network without other traffic.
-pub struct UncontendedMessageCosts<'a> {
+pub struct UncontendedMessageCostFunctions<'a> {
     /// Time of a message between two NPUs without contention, or `None` if the model does not know this time.
-    pub cost: &'a dyn Fn((Npu, Npu), BufferPartSize) -> Option<Span>,
+    pub cost: &'a dyn Fn((Npu, Npu), UnroundedBufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
     /// Time for which a message occupies its link, if each sender sends all its messages over one link. Otherwise
     /// `None`.
-    pub link_time: &'a dyn Fn(BufferPartSize) -> Option<Span>,
+    pub link_time: &'a dyn Fn(UnroundedBufferShare) -> Option<Span>,
     /// Function of a dimension, the number of members in a line, and a message pattern. The function returns true if
     /// messages in this pattern delay one another only by `link_time`. Each member of the line sends at most one
     /// message and receives at most one message at a time, except with [`LineSendPattern::Staggered`].
@@ -170,7 +170,7 @@ pub enum EndpointMessageProcessing {
 
 /// Value by which the caller identifies a transfer when it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompletionToken {
+pub struct TransferCompletionToken {
     /// Key by which the caller finds its own record of the transfer.
     pub word: u64,
     /// Additional number, which only the caller interprets.
@@ -189,12 +189,12 @@ pub struct BusTransfer {
     /// True if the bytes return to their source.
     pub returns: bool,
     /// Token returned to the caller on completion.
-    pub ticket: CompletionToken,
+    pub ticket: TransferCompletionToken,
 }
 
 /// Reason for a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BusTransferTrigger {
+pub enum StageStartOrReception {
     /// The start of the member's stage.
     Start,
     /// The reception of a message. Receptions of the stage are counted from 0.
@@ -203,7 +203,7 @@ pub enum BusTransferTrigger {
 
 /// Agenda that receives the events of a bus.
 pub trait BusEventScheduler {
-    /// Schedules a call of [`EndpointModel::handle_bus_event`] with `event` at `at`.
+    /// Schedules a call of [`CollectiveEndpointModel::handle_bus_event`] with `event` at `at`.
     fn schedule_event(&mut self, at: Time, event: u32);
 }
 
@@ -261,7 +261,7 @@ pub trait CollectiveBackend {
     fn collect_paths(
         &self,
         extent: &GroupPlacement,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> LineMemberPaths;
 
@@ -329,7 +329,7 @@ pub trait CollectiveBackend {
         chunk_schedule: &ChunkStageRoutes<Self::Stage>,
         extent: &GroupPlacement,
         paths: &[LineMemberPaths],
-        quiet: &UncontendedMessageCosts<'_>,
+        quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span>;
 
     /// Returns the end of each position if members begin at different times, on a network without contention and without
@@ -348,7 +348,7 @@ pub trait CollectiveBackend {
 
 /// Behaviour of members' endpoints apart from sending and receiving: delays, buses, reductions, rendezvous, scripts,
 /// and queues of waiting chunks.
-pub trait EndpointModel: CollectiveBackend {
+pub trait CollectiveEndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
     fn queue_before_stage(
         &self,
@@ -375,7 +375,7 @@ pub trait EndpointModel: CollectiveBackend {
         extent: &GroupPlacement,
         player: ScriptMember,
         root: Position,
-        cue: ScriptEvent,
+        cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     );
 
@@ -389,8 +389,8 @@ pub trait EndpointModel: CollectiveBackend {
         stage: &Self::Stage,
         queue_slot: u16,
         line: MemberLinePosition,
-        of: BusTransferTrigger,
-        ticket: CompletionToken,
+        of: StageStartOrReception,
+        ticket: TransferCompletionToken,
     ) -> BusTransfer;
 
     /// Submits a transfer to the bus of `npu`. The bus schedules its events with `clock`.
@@ -410,7 +410,7 @@ pub trait EndpointModel: CollectiveBackend {
         npu: Npu,
         event: u32,
         clock: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken>;
+    ) -> Option<TransferCompletionToken>;
 
     /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusEventScheduler);
@@ -432,21 +432,21 @@ pub trait EndpointModel: CollectiveBackend {
 
 /// Events of an instant are sorted by their content, so an unrelated event never changes the order of other events.
 #[derive(Debug)]
-pub enum EventContentOrder {}
+pub enum EventsInContentOrder {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
 /// order of their ids, and collectives and messages are matched in issue order. A member proceeds without waiting for
 /// other events of the instant, and a send completes when its message has arrived.
 #[derive(Debug)]
-pub enum EventInsertionOrder {}
+pub enum EventsInInsertionOrder {}
 
 /// Rules for matching collectives, including collectives that members issue in different orders.
 pub trait CollectiveMatchingRules: CollectiveBackend {
-    /// The order of events at an instant: [`EventContentOrder`] or [`EventInsertionOrder`].
+    /// The order of events at an instant: [`EventsInContentOrder`] or [`EventsInInsertionOrder`].
     type Order;
 
     /// Returns true if collectives are matched in issue order, false if in program order. The engine calls this method
-    /// only in [`EventInsertionOrder`].
+    /// only in [`EventsInInsertionOrder`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
@@ -465,13 +465,13 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     /// Returns successive changes of the members' order. Together, these changes turn the order in which members begin
     /// the collective of `chunk_schedule` into the order in which they end it, if all members end at the same instant.
     /// The collective must have a closed form. Returns `None` if the order is not proven; a caller that needs the order
-    /// then simulates the collective message by message. The engine calls this method only in [`EventInsertionOrder`].
+    /// then simulates the collective message by message. The engine calls this method only in [`EventsInInsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
         _extent: &GroupPlacement,
-        _quiet: &UncontendedMessageCosts<'_>,
-    ) -> Option<Vec<SameInstantMemberOrderChange>> {
+        _quiet: &UncontendedMessageCostFunctions<'_>,
+    ) -> Option<Vec<SameInstantOrderAfterMessages>> {
         None
     }
 
@@ -487,7 +487,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a member joins a collective; `named` is true if the member's trace names the group.
-    /// The engine calls this method only in [`EventInsertionOrder`].
+    /// The engine calls this method only in [`EventsInInsertionOrder`].
     fn on_join(
         &mut self,
         _now: Time,
@@ -499,7 +499,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
-    /// to wake it. The engine calls this method only in [`EventInsertionOrder`].
+    /// to wake it. The engine calls this method only in [`EventsInInsertionOrder`].
     fn on_idle(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage with different directions or trees. Messages are then matched by

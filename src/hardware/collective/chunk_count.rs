@@ -40,14 +40,14 @@ use super::line_cost::LineMessageCosts;
 use super::routes::route_collective;
 use super::stage_flow::StageMessagePrograms;
 use super::{
-    ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectiveStagePrimitive,
+    ChunkCountOrderAndOverlap, ChunkStageRoutes, CollectiveAlgorithm, CollectiveStagePrimitive,
     DimensionAlgorithmChoice, StageWithAlgorithm,
 };
 use crate::group::{GroupPlacement, LineMemberPaths};
 use crate::topology::{PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferPartSize, InverseRate, Span};
+use chakram_base::units::{Span, SummedSecondsPerByte, UnroundedBufferShare};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,12 +70,12 @@ const MOST_TRIALS: u64 = 3;
 /// Caches the chosen numbers of chunks. A key contains everything that affects a choice, so all groups of one shape
 /// share an entry.
 #[derive(Clone, Debug, Default)]
-pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChunkCountChoice>>>);
+pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChosenChunkCountAndAlgorithms>>>);
 
 /// The chosen number of chunks. The value also contains the algorithms of the machine's dimensions, if they were chosen
 /// together with the number.
 #[derive(Clone, Debug)]
-pub(super) struct ChunkCountChoice {
+pub(super) struct ChosenChunkCountAndAlgorithms {
     chunks: NonZeroU32,
     algorithms: Option<Arc<[DimensionAlgorithmChoice]>>,
 }
@@ -83,12 +83,12 @@ pub(super) struct ChunkCountChoice {
 /// Division of a collective into chunks. The value also contains the collective's algorithms, if they were chosen
 /// together with the number of chunks.
 #[derive(Clone, Debug)]
-pub(super) struct ResolvedChunks {
-    pub pipeline: ChunkingSettings,
+pub(super) struct ChunkingAndChosenAlgorithms {
+    pub pipeline: ChunkCountOrderAndOverlap,
     algorithms: Option<Arc<[DimensionAlgorithmChoice]>>,
 }
 
-impl ResolvedChunks {
+impl ChunkingAndChosenAlgorithms {
     /// Returns the chosen algorithms, or the machine's algorithms if none were chosen.
     pub fn algorithms_or<'s>(
         &'s self,
@@ -98,8 +98,8 @@ impl ResolvedChunks {
     }
 }
 
-impl From<ChunkingSettings> for ResolvedChunks {
-    fn from(pipeline: ChunkingSettings) -> Self {
+impl From<ChunkCountOrderAndOverlap> for ChunkingAndChosenAlgorithms {
+    fn from(pipeline: ChunkCountOrderAndOverlap) -> Self {
         Self {
             pipeline,
             algorithms: None,
@@ -125,7 +125,7 @@ struct PhaseKey {
 fn path_key(path: PathLatencyAndRates) -> [u64; 3] {
     let others = path
         .others
-        .estimate_serialization(BufferPartSize::from_bytes(1 << 40));
+        .estimate_serialization(UnroundedBufferShare::from_bytes(1 << 40));
     [
         path.latency.0,
         path.bandwidth.bytes_per_second().to_bits(),
@@ -170,12 +170,12 @@ impl ChunkCountChoiceCache {
     pub(super) fn resolve_chunks(
         &self,
         collective: &ChunkCountProblem<'_>,
-        pipeline: ChunkingSettings,
-    ) -> ResolvedChunks {
+        pipeline: ChunkCountOrderAndOverlap,
+    ) -> ChunkingAndChosenAlgorithms {
         if pipeline.chunks.is_some() {
             return pipeline.into();
         }
-        let with = |chunks| ChunkingSettings {
+        let with = |chunks| ChunkCountOrderAndOverlap {
             chunks: Some(chunks),
             ..pipeline
         };
@@ -191,7 +191,7 @@ impl ChunkCountChoiceCache {
             known().insert(key, chosen.clone());
             chosen
         });
-        ResolvedChunks {
+        ChunkingAndChosenAlgorithms {
             pipeline: with(choice.chunks),
             algorithms: choice.algorithms,
         }
@@ -211,7 +211,7 @@ impl ChunkCountProblem<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
     /// form. Also returns true on tiles: members' routes cross there, so the time of several chunks cannot be
     /// predicted.
-    fn is_trivial(&self, pipeline: ChunkingSettings) -> bool {
+    fn is_trivial(&self, pipeline: ChunkCountOrderAndOverlap) -> bool {
         if self.topology.tile_grid().is_some() {
             return true;
         }
@@ -251,10 +251,10 @@ impl ChunkCountProblem<'_> {
 
     fn route_chunks(
         &self,
-        pipeline: ChunkingSettings,
+        pipeline: ChunkCountOrderAndOverlap,
         chunks: u32,
     ) -> ChunkStageRoutes<StageWithAlgorithm> {
-        let pipeline = ChunkingSettings {
+        let pipeline = ChunkCountOrderAndOverlap {
             chunks: NonZeroU32::new(chunks),
             ..pipeline
         };
@@ -267,7 +267,10 @@ impl ChunkCountProblem<'_> {
     }
 
     /// Returns the number of chunks and the algorithms that make the collective fastest.
-    fn choose_with_algorithms(&self, pipeline: ChunkingSettings) -> ChunkCountChoice {
+    fn choose_with_algorithms(
+        &self,
+        pipeline: ChunkCountOrderAndOverlap,
+    ) -> ChosenChunkCountAndAlgorithms {
         let (mut chunks, mut best) = self.choose_count(pipeline);
         let mut algorithms = self.choices.to_vec();
         let phases = self.extent.phases.iter();
@@ -300,14 +303,14 @@ impl ChunkCountProblem<'_> {
             }
             algorithms = chosen.clone().unwrap_or(algorithms);
         }
-        ChunkCountChoice {
+        ChosenChunkCountAndAlgorithms {
             chunks,
             algorithms: chosen.map(Arc::from),
         }
     }
 
     /// Returns the best number of chunks, and the estimated time with this number.
-    fn choose_count(&self, pipeline: ChunkingSettings) -> (NonZeroU32, Span) {
+    fn choose_count(&self, pipeline: ChunkCountOrderAndOverlap) -> (NonZeroU32, Span) {
         let one = self.route_chunks(pipeline, 1);
         let members =
             u64::from(self.extent.member_count()).saturating_mul(one.stages_per_chunk() as u64 + 1);
@@ -429,7 +432,7 @@ impl ChunkCountProblem<'_> {
                 _ => {
                     let prompt = PathLatencyAndRates {
                         latency: Span::ZERO,
-                        others: InverseRate::ZERO,
+                        others: SummedSecondsPerByte::ZERO,
                         ..path
                     };
                     let busy = algorithm.closed_form(stage, n, &prompt).unwrap_or(life);
@@ -497,7 +500,7 @@ impl ChunkCountProblem<'_> {
         &self,
         plan: &ChunkStageRoutes<StageWithAlgorithm>,
         costs: &[StageLifeAndInterval],
-        pipeline: ChunkingSettings,
+        pipeline: ChunkCountOrderAndOverlap,
     ) -> Span {
         // With a single stage, each chunk starts one interval after the previous chunk.
         if let [only] = costs {

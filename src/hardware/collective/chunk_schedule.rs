@@ -14,7 +14,7 @@ use chakram_base::units::Span;
 
 /// A chunk's entry into a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChunkStageEntry {
+pub struct ChunkAndEnteredStage {
     /// Index of the chunk.
     pub chunk: u32,
     /// Index of the stage in its route.
@@ -25,7 +25,7 @@ pub struct ChunkStageEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionOrder {
     /// For each phase of the group, the chunks that pass through the phase, in the order in which they enter.
-    pub order: Vec<Vec<ChunkStageEntry>>,
+    pub order: Vec<Vec<ChunkAndEnteredStage>>,
     /// For each phase, the maximum number of chunks that a member has in the phase at once, at least 1.
     pub capacity: Vec<u32>,
 }

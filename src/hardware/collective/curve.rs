@@ -30,7 +30,7 @@
 //! Example: an all-gather on eight H100s has a start-up time of 10.35 us: 4.75 us for the launch, and 0.8 us for each
 //! of 7 steps. On two H100s the start-up time is 5.37 us: 4.57 us for the launch, and 0.8 us for one step.
 
-use crate::group::{CollectiveDimensionPhase, GroupPlacement};
+use crate::group::{GroupPlacement, PhaseDimensionSizeAndStride};
 use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::{Bandwidth, Span};
@@ -86,7 +86,7 @@ impl MeasuredToMachineLinks {
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
         measured_at: Option<MeasurementLinks>,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> Option<Self> {
         let dimension = &topology.dimensions()[phase.dimension];

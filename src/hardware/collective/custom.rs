@@ -7,7 +7,7 @@
 //! collective's own size is ignored. A member completes the collective when all operations of its script have
 //! completed.
 
-use super::{ScriptAction, ScriptEvent, ScriptMember};
+use super::{ScriptAction, ScriptMember, ScriptMemberEvent};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -91,7 +91,7 @@ pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 
 /// A scripted algorithm that replaces the machine's algorithm.
 #[derive(Clone, Debug)]
-pub struct CustomCollective {
+pub struct NamedScriptedAlgorithm {
     /// Kind of collective that the algorithm implements.
     pub kind: CollectiveKind,
     /// Name of the algorithm in reports.
@@ -102,7 +102,7 @@ pub struct CustomCollective {
 }
 
 /// Key by which a receiver matches a message: the message's sender and label.
-type ScriptMessageKey = (u32, u32);
+type SenderAndMessageLabel = (u32, u32);
 
 /// Progress of one member through its script.
 #[derive(Clone, Debug)]
@@ -111,16 +111,16 @@ struct ScriptProgress {
     waiting: Vec<u32>,
     left: u32,
     /// Receives that wait for their messages.
-    posted_receives: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
+    posted_receives: BTreeMap<SenderAndMessageLabel, VecDeque<u32>>,
     /// For each key, the number of messages that arrived before their receives started.
-    arrived: BTreeMap<ScriptMessageKey, u32>,
+    arrived: BTreeMap<SenderAndMessageLabel, u32>,
 }
 
 /// Progress of the members that execute scripts.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptExecutor(BTreeMap<ScriptMember, ScriptProgress>);
 
-impl CustomCollective {
+impl NamedScriptedAlgorithm {
     /// Returns true if the algorithm implements collectives of `kind` among `members` members. The result is false for
     /// a single member, because it has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
@@ -197,7 +197,7 @@ impl ScriptExecutor {
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
         player: ScriptMember,
-        cue: ScriptEvent,
+        cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
         let progress = self.0.entry(player).or_insert_with(|| {
@@ -211,15 +211,17 @@ impl ScriptExecutor {
             }
         });
         match cue {
-            ScriptEvent::Begin => {
+            ScriptMemberEvent::Begin => {
                 // Clone the `Arc`, so that `progress` can be mutated while the script is read.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin_op(part, acts);
                 }
             }
-            ScriptEvent::OpCompleted { part } => progress.complete_op(part, acts),
-            ScriptEvent::Message { from, label } => progress.receive_message((from, label), acts),
+            ScriptMemberEvent::OpCompleted { part } => progress.complete_op(part, acts),
+            ScriptMemberEvent::Message { from, label } => {
+                progress.receive_message((from, label), acts)
+            }
         }
         if progress.left == 0 {
             acts.push(ScriptAction::End);
@@ -265,7 +267,7 @@ impl ScriptProgress {
         }
     }
 
-    fn receive_message(&mut self, key: ScriptMessageKey, acts: &mut Vec<ScriptAction>) {
+    fn receive_message(&mut self, key: SenderAndMessageLabel, acts: &mut Vec<ScriptAction>) {
         let waiting = self
             .posted_receives
             .get_mut(&key)

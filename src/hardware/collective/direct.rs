@@ -19,7 +19,7 @@ use super::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
+use chakram_base::units::{Span, UnroundedBufferShare, UnroundedTimeEstimate};
 
 pub(super) fn nth_send(
     stage: &CollectiveStage,
@@ -83,7 +83,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
     primitive: CollectiveStagePrimitive,
-    buffer: BufferPartSize,
+    buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     use CollectiveStagePrimitive as P;
     let share = buffer.nth_part(line.member_count());

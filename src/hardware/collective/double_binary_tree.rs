@@ -55,7 +55,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 mod tests {
     use super::super::CollectiveStagePrimitive;
     use super::*;
-    use chakram_base::units::BufferPartSize;
+    use chakram_base::units::UnroundedBufferShare;
 
     #[test]
     fn nobody_but_the_root_has_children_in_both_trees() {
@@ -73,7 +73,7 @@ mod tests {
                         let stage = CollectiveStage {
                             phase: 0,
                             primitive: CollectiveStagePrimitive::Reduce,
-                            buffer: BufferPartSize::from_bytes(1),
+                            buffer: UnroundedBufferShare::from_bytes(1),
                             mirrored,
                             bidirectional: false,
                         };

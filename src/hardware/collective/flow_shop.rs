@@ -5,7 +5,7 @@
 //! policy selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the
 //! free place is refilled.
 
-use super::{ChunkStageEntry, ChunkStageRoutes};
+use super::{ChunkAndEnteredStage, ChunkStageRoutes};
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 use std::cmp::Reverse;
@@ -57,19 +57,19 @@ pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
     /// For each queue, the stages of chunks in the order in which they began.
-    pub order: Vec<Vec<ChunkStageEntry>>,
+    pub order: Vec<Vec<ChunkAndEnteredStage>>,
 }
 
 /// The passage of a chunk through a stage, reported when the passage begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StagePassage {
+pub struct BegunStagePassage {
     /// The chunk and the stage.
-    pub entry: ChunkStageEntry,
+    pub entry: ChunkAndEnteredStage,
     /// Time at which the stage begins.
     pub begin: Span,
     /// The passage that had to end before this passage could begin; it may belong to another chunk. `None` if this
     /// passage began at time 0.
-    pub admitted_by: Option<ChunkStageEntry>,
+    pub admitted_by: Option<ChunkAndEnteredStage>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -106,12 +106,12 @@ struct FlowShopSimulation<'a, S, F> {
     /// Pending ends of stages, as (time, index in the order in which stages began, chunk).
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
-    order: Vec<Vec<ChunkStageEntry>>,
+    order: Vec<Vec<ChunkAndEnteredStage>>,
     /// Callback that is called for each passage when the passage begins.
     on_begin: F,
 }
 
-impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
+impl<S: Copy, F: FnMut(BegunStagePassage)> FlowShopSimulation<'_, S, F> {
     /// Returns the index of a chunk's current stage in the lists of all stages.
     fn index(&self, chunk: u32) -> usize {
         self.chunk_schedule.route_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
@@ -123,7 +123,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
         &mut self,
         now: Span,
         queue: u32,
-        admitted_by: Option<ChunkStageEntry>,
+        admitted_by: Option<ChunkAndEnteredStage>,
     ) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
@@ -134,9 +134,9 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
             self.ends.push(Reverse((end, self.count, chunk)));
             let stage = self.stage[chunk as usize];
             let stage = StageIndex(stage);
-            let entry = ChunkStageEntry { chunk, stage };
+            let entry = ChunkAndEnteredStage { chunk, stage };
             self.order[queue as usize].push(entry);
-            (self.on_begin)(StagePassage {
+            (self.on_begin)(BegunStagePassage {
                 entry,
                 begin: now,
                 admitted_by,
@@ -173,7 +173,7 @@ pub fn simulate_flow_shop<S: Copy>(
 pub fn simulate_flow_shop_observed<S: Copy>(
     chunk_schedule: &ChunkStageRoutes<S>,
     stages: FlowShopInput<'_>,
-    on_begin: impl FnMut(StagePassage),
+    on_begin: impl FnMut(BegunStagePassage),
 ) -> FlowShopResult {
     let queues = stages
         .queue_of
@@ -203,7 +203,7 @@ pub fn simulate_flow_shop_observed<S: Copy>(
         end = now;
         let left = stages.queue_of[shop.index(chunk)];
         let stage = StageIndex(shop.stage[chunk as usize]);
-        let ended = Some(ChunkStageEntry { chunk, stage });
+        let ended = Some(ChunkAndEnteredStage { chunk, stage });
         // The chunk joins its next queue before the free place is refilled, because both may be the
         // same queue.
         shop.stage[chunk as usize] += 1;

@@ -27,14 +27,14 @@ use super::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions, binomial,
 };
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
+use chakram_base::units::{Span, UnroundedBufferShare, UnroundedTimeEstimate};
 
 /// Returns exchange `i`, with the member at `distance`.
 pub(super) fn nth_exchange(
     line: MemberLinePosition,
     i: u32,
     distance: u32,
-    amount: BufferPartSize,
+    amount: UnroundedBufferShare,
 ) -> SendStepWithConditions {
     SendStepWithConditions {
         to: line.index ^ distance,
@@ -101,7 +101,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
     primitive: CollectiveStagePrimitive,
-    buffer: BufferPartSize,
+    buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     use CollectiveStagePrimitive as P;
     let n = line.member_count();

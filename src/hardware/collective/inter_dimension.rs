@@ -14,7 +14,7 @@ mod themis;
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 use std::collections::BTreeMap;
 use themis::ThemisBalancer;
 
@@ -57,7 +57,11 @@ pub(super) struct ChunkOrderAndSize {
 impl ChunkOrderAndSize {
     /// `whole` is the buffer of the collective. `chunks` is the number of chunks if all chunks have equal sizes. The
     /// chunks' shares add up exactly to the whole if the whole is smaller than 2^56 bytes.
-    pub fn share_of_buffer(&self, whole: BufferPartSize, chunks: u32) -> BufferPartSize {
+    pub fn share_of_buffer(
+        &self,
+        whole: UnroundedBufferShare,
+        chunks: u32,
+    ) -> UnroundedBufferShare {
         whole.parts_of(self.grains, EQUAL).nth_part(chunks)
     }
 }
@@ -67,7 +71,7 @@ impl ChunkOrderAndSize {
 /// most sixteen times `chunks`.
 pub(super) fn choose_routes(
     inter: DimensionVisitOrder,
-    (kind, whole): (CollectiveKind, BufferPartSize),
+    (kind, whole): (CollectiveKind, UnroundedBufferShare),
     (extent, topology): (&GroupPlacement, &Topology),
     chunks: u32,
 ) -> (Vec<ChunkOrderAndSize>, Vec<u32>) {

@@ -19,7 +19,7 @@ use chakram_base::units::Span;
 
 /// Times of one member, relative to the collective's start.
 #[derive(Clone, Copy, Debug, Default)]
-struct RingMemberStageTimes {
+struct OneRingMemberStageTimes {
     /// Time at which the member begins the stage.
     begins: Span,
     /// Time at which the member has received the messages before its next message.
@@ -59,9 +59,9 @@ pub(super) fn time_late_members(
     for head in positions.filter(|position| phase.index(*position) == 0) {
         let member = |index| phase.move_position(head, index).index();
         line.clear();
-        line.extend((0..phase.size).map(|index| RingMemberStageTimes {
+        line.extend((0..phase.size).map(|index| OneRingMemberStageTimes {
             begins: begins[member(index)],
-            ..RingMemberStageTimes::default()
+            ..OneRingMemberStageTimes::default()
         }));
         for assignment in stages {
             let message = assignment.stage.nth_part(phase.size);
@@ -76,7 +76,7 @@ pub(super) fn time_late_members(
 }
 
 /// Runs one stage along a ring. Afterwards, `begins` is each member's end of the stage.
-fn run_stage(line: &mut [RingMemberStageTimes], first_byte: Span, occupied: Span) {
+fn run_stage(line: &mut [OneRingMemberStageTimes], first_byte: Span, occupied: Span) {
     for member in &mut *line {
         member.ready = member.begins;
     }
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn members_after_a_late_member_wait_for_its_first_message() {
         let begins = [0, 0, 100].map(Span);
-        let mut line = begins.map(|begins| RingMemberStageTimes {
+        let mut line = begins.map(|begins| OneRingMemberStageTimes {
             begins,
-            ..RingMemberStageTimes::default()
+            ..OneRingMemberStageTimes::default()
         });
         run_stage(&mut line, Span(3), Span(10));
         // Round 1: 0 sends to 1 until 13, 1 to 2 until 13, and 2 to 0 from 100 until 113. Round 2: 0 sends from 113 and 1
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn members_that_begin_together_take_the_closed_form() {
         for n in 2..9 {
-            let mut line = vec![RingMemberStageTimes::default(); n];
+            let mut line = vec![OneRingMemberStageTimes::default(); n];
             run_stage(&mut line, Span(7), Span(11));
             assert!(
                 line.iter()

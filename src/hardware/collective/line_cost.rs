@@ -1,15 +1,15 @@
 //! Times of messages between members of one phase; `auto.rs` builds the algorithms' formulas from these times.
 
-use crate::group::{CollectiveDimensionPhase, GroupPlacement};
+use crate::group::{GroupPlacement, PhaseDimensionSizeAndStride};
 use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
 use chakram_base::ids::Position;
-use chakram_base::units::{BufferPartSize, UnroundedTimeEstimate};
+use chakram_base::units::{UnroundedBufferShare, UnroundedTimeEstimate};
 
 /// Costs of messages in the lines of a phase, by distance between members.
 #[derive(Clone, Copy, Debug)]
 pub struct LineMessageCosts<'a> {
     extent: &'a GroupPlacement,
-    phase: &'a CollectiveDimensionPhase,
+    phase: &'a PhaseDimensionSizeAndStride,
     topology: &'a Topology,
     /// The path between any two members, or `None` if paths depend on the members.
     flat: Option<PathLatencyAndRates>,
@@ -27,7 +27,7 @@ pub(super) struct PathWithLinkLoad {
 }
 
 impl PathWithLinkLoad {
-    pub(super) fn time_under_load(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
+    pub(super) fn time_under_load(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         self.path
             .bandwidth
             .estimate_serialization(amount)
@@ -35,7 +35,7 @@ impl PathWithLinkLoad {
     }
 
     /// Returns the time of the first byte: [`PathLatencyAndRates::time_of_first_byte`] without rounding.
-    pub(super) fn time_of_first_byte(self, amount: BufferPartSize) -> UnroundedTimeEstimate {
+    pub(super) fn time_of_first_byte(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         let segment = self.path.switching.first_segment(amount);
         UnroundedTimeEstimate::from(self.path.latency)
             + self.path.others.estimate_serialization(segment)
@@ -51,7 +51,7 @@ impl<'a> LineMessageCosts<'a> {
     /// Creates the model for the lines of `phase`; the first line represents all lines.
     pub fn new(
         extent: &'a GroupPlacement,
-        phase: &'a CollectiveDimensionPhase,
+        phase: &'a PhaseDimensionSizeAndStride,
         topology: &'a Topology,
     ) -> Self {
         let shape = topology.dimensions()[phase.dimension].shape;
@@ -150,7 +150,7 @@ impl<'a> LineMessageCosts<'a> {
     /// Returns the sum of `time` over all distances, and the longest time until the first byte of `message` arrives.
     pub(super) fn sum_over_all_distances(
         &self,
-        message: BufferPartSize,
+        message: UnroundedBufferShare,
         time: impl Fn(PathWithLinkLoad) -> UnroundedTimeEstimate,
     ) -> (UnroundedTimeEstimate, UnroundedTimeEstimate) {
         let others = self.member_count() - 1;

@@ -3,7 +3,7 @@
 //! execute the custom algorithm's scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
-//! An NPU has at most [`ChunkingSettings::active`] chunks in one dimension at the same time. In trees, this maximum is at
+//! An NPU has at most [`ChunkCountOrderAndOverlap::active`] chunks in one dimension at the same time. In trees, this maximum is at
 //! least four per level. The chunks share the NPU's port. The order of chunks is computed for the whole collective in
 //! advance, as if all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]).
 //! Members that start late keep this order, so no two members ever wait for each other.
@@ -13,10 +13,11 @@
 //! ports. Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    BusEventScheduler, BusTransfer, BusTransferTrigger, ChunkQueueIndexAndCapacity,
-    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveMatchingRules, CollectiveRequest,
-    CompletionToken, EndpointMessageProcessing, EndpointModel, EventContentOrder, GroupMembers,
-    PostedReceive, ScriptAction, ScriptEvent, ScriptMember, UncontendedMessageCosts,
+    BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
+    CollectiveBackend, CollectiveEndpointModel, CollectiveMatchingRules, CollectiveRequest,
+    EndpointMessageProcessing, EventsInContentOrder, GroupMembers, PostedReceive, ScriptAction,
+    ScriptMember, ScriptMemberEvent, StageStartOrReception, TransferCompletionToken,
+    UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
     ChunkCountChoiceCache, ChunkCountProblem, concurrent_chunks_in_tree, is_in_tree,
@@ -24,16 +25,16 @@ use super::chunk_count::{
 use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
 use super::{
-    AdmissionOrder, ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve,
-    CollectiveStage, CollectiveStagePrimitive, CustomCollective, DimensionAlgorithmChoice,
-    DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition, PairBytesByPhase,
-    ScriptExecutor, SendStepWithConditions, StageWithAlgorithm, curve, late_ring, protocol,
-    stage_assignment,
+    AdmissionOrder, ChunkCountOrderAndOverlap, ChunkStageRoutes, CollectiveAlgorithm,
+    CollectiveCurve, CollectiveStage, CollectiveStagePrimitive, DimensionAlgorithmChoice,
+    DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition, NamedScriptedAlgorithm,
+    PairBytesByPhase, ScriptExecutor, SendStepWithConditions, StageWithAlgorithm, curve, late_ring,
+    protocol, stage_assignment,
 };
-use crate::group::{CollectiveDimensionPhase, GroupPlacement, LineMemberPaths};
+use crate::group::{GroupPlacement, LineMemberPaths, PhaseDimensionSizeAndStride};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use std::num::NonZeroU32;
 
 /// Runs collectives with the machine's algorithms.
@@ -44,10 +45,10 @@ pub struct NativeBackend<'a> {
     /// Topology of the machine.
     pub topology: &'a Topology,
     /// Number, order and overlap of chunks.
-    pub pipeline: ChunkingSettings,
+    pub pipeline: ChunkCountOrderAndOverlap,
     /// Custom algorithms that replace the machine's algorithms. A collective uses the first custom algorithm that
     /// applies.
-    pub custom: &'a [CustomCollective],
+    pub custom: &'a [NamedScriptedAlgorithm],
     /// Measured collectives along each dimension. Measured times replace the machine's algorithms for undisturbed
     /// collectives. The list of curves may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
@@ -74,7 +75,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     fn collect_paths(
         &self,
         extent: &GroupPlacement,
-        phase: &CollectiveDimensionPhase,
+        phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> LineMemberPaths {
         extent.common_line_paths(phase, topology)
@@ -99,13 +100,14 @@ impl CollectiveBackend for NativeBackend<'_> {
         extent: &GroupPlacement,
         paths: &[LineMemberPaths],
     ) -> ChunkStageRoutes<StageWithAlgorithm> {
-        let fits =
-            |custom: &CustomCollective| custom.applies_to(request.kind, extent.member_count());
+        let fits = |custom: &NamedScriptedAlgorithm| {
+            custom.applies_to(request.kind, extent.member_count())
+        };
         if let Some(script) = self.custom.iter().position(fits) {
             let stage = CollectiveStage {
                 phase: 0,
                 primitive: CollectiveStagePrimitive::AllReduce,
-                buffer: BufferPartSize::from_bytes(request.buffer),
+                buffer: UnroundedBufferShare::from_bytes(request.buffer),
                 mirrored: false,
                 bidirectional: false,
             };
@@ -136,7 +138,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             }
             Some(number) => {
                 // The bytes of each phase are defined only if all chunks pass through the phases in the same order.
-                let pipeline = ChunkingSettings {
+                let pipeline = ChunkCountOrderAndOverlap {
                     inter: DimensionVisitOrder::default(),
                     ..self.pipeline
                 };
@@ -290,7 +292,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
         extent: &GroupPlacement,
         paths: &[LineMemberPaths],
-        quiet: &UncontendedMessageCosts<'_>,
+        quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
         if let Some(span) = chunk_schedule.measured_time() {
             return Some(span);
@@ -349,7 +351,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 }
 
-impl EndpointModel for NativeBackend<'_> {
+impl CollectiveEndpointModel for NativeBackend<'_> {
     #[inline]
     fn queue_before_stage(
         &self,
@@ -375,7 +377,7 @@ impl EndpointModel for NativeBackend<'_> {
         extent: &GroupPlacement,
         player: ScriptMember,
         root: Position,
-        cue: ScriptEvent,
+        cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
         let number = assignment.script.expect("only scripted stages are played");
@@ -393,7 +395,7 @@ impl EndpointModel for NativeBackend<'_> {
         };
         let position_of = |script: u32| extent.position_of[((script + first) % size) as usize];
         let cue = match cue {
-            ScriptEvent::Message { from, label } => ScriptEvent::Message {
+            ScriptMemberEvent::Message { from, label } => ScriptMemberEvent::Message {
                 from: script_of(Position(from)),
                 label,
             },
@@ -420,8 +422,8 @@ impl EndpointModel for NativeBackend<'_> {
         _: &StageWithAlgorithm,
         _: u16,
         _: MemberLinePosition,
-        _: BusTransferTrigger,
-        _: CompletionToken,
+        _: StageStartOrReception,
+        _: TransferCompletionToken,
     ) -> BusTransfer {
         unreachable!("endpoints take no time")
     }
@@ -436,7 +438,7 @@ impl EndpointModel for NativeBackend<'_> {
         _: Npu,
         _: u32,
         _: &mut impl BusEventScheduler,
-    ) -> Option<CompletionToken> {
+    ) -> Option<TransferCompletionToken> {
         unreachable!("endpoints take no time")
     }
 
@@ -461,7 +463,7 @@ impl EndpointModel for NativeBackend<'_> {
 }
 
 impl CollectiveMatchingRules for NativeBackend<'_> {
-    type Order = EventContentOrder;
+    type Order = EventsInContentOrder;
 
     #[inline]
     fn queue_slot(&mut self, _: Npu, _: &StageWithAlgorithm) -> u16 {

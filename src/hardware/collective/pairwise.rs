@@ -22,7 +22,7 @@ use super::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
+use chakram_base::units::{Span, UnroundedBufferShare, UnroundedTimeEstimate};
 
 fn round_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     match stage.primitive {
@@ -74,7 +74,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
-    buffer: BufferPartSize,
+    buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     let share = buffer.nth_part(line.member_count());
     let rounds = line.sum_over_all_distances(share, |way| {

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
     use chakram_base::ids::{Npu, Position};
-    use chakram_base::units::{Bandwidth, BufferPartSize, Span};
+    use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 
     fn shared_extent(sizes: &[u32]) -> GroupPlacement {
         let dimensions = sizes.iter().map(|&size| TopologyDimension {
@@ -205,7 +205,7 @@ mod tests {
         CollectiveStage {
             phase,
             primitive: CollectiveStagePrimitive::AllToAll,
-            buffer: BufferPartSize::from_bytes(1000),
+            buffer: UnroundedBufferShare::from_bytes(1000),
             mirrored: false,
             bidirectional: false,
         }

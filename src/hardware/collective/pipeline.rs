@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 /// The number, order and overlap of a collective's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkingSettings {
+pub struct ChunkCountOrderAndOverlap {
     /// Number of chunks into which a collective is split if all chunks are equal. A collective has no more chunks than
     /// bytes. [`DimensionVisitOrder::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each
     /// collective (`chunk_count.rs`).
@@ -20,12 +20,12 @@ pub struct ChunkingSettings {
     pub intra: WaitingChunkPriority,
 }
 
-impl ChunkingSettings {
+impl ChunkCountOrderAndOverlap {
     /// Maximum number of equal chunks into which a collective is divided.
     pub const MOST_CHUNKS: u32 = 1 << 12;
 }
 
-impl fmt::Display for ChunkingSettings {
+impl fmt::Display for ChunkCountOrderAndOverlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.chunks {
             Some(chunks) => write!(f, "{chunks} chunks")?,
@@ -50,7 +50,7 @@ impl fmt::Display for ChunkingSettings {
     }
 }
 
-impl Default for ChunkingSettings {
+impl Default for ChunkCountOrderAndOverlap {
     /// Leaves the number of chunks open, so that the number is chosen for each collective.
     fn default() -> Self {
         Self {

@@ -30,7 +30,7 @@ use super::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
 use crate::topology::PathLatencyAndRates;
-use chakram_base::units::{BufferPartSize, Span, UnroundedTimeEstimate};
+use chakram_base::units::{Span, UnroundedBufferShare, UnroundedTimeEstimate};
 
 impl MemberLinePosition {
     /// Returns the number of hops from the root to this member along the ring, from 0 for the root to n−1.
@@ -139,7 +139,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAnd
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
     primitive: CollectiveStagePrimitive,
-    buffer: BufferPartSize,
+    buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     let n = line.member_count();
     let share = buffer.nth_part(n).nth_part(1 + u32::from(line.round));

@@ -2,13 +2,13 @@
 
 use super::inter_dimension::{ChunkOrderAndSize, choose_routes};
 use super::{
-    ChunkProperties, ChunkStageRoutes, ChunkingSettings, CollectiveAlgorithm,
+    ChunkCountOrderAndOverlap, ChunkProperties, ChunkStageRoutes, CollectiveAlgorithm,
     DimensionAlgorithmChoice, StageWithAlgorithm, assign_stages,
 };
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
@@ -18,12 +18,12 @@ pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupPlacement, &Topology),
     choices: &[DimensionAlgorithmChoice],
-    pipeline: ChunkingSettings,
+    pipeline: ChunkCountOrderAndOverlap,
 ) -> ChunkStageRoutes<StageWithAlgorithm> {
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
-    let whole = BufferPartSize::from_bytes(bytes);
+    let whole = UnroundedBufferShare::from_bytes(bytes);
     let (ways, mut route_of) =
         choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
@@ -84,10 +84,10 @@ mod tests {
             DimensionAlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree);
             sizes.len()
         ];
-        let pipeline = ChunkingSettings {
+        let pipeline = ChunkCountOrderAndOverlap {
             chunks: NonZeroU32::new(chunks),
             inter,
-            ..ChunkingSettings::default()
+            ..ChunkCountOrderAndOverlap::default()
         };
         let of = (CollectiveKind::AllReduce, bytes);
         route_collective(of, (&extent, &topology), &trees, pipeline)
@@ -112,7 +112,7 @@ mod tests {
                             .unwrap()
                             .stage;
                         assert_eq!(stage.primitive, CollectiveStagePrimitive::ReduceScatter);
-                        let BufferPartSize { bytes, parts } = stage.buffer;
+                        let UnroundedBufferShare { bytes, parts } = stage.buffer;
                         assert_eq!(unit % u128::from(parts), 0);
                         sum += u128::from(bytes) * (unit / u128::from(parts));
                     }

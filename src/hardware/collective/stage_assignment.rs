@@ -8,7 +8,7 @@ use super::{
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 
 /// A stage and the algorithm that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct StageWithAlgorithm {
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkProperties<'a> {
     /// The chunk's share of the collective's buffer.
-    pub whole: BufferPartSize,
+    pub whole: UnroundedBufferShare,
     /// The phases in the order in which the chunk goes outward ([`decompose_collective`]).
     pub order: &'a [usize],
     /// True if the last phase of an all-reduce may be one fused stage.
@@ -121,7 +121,7 @@ pub(super) fn describe_stages(
     topology: &Topology,
     choices: &[DimensionAlgorithmChoice],
 ) -> Vec<String> {
-    let describe = |(d, phase): (usize, &crate::group::CollectiveDimensionPhase)| {
+    let describe = |(d, phase): (usize, &crate::group::PhaseDimensionSizeAndStride)| {
         let mut used: Vec<CollectiveAlgorithm> = Vec::new();
         for assignment in all.iter().filter(|assignment| assignment.stage.phase == d) {
             if !used.contains(&assignment.algorithm) {
@@ -177,7 +177,7 @@ mod tests {
     ) -> Vec<(usize, CollectiveStagePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
         let chunk = ChunkProperties {
-            whole: BufferPartSize::from_bytes(1 << 30),
+            whole: UnroundedBufferShare::from_bytes(1 << 30),
             order,
             fuses: true,
             mirrored: true,
@@ -251,7 +251,7 @@ mod tests {
         let (topology, extent) = machine(&[8, 6]);
         let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkProperties {
-                whole: BufferPartSize::from_bytes(bytes),
+                whole: UnroundedBufferShare::from_bytes(bytes),
                 order: outward_phases(&extent),
                 fuses: true,
                 mirrored: false,

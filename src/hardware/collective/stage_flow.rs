@@ -62,7 +62,7 @@ enum StageMessageEventKind {
 }
 
 /// An entry of the event queue: (event, sender, chunk, index of the message).
-type StageMessageEvent = (StageMessageEventKind, u32, u32, u32);
+type StageChunkMessageEvent = (StageMessageEventKind, u32, u32, u32);
 
 impl StageMessagePrograms {
     /// Builds the programs of `algorithm` for one chunk's messages in `stage`, with the line's first member as the
@@ -172,7 +172,7 @@ struct StageFlowSimulation<'a> {
     /// For each member, the next chunk to begin.
     next: Vec<u32>,
     running: Vec<u32>,
-    events: BinaryHeap<Reverse<(Time, StageMessageEvent)>>,
+    events: BinaryHeap<Reverse<(Time, StageChunkMessageEvent)>>,
     /// Messages that leave at this instant, as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
     /// Pairs (member, chunk) that may be able to continue.
@@ -278,7 +278,7 @@ mod tests {
     use crate::group::GroupPlacement;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
     use chakram_base::ids::Npu;
-    use chakram_base::units::{Bandwidth, BufferPartSize};
+    use chakram_base::units::{Bandwidth, UnroundedBufferShare};
 
     /// Returns the end of the stage, in nanoseconds, on a switch with ports of 1 GB/s and links of 50 ns. Each message
     /// passes two links, so it has 100 ns of latency. Sending 1,000 B takes 1,000 ns.
@@ -302,7 +302,7 @@ mod tests {
         let stage = CollectiveStage {
             phase: 0,
             primitive,
-            buffer: BufferPartSize::from_bytes(1000),
+            buffer: UnroundedBufferShare::from_bytes(1000),
             mirrored: false,
             bidirectional: false,
         };

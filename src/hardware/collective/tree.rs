@@ -24,7 +24,7 @@ use super::line_cost::LineMessageCosts;
 use super::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
-use chakram_base::units::{BufferPartSize, UnroundedTimeEstimate};
+use chakram_base::units::{UnroundedBufferShare, UnroundedTimeEstimate};
 
 /// The numbers of a member's parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
     primitive: CollectiveStagePrimitive,
-    buffer: BufferPartSize,
+    buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     let n = line.member_count();
     // At every level except the root's, two children share one port, so the second child's message adds one

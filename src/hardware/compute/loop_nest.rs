@@ -42,7 +42,7 @@ mod layer;
 mod search;
 
 pub use accelerator::{
-    GemminiSettings, LevelCapacity, LoopNestAccelerator, MemoryLevel, SpatialLoopDimensions,
+    GemminiSettings, LevelCapacity, LoopNestAccelerator, MemoryLevel, RowAndColumnLoopDimensions,
 };
 pub use access::{MappingCost, TensorLevelAccesses};
 pub use layer::{LayerShape, LayerTensor, LoopDimension};

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 /// Mean time of kernels with the same number of FLOPs and bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredKernelTime {
+pub struct MeasuredTimeAtFlopsAndBytes {
     /// Number of operations per kernel.
     pub flops: u64,
     /// Bytes read and written.
@@ -40,7 +40,7 @@ pub struct MeasuredKernelTime {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredKernelTimesByWork {
     /// Times in ascending order of FLOPs, then bytes.
-    times: Vec<MeasuredKernelTime>,
+    times: Vec<MeasuredTimeAtFlopsAndBytes>,
     /// Pairs (work, seconds) in ascending order of work; each value of work occurs once.
     by_work: Vec<(f64, f64)>,
     /// Seconds per unit of work below the smallest and above the largest measured work.
@@ -55,18 +55,24 @@ pub struct MeasuredKernelTimesByWork {
 
 impl MeasuredKernelTimesByWork {
     /// Returns `None` if `times` is empty, has the same FLOPs and bytes twice, or contains a time below zero.
-    pub fn new(mut times: Vec<MeasuredKernelTime>, error: f64, between: f64) -> Option<Self> {
-        let size = |time: &MeasuredKernelTime| (time.flops, time.bytes);
+    pub fn new(
+        mut times: Vec<MeasuredTimeAtFlopsAndBytes>,
+        error: f64,
+        between: f64,
+    ) -> Option<Self> {
+        let size = |time: &MeasuredTimeAtFlopsAndBytes| (time.flops, time.bytes);
         times.sort_by_key(size);
         let twice = times
             .windows(2)
             .any(|pair| size(&pair[0]) == size(&pair[1]));
-        let known = |time: &MeasuredKernelTime| time.seconds >= 0.0 && time.seconds.is_finite();
+        let known =
+            |time: &MeasuredTimeAtFlopsAndBytes| time.seconds >= 0.0 && time.seconds.is_finite();
         if times.is_empty() || twice || !times.iter().all(known) {
             return None;
         }
         let by_flops = times.iter().all(|time| time.flops > 0);
-        let work = |time: &MeasuredKernelTime| if by_flops { time.flops } else { time.bytes };
+        let work =
+            |time: &MeasuredTimeAtFlopsAndBytes| if by_flops { time.flops } else { time.bytes };
         let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
         for time in times.iter().filter(|time| time.seconds > 0.0) {
             let (sum, count) = sums.entry(work(time)).or_default();
@@ -96,14 +102,14 @@ impl MeasuredKernelTimesByWork {
     }
 
     /// Returns the measured times in ascending order of FLOPs, then bytes.
-    pub fn measured_times(&self) -> &[MeasuredKernelTime] {
+    pub fn measured_times(&self) -> &[MeasuredTimeAtFlopsAndBytes] {
         &self.times
     }
 
     /// Returns the time, in seconds, of a kernel with these FLOPs and bytes, and the relative error of the time. A
     /// kernel with less work than any measured kernel takes at least `shortest`.
     pub fn interpolate_seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
-        let size = |time: &MeasuredKernelTime| (time.flops, time.bytes);
+        let size = |time: &MeasuredTimeAtFlopsAndBytes| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
             return (self.times[at].seconds, self.error);
         }
@@ -215,8 +221,8 @@ impl MeasuredKernels {
 mod tests {
     use super::*;
 
-    fn time(flops: u64, bytes: u64, seconds: f64) -> MeasuredKernelTime {
-        MeasuredKernelTime {
+    fn time(flops: u64, bytes: u64, seconds: f64) -> MeasuredTimeAtFlopsAndBytes {
+        MeasuredTimeAtFlopsAndBytes {
             flops,
             bytes,
             seconds,

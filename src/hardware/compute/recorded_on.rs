@@ -21,7 +21,7 @@
 //! 1.28, 1.01 and 0.88 times as long. No ratio of rates predicts these ratios of times. The recorded time is therefore
 //! kept, and the prediction interval is wide enough to include the measured ratios.
 
-use super::{KernelTraceFacts, PeakRatesByFormat, RooflineEfficiency, roofline};
+use super::{KernelTraceFacts, PeakRatesByFormat, RooflinePeakFraction, roofline};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, FlopRate, Span};
 
@@ -93,7 +93,7 @@ impl RecordingNpuClass {
             rates: self.peaks,
             systolic: None,
         };
-        let whole = RooflineEfficiency::default();
+        let whole = RooflinePeakFraction::default();
         let mut ratio = self.memory.bytes_per_second() / memory.bytes_per_second();
         if kernel.flops > 0 || kernel.bytes > 0 {
             let here = roofline::roofline_duration(kernel, peaks, memory, whole)?;

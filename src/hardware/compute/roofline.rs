@@ -9,10 +9,10 @@
 //! On a class with systolic arrays a matrix product of known sizes takes at least the cycles that the arrays need
 //! (`compute/systolic.rs`).
 
-use super::{KernelTraceFacts, PeakRatesByFormat, RooflineEfficiency};
+use super::{KernelTraceFacts, PeakRatesByFormat, RooflinePeakFraction};
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::units::{Bandwidth, BufferPartSize, Span};
+use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 
 /// Number formats assumed for kernels whose trace names no format, in order of preference. The first format of this
 /// list that the class supports is used. The list begins with bf16 because training uses it today; the most similar
@@ -34,7 +34,7 @@ pub(super) fn roofline_duration(
     kernel: &KernelTraceFacts<'_>,
     peaks: &PeakRatesByFormat,
     memory: Bandwidth,
-    efficiency: RooflineEfficiency,
+    efficiency: RooflinePeakFraction,
 ) -> Option<Span> {
     let &KernelTraceFacts { flops, bytes, .. } = kernel;
     if flops == 0 && bytes == 0 {
@@ -60,6 +60,6 @@ pub(super) fn roofline_duration(
             cycles.unwrap_or(Span::ZERO).max(peak.time_for_flops(flops))
         }
     };
-    let bound = arithmetic.max(memory.serialization_time(BufferPartSize::from_bytes(bytes)));
+    let bound = arithmetic.max(memory.serialization_time(UnroundedBufferShare::from_bytes(bytes)));
     Some(bound.scale_by(1.0 / efficiency.as_fraction()))
 }

@@ -1,7 +1,7 @@
 //! Parsing and formatting of compute models.
 
 use super::{
-    GemminiSettings, HostDurationSource, KernelDurationSource, LoopNestModel, RooflineEfficiency,
+    GemminiSettings, HostDurationSource, KernelDurationSource, LoopNestModel, RooflinePeakFraction,
 };
 use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::units::{Bandwidth, Bytes};
@@ -16,7 +16,9 @@ pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
     match text {
         "recorded" => Ok(KernelDurationSource::default()),
         "curves" => Ok(KernelDurationSource::Curves),
-        "roofline" => Ok(KernelDurationSource::Roofline(RooflineEfficiency::default())),
+        "roofline" => Ok(KernelDurationSource::Roofline(
+            RooflinePeakFraction::default(),
+        )),
         _ if text.starts_with("loopnest:") => {
             parse_loop_nest(&text["loopnest:".len()..]).map(KernelDurationSource::LoopNest)
         }
@@ -27,7 +29,7 @@ pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
             let factor = factor.map_err(|why| why + &did_you_mean(near))?;
             Ok(KernelDurationSource::Scaled(
                 factor,
-                RooflineEfficiency::default(),
+                RooflinePeakFraction::default(),
             ))
         }
     }
@@ -64,8 +66,8 @@ pub fn parse_host(text: &str) -> Result<HostDurationSource, String> {
 /// # Errors
 ///
 /// Fails if `text` is invalid; the error describes the expected form.
-pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
-    let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
+pub fn parse_efficiency(text: &str) -> Result<RooflinePeakFraction, String> {
+    let fraction = text.parse().ok().and_then(RooflinePeakFraction::new);
     fraction.ok_or_else(|| {
         "expected a fraction of the peak, above 0 and at most 1, for example 0.65".to_owned()
     })

@@ -6,7 +6,7 @@
 /// The sizes of these multiplications depend on the micro-batch's tokens, the model's width and the size of a tensor
 /// group. The predicted times of steps with equal sizes therefore have similar errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KernelTimeCorrection {
+pub struct PassKernelTimeCorrection {
     /// Sizes (rows, columns, inner size) of the two most frequent matrix multiplications, the most frequent first.
     /// `None` if the correction applies to all models that no other correction covers.
     pub gemms: Option<[[u64; 3]; 2]>,

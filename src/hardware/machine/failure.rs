@@ -18,20 +18,20 @@ pub enum FailedPart {
 
 /// A part that fails, and the time of its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineFailure {
+pub struct FailedPartAndTime {
     /// The NPU or the links that fail.
     pub part: FailedPart,
     /// Time at which the part stops working.
     pub at: Time,
 }
 
-impl MachineFailure {
+impl FailedPartAndTime {
     /// Description of the expected text, for error messages.
     pub const EXPECTED: &str =
         "NPU@TIME or VERTEX-VERTEX@TIME, such as 3@2ms, 0-1@500us or `0-nvlink switch at 0@2ms`";
 }
 
-impl MachineFailure {
+impl FailedPartAndTime {
     /// Formats the failure as a sentence: `NPU 3 failed at 2.000 ms`.
     pub fn to_sentence(&self) -> String {
         format!("{} failed at {}", self.part, self.at.since(Time::ZERO))
@@ -51,7 +51,7 @@ impl FromStr for FailedPart {
     }
 }
 
-impl FromStr for MachineFailure {
+impl FromStr for FailedPartAndTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -75,7 +75,7 @@ impl fmt::Display for FailedPart {
     }
 }
 
-impl fmt::Display for MachineFailure {
+impl fmt::Display for FailedPartAndTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.part, self.at.since(Time::ZERO))
     }
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn failures_are_parsed_from_their_part_and_time() {
-        let at = |text: &str| text.parse::<MachineFailure>();
-        let of = |part, us: u64| MachineFailure {
+        let at = |text: &str| text.parse::<FailedPartAndTime>();
+        let of = |part, us: u64| FailedPartAndTime {
             part,
             at: Time::ZERO + Span::from_ns(1000 * us),
         };

@@ -4,7 +4,7 @@ use chakram_base::units::Span;
 
 /// Operations at which the host waits for its device. The host also waits when its queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HostSyncPoints {
+pub enum HostBlockingOperations {
     /// The host never waits: it runs ahead until its queue is full.
     #[default]
     Never,
@@ -18,7 +18,7 @@ pub enum HostSyncPoints {
     Passes,
 }
 
-impl HostSyncPoints {
+impl HostBlockingOperations {
     /// Every variant with its name in files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Never, "never"),
@@ -44,7 +44,7 @@ pub struct Host {
     /// Maximum number of launches that the host may issue ahead of its device, at least one.
     pub queue: u32,
     /// Operations at which the host waits for its device, even if the queue is not full.
-    pub waits: HostSyncPoints,
+    pub waits: HostBlockingOperations,
     /// Relative error of these times, one standard deviation.
     pub error: f64,
     /// Standard deviation of the times at which the hosts of a group arrive at a collective. The predicted time does

@@ -152,13 +152,13 @@ pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     Ok(text)
 }
 
-type InlineDimension = (DimensionShape, &'static str, u32);
+type InlineDimensionShapeAndSize = (DimensionShape, &'static str, u32);
 
 /// Parses `Ring(4)_Switch(2)`.
 fn parse_dimensions(
     notation: &str,
     wrong: impl Fn(String, &str) -> MachineError,
-) -> Result<Vec<InlineDimension>, MachineError> {
+) -> Result<Vec<InlineDimensionShapeAndSize>, MachineError> {
     let mut found = Vec::new();
     let mut rest = notation;
     loop {
@@ -225,7 +225,7 @@ fn parse_quantities(
 mod tests {
     use super::super::{Machine, NpuClass};
     use super::*;
-    use crate::collective::ChunkingSettings;
+    use crate::collective::ChunkCountOrderAndOverlap;
     use std::num::NonZeroU32;
 
     #[test]
@@ -256,7 +256,10 @@ mod tests {
             paper.chunking_settings().chunks.map(NonZeroU32::get),
             Some(64)
         );
-        assert_eq!(machine.chunking_settings(), ChunkingSettings::default());
+        assert_eq!(
+            machine.chunking_settings(),
+            ChunkCountOrderAndOverlap::default()
+        );
     }
 
     /// The name may be any preset, or the NPU of a preset. `a100` is the NPU of `dgx-a100`, not of the machines in the

@@ -4,7 +4,7 @@
 //! known when the stream begins: byte x passes at S(x) = begin + x / bandwidth. A stream has two stages: the channel
 //! and the port.
 
-use super::chunked_access::{ChunkPortArrival, ChunkTimeByPlace, ChunkedAccessesInFlight};
+use super::chunked_access::{ChunkArrivalAtNpuPort, ChunkTimeByPlace, ChunkedAccessesInFlight};
 use super::{AccessEnd, MemoryNetworkAttachment, RemoteMemoryAccess};
 use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 /// The accesses of all channels, including accesses that still wait for their channel.
 #[derive(Debug)]
-pub(super) struct AccessesOfAllChannels {
+pub(super) struct ChannelAccessesWaitingOrStreaming {
     channel: Bandwidth,
     through: MemoryNetworkAttachment,
     chunks: ChunkedAccessesInFlight,
@@ -43,7 +43,7 @@ pub(super) fn chunk_times(
     [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
-impl AccessesOfAllChannels {
+impl ChannelAccessesWaitingOrStreaming {
     /// Creates the state without accesses; `latency` is the channel's latency plus the port's latency.
     pub fn new(channel: Bandwidth, through: &MemoryNetworkAttachment, latency: Span) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl AccessesOfAllChannels {
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        serve: impl FnMut(ChunkPortArrival) -> Time,
+        serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         self.chunks.serve_due_chunks(now, serve, take);

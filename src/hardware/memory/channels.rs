@@ -9,7 +9,7 @@ use chakram_base::units::{Span, Time};
 
 /// State of the channels of one memory.
 #[derive(Debug)]
-pub(super) struct MemoryChannels {
+pub(super) struct MemoryChannelFreeTimes {
     /// Number of NPUs that share a channel.
     sharers: u32,
     /// Time from which each channel is free. Channels beyond the end of the list have never been used, so they are
@@ -17,7 +17,7 @@ pub(super) struct MemoryChannels {
     free: Vec<Time>,
 }
 
-impl MemoryChannels {
+impl MemoryChannelFreeTimes {
     /// Creates free channels. Each channel is shared by `sharers` NPUs, at least 1.
     pub fn new(sharers: u32) -> Self {
         let free = Vec::new();

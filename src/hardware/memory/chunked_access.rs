@@ -55,7 +55,7 @@ const MOST: usize = 1 << 23;
 
 /// Arrival of a chunk at the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkPortArrival {
+pub struct ChunkArrivalAtNpuPort {
     /// NPU that the port belongs to.
     pub npu: Npu,
     /// True for a store, which goes out, and false for a load, which comes in.
@@ -100,7 +100,7 @@ struct ChunkedAccess {
 
 /// Event of an access: a chunk arrives at its port, or the stream of a store ends after the store's last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ChunkAccessEvent {
+struct ChunkArrivalOrStoreEnd {
     at: Time,
     npu: u32,
     token: u64,
@@ -116,7 +116,7 @@ pub(super) struct ChunkedAccessesInFlight {
     latency: Span,
     accesses: Vec<ChunkedAccess>,
     free: Vec<u32>,
-    coming: BinaryHeap<Reverse<ChunkAccessEvent>>,
+    coming: BinaryHeap<Reverse<ChunkArrivalOrStoreEnd>>,
 }
 
 impl ChunkedAccessesInFlight {
@@ -186,7 +186,7 @@ impl ChunkedAccessesInFlight {
         } else {
             now + self.latency + chunked.behind
         };
-        self.coming.push(Reverse(ChunkAccessEvent {
+        self.coming.push(Reverse(ChunkArrivalOrStoreEnd {
             at,
             npu: chunked.access.npu.0,
             token: chunked.access.token,
@@ -212,7 +212,7 @@ impl ChunkedAccessesInFlight {
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        mut serve: impl FnMut(ChunkPortArrival) -> Time,
+        mut serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
         mut take: impl FnMut(AccessEnd),
     ) {
         while let Some(&Reverse(coming)) = self.coming.peek().filter(|next| next.0.at <= now) {
@@ -233,7 +233,7 @@ impl ChunkedAccessesInFlight {
                 chunked.time_at_port(coming.number, self.port),
                 coming.number + 1 == chunked.count,
             );
-            let begin = serve(ChunkPortArrival {
+            let begin = serve(ChunkArrivalAtNpuPort {
                 npu,
                 store,
                 span,

@@ -24,8 +24,8 @@
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at the same
 //! instant, their order affects only the last bits of sums.
 
-use super::chunked_access::{ChunkPortArrival, ChunkTimeByPlace, ChunkedAccessesInFlight};
-use super::pool_layout::{AccessPathServer, PORTS, PoolServerPaths};
+use super::chunked_access::{ChunkArrivalAtNpuPort, ChunkTimeByPlace, ChunkedAccessesInFlight};
+use super::pool_layout::{PORTS, PathServerStageAndWeight, PoolServerPaths};
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
@@ -159,7 +159,7 @@ impl FairSharedPoolAccesses {
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        serve: impl FnMut(ChunkPortArrival) -> Time,
+        serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         if let Some(chunks) = &mut self.chunks {
@@ -299,8 +299,9 @@ impl FairSharedPoolAccesses {
         for stream in &mut self.streams {
             let mut way = self.layout.servers_on_path(&stream.access);
             // Compare within the tolerance, so that one round fixes all streams at the same bottleneck.
-            let full =
-                |leg: AccessPathServer| self.servers[leg.server as usize].full <= lowest * ALIKE;
+            let full = |leg: PathServerStageAndWeight| {
+                self.servers[leg.server as usize].full <= lowest * ALIKE
+            };
             if stream.fixed || !way.any(full) {
                 continue;
             }
@@ -351,7 +352,7 @@ impl AccessStream {
 }
 
 /// Returns the bytes that the server of `leg` carries for each byte of `access`.
-fn weight_at_server(leg: AccessPathServer, access: &RemoteMemoryAccess) -> f64 {
+fn weight_at_server(leg: PathServerStageAndWeight, access: &RemoteMemoryAccess) -> f64 {
     if access.in_switch {
         leg.in_switch
     } else {

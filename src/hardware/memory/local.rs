@@ -3,7 +3,7 @@
 //! The formula is from the memory section of the ASTRA-sim 2.0 paper.
 
 use super::LocalMemory;
-use chakram_base::units::{BufferPartSize, Span};
+use chakram_base::units::{Span, UnroundedBufferShare};
 
 impl LocalMemory {
     /// Returns the duration of one load or store of `bytes`, or `None` if the latency is unknown.
@@ -12,7 +12,7 @@ impl LocalMemory {
             self.latency?
                 + self
                     .bandwidth
-                    .serialization_time(BufferPartSize::from_bytes(bytes)),
+                    .serialization_time(UnroundedBufferShare::from_bytes(bytes)),
         )
     }
 }

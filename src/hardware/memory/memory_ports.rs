@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 
 /// The NPUs at which a memory has its ports.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemoryPortNpus {
+pub struct MemoryPortPlacement {
     /// The NPU at which each port is placed, by port number.
     npus: Vec<Npu>,
     /// Ports of each die on a machine of tiles. As die numbers ascend, the x coordinate varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
-impl MemoryPortNpus {
+impl MemoryPortPlacement {
     /// Creates ports at `npus`, numbered in this order.
     pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
         let mut of_die = Vec::new();

@@ -29,7 +29,7 @@
 //! Every NPU receives bytes over links in the middle. If the mesh is the bottleneck, all NPUs are therefore slowed
 //! equally. Every link is a server.
 
-use super::pool_layout::{AccessPathServer, BETWEEN, PoolServerPaths};
+use super::pool_layout::{BETWEEN, PathServerStageAndWeight, PoolServerPaths};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -75,7 +75,7 @@ impl MeshPool {
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
             let mut carry = |direction: usize, from: (u32, u32), memories: u32| {
-                let leg = AccessPathServer {
+                let leg = PathServerStageAndWeight {
                     server: links[direction] + from.1 * columns + from.0,
                     stage: BETWEEN,
                     weight: f64::from(memories) / f64::from(stations),

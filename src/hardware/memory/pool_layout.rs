@@ -9,18 +9,18 @@ use chakram_base::units::Bandwidth;
 
 /// A server on the path of an access.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct AccessPathServer {
+pub(super) struct PathServerStageAndWeight {
     /// Index of the server in the layout.
     pub server: u32,
     /// Stage of the server. Bytes cross the servers of one stage in parallel, and the stages one after another.
     pub stage: u32,
     /// Number of bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The value of `weight` if switches gather or reduce the bytes: see [`AccessPathServer::at_identical_servers`].
+    /// The value of `weight` if switches gather or reduce the bytes: see [`PathServerStageAndWeight::at_identical_servers`].
     pub in_switch: f64,
 }
 
-impl AccessPathServer {
+impl PathServerStageAndWeight {
     /// Creates a hop over one of `alike` identical servers of a stage. The server of the hop carries every byte of the
     /// access.
     ///
@@ -44,7 +44,7 @@ pub(super) struct PoolServerPaths {
     rates: Vec<f64>,
     /// Path of an access from each station, without the NPU's port. A station is a group of NPUs whose paths differ
     /// only in their ports, such as the NPUs of a node. The first NPU of station s is s x `per_station`.
-    stations: Vec<Vec<AccessPathServer>>,
+    stations: Vec<Vec<PathServerStageAndWeight>>,
     per_station: u32,
     npus: u32,
     /// Index of the first server that stores use in place of the NPUs' ports. If stores use the same ports as loads,
@@ -72,7 +72,7 @@ impl PoolServerPaths {
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
-        let memories = AccessPathServer::at_identical_servers(0, MEMORIES, 1);
+        let memories = PathServerStageAndWeight::at_identical_servers(0, MEMORIES, 1);
         Self {
             rates,
             stations: vec![vec![memories]; stations as usize],
@@ -100,7 +100,7 @@ impl PoolServerPaths {
     }
 
     /// Adds the server `leg` to the path of accesses from `station`.
-    pub fn append_hop(&mut self, station: u32, leg: AccessPathServer) {
+    pub fn append_hop(&mut self, station: u32, leg: PathServerStageAndWeight) {
         self.stations[station as usize].push(leg);
         self.stages = self.stages.max(leg.stage + 1);
     }
@@ -119,7 +119,7 @@ impl PoolServerPaths {
     pub fn servers_on_path(
         &self,
         access: &RemoteMemoryAccess,
-    ) -> impl Iterator<Item = AccessPathServer> + use<'_> {
+    ) -> impl Iterator<Item = PathServerStageAndWeight> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
         // If stores have no servers of their own, `outward` equals FIRST_PORT, so stores share the ports with loads.
@@ -128,12 +128,12 @@ impl PoolServerPaths {
         } else {
             FIRST_PORT
         };
-        let port = AccessPathServer::at_identical_servers(first + npu, PORTS, self.npus);
+        let port = PathServerStageAndWeight::at_identical_servers(first + npu, PORTS, self.npus);
         station.iter().copied().chain([port])
     }
 
     /// Returns the last hop of the path, over the NPU's port.
-    pub fn port_hop(&self, access: &RemoteMemoryAccess) -> AccessPathServer {
+    pub fn port_hop(&self, access: &RemoteMemoryAccess) -> PathServerStageAndWeight {
         self.servers_on_path(access)
             .last()
             .expect("the port is the last")
@@ -157,7 +157,7 @@ impl PoolServerPaths {
             }
             let first = layout.add_servers(stations / below, level.bandwidth);
             for station in 0..stations {
-                let leg = AccessPathServer::at_identical_servers(
+                let leg = PathServerStageAndWeight::at_identical_servers(
                     first + station / below,
                     stage,
                     stations / below,

@@ -1,10 +1,10 @@
 //! Remote loads and stores in flight, for every kind of attachment.
 
 use super::{
-    AccessEnd, ChunkPortArrival, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
+    AccessEnd, ChunkArrivalAtNpuPort, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
     channel_stream, channels, chunked_access, fair_sharing, pool_layout,
 };
-use chakram_base::units::{Bandwidth, BufferPartSize, Span, Time};
+use chakram_base::units::{Bandwidth, Span, Time, UnroundedBufferShare};
 use std::fmt;
 
 /// A model of remote memory that the caller implements.
@@ -23,12 +23,12 @@ pub struct RemoteMemorySimulation {
     bandwidth: Bandwidth,
     whole_ns: bool,
     state: AttachmentState,
-    ports: ChannelNetworkPort,
+    ports: PortBetweenChannelAndNpu,
 }
 
 #[derive(Debug)]
 enum AttachmentState {
-    Channels(channels::MemoryChannels),
+    Channels(channels::MemoryChannelFreeTimes),
     Shared(Box<fair_sharing::FairSharedPoolAccesses>),
     /// A model that the caller implements.
     Own(Box<dyn UserRemoteMemoryModel>),
@@ -36,13 +36,13 @@ enum AttachmentState {
 
 /// The network port between a channel and the NPU, if any.
 #[derive(Debug)]
-enum ChannelNetworkPort {
+enum PortBetweenChannelAndNpu {
     /// The channel leads directly to the NPU.
     None,
     /// A network port without contention, and the channel's own bandwidth.
     Alone(MemoryNetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Shared(Box<channel_stream::AccessesOfAllChannels>),
+    Shared(Box<channel_stream::ChannelAccessesWaitingOrStreaming>),
 }
 
 impl RemoteMemorySimulation {
@@ -69,7 +69,7 @@ impl RemoteMemorySimulation {
             Some(design) => shared(design.build_layout(one, npus)),
             None => {
                 let sharers = memory.attachment.npus_per_channel(npus).unwrap_or(1);
-                AttachmentState::Channels(channels::MemoryChannels::new(sharers))
+                AttachmentState::Channels(channels::MemoryChannelFreeTimes::new(sharers))
             }
         };
         Self {
@@ -78,11 +78,11 @@ impl RemoteMemorySimulation {
             whole_ns: memory.whole_ns,
             state,
             ports: match through {
-                None => ChannelNetworkPort::None,
-                Some(through) if contended => ChannelNetworkPort::Shared(Box::new(
-                    channel_stream::AccessesOfAllChannels::new(one, through, latency),
+                None => PortBetweenChannelAndNpu::None,
+                Some(through) if contended => PortBetweenChannelAndNpu::Shared(Box::new(
+                    channel_stream::ChannelAccessesWaitingOrStreaming::new(one, through, latency),
                 )),
-                Some(through) => ChannelNetworkPort::Alone(through.clone(), one),
+                Some(through) => PortBetweenChannelAndNpu::Alone(through.clone(), one),
             },
         }
     }
@@ -94,7 +94,7 @@ impl RemoteMemorySimulation {
             bandwidth: memory.bandwidth,
             whole_ns: false,
             state: AttachmentState::Own(model),
-            ports: ChannelNetworkPort::None,
+            ports: PortBetweenChannelAndNpu::None,
         }
     }
 
@@ -109,7 +109,7 @@ impl RemoteMemorySimulation {
             Span::from_ns((access.bytes as f64 / per_ns) as u64)
         } else {
             self.bandwidth
-                .serialization_time(BufferPartSize::from_bytes(access.bytes))
+                .serialization_time(UnroundedBufferShare::from_bytes(access.bytes))
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
@@ -121,14 +121,14 @@ impl RemoteMemorySimulation {
             AttachmentState::Own(model) => model.begin_access(now, &access).max(now),
         };
         match &mut self.ports {
-            ChannelNetworkPort::None => Some(free),
-            ChannelNetworkPort::Alone(through, channel) => {
+            PortBetweenChannelAndNpu::None => Some(free),
+            PortBetweenChannelAndNpu::Alone(through, channel) => {
                 let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
                 // The channel and the port form a pipeline of two stages. The total is the slower stage's time plus one
                 // chunk's time in the faster stage.
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
-            ChannelNetworkPort::Shared(lines) => {
+            PortBetweenChannelAndNpu::Shared(lines) => {
                 // The stream begins when the access gets the channel: `span` before the channel is free again.
                 lines.begin_stream(Time(free.0.saturating_sub(span.0)), access);
                 None
@@ -141,7 +141,7 @@ impl RemoteMemorySimulation {
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_unsettled(),
-            (_, ChannelNetworkPort::Shared(lines)) => lines.is_unsettled(),
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.is_unsettled(),
             _ => false,
         }
     }
@@ -152,7 +152,7 @@ impl RemoteMemorySimulation {
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
-            (_, ChannelNetworkPort::Shared(lines)) => lines.settle_streams(),
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.settle_streams(),
             _ => None,
         }
     }
@@ -162,7 +162,7 @@ impl RemoteMemorySimulation {
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.end_accesses(now, settlement, take),
-            (_, ChannelNetworkPort::Shared(lines)) => lines.on_stream_ended(now, settlement),
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.on_stream_ended(now, settlement),
             _ => {}
         }
     }
@@ -171,7 +171,7 @@ impl RemoteMemorySimulation {
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_full(),
-            (_, ChannelNetworkPort::Shared(lines)) => lines.is_full(),
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.is_full(),
             _ => false,
         }
     }
@@ -182,12 +182,14 @@ impl RemoteMemorySimulation {
     pub fn serve_due_chunks(
         &mut self,
         now: Time,
-        serve: impl FnMut(ChunkPortArrival) -> Time,
+        serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.serve_due_chunks(now, serve, take),
-            (_, ChannelNetworkPort::Shared(lines)) => lines.serve_due_chunks(now, serve, take),
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => {
+                lines.serve_due_chunks(now, serve, take)
+            }
             _ => {}
         }
     }

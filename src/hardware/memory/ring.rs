@@ -29,7 +29,7 @@
 //! Every link is a server. An access passes the links towards its station. The j-th link before the station (from 0)
 //! carries the bytes of all memories on its side that are more than j stations away.
 
-use super::pool_layout::{AccessPathServer, BETWEEN, PoolServerPaths};
+use super::pool_layout::{BETWEEN, PathServerStageAndWeight, PoolServerPaths};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -73,7 +73,7 @@ impl RingPool {
             // because the farthest memory of an even ring counts half on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
-                let leg = |server| AccessPathServer {
+                let leg = |server| PathServerStageAndWeight {
                     server,
                     stage: BETWEEN,
                     weight: f64::from(twice) / f64::from(2 * k),

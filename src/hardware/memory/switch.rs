@@ -28,7 +28,7 @@ use serde::Serialize;
 
 /// A pool with levels of switches. NPUs of one switch have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SwitchPool {
+pub struct MultiLevelSwitchPool {
     /// Number of memories, at least 1.
     pub groups: u32,
     /// Bytes per second between an NPU and its switch.
@@ -42,7 +42,7 @@ pub struct SwitchPool {
     pub chunk: Bytes,
 }
 
-impl SwitchPool {
+impl MultiLevelSwitchPool {
     pub(super) fn fits_npus(&self, npus: u32) -> bool {
         let mut below = npus;
         let joined = self.levels.iter().all(|level| {
@@ -93,7 +93,7 @@ mod tests {
             fan_in,
             bandwidth: rate(gb),
         };
-        let design = SwitchPool {
+        let design = MultiLevelSwitchPool {
             groups: 2,
             npu_bandwidth: rate(10.0),
             levels: vec![level(4, 20.0), level(2, 30.0)],

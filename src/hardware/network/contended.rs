@@ -1,7 +1,7 @@
 //! Networks with contention: messages pass a sequence of servers, and each server carries one message at a time.
 //!
 //! Messages cross dimensions in order, innermost first. The model determines the servers of a route
-//! ([`RouteServerScope`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message
+//! ([`PortsOrLinksOnRoute`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message
 //! of m bytes occupies server i, whose rate is B_i, for s = m/B_i, from b to b + s without a gap. Let α be the latency
 //! of the link, and γ the serialization of a segment on the link ([`SwitchingMode`]). γ is zero with ideal cut-through,
 //! and all of s with store-and-forward. The first segment reaches the next device, as the *head*, at b + γ + α, and the
@@ -55,17 +55,17 @@
 
 use super::servers::QueueingServerTable;
 use super::{
-    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, TileNetworkOccupancy,
+    ClosedFormLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, TileLinkAndPortBusyTimes,
 };
 use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use in_flight::InFlightMessage;
 use route::{RouteCursor, RouteServer, iter_servers_between, servers_of_npu};
 use std::marker::PhantomData;
 
-pub use route::RouteServerScope;
+pub use route::PortsOrLinksOnRoute;
 
 mod access;
 mod in_flight;
@@ -77,7 +77,7 @@ pub trait ContentionModel {
     const NAME: &'static str;
 
     /// The servers for which messages contend.
-    const REACH: RouteServerScope;
+    const REACH: PortsOrLinksOnRoute;
 }
 
 /// State of a network with contention; the module documentation describes the model.
@@ -166,11 +166,11 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         Some(access::serve_access(self, now, transfer))
     }
 
-    fn occupancy(&self) -> Option<TileNetworkOccupancy> {
-        TileNetworkOccupancy::of_tiles(self.topology, &self.servers)
+    fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
+        TileLinkAndPortBusyTimes::of_tiles(self.topology, &self.servers)
     }
 
-    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
@@ -178,7 +178,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
             // The ports of an NPU along a dimension carry only messages that this NPU sends or receives.
-            _ if D::REACH == RouteServerScope::Ports => true,
+            _ if D::REACH == PortsOrLinksOnRoute::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
             // Two members have one link in each direction, and no other message uses this link.
@@ -191,7 +191,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         }
     }
 
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
         Some(self)
     }
 
@@ -231,7 +231,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     }
 }
 
-impl<D: ContentionModel> CollectiveLinkReservations for ContendedNetwork<'_, D> {
+impl<D: ContentionModel> ClosedFormLinkReservations for ContendedNetwork<'_, D> {
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
             .all(|place| self.servers.is_idle(now, place))

@@ -25,11 +25,11 @@
 //! arrive in the order of submission. A message's end is then known when the message is submitted. If a port has
 //! several senders, the end of a message is determined when its first byte arrives.
 
-use super::contended::RouteServerScope;
+use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::{iter_servers_between, link_after_server};
 use super::{
-    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
-    ReceiverProgramPosition,
+    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
+    OperationPortRange, ReceiverProgramPosition,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::Npu;
@@ -37,7 +37,7 @@ use chakram_base::units::{Bandwidth, Span, Time};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PortBusyUntilTimes {
+struct PortEgressIngressFreeTimes {
     egress: Time,
     ingress: Time,
     /// Place of the last entered message in the receiver's program.
@@ -62,7 +62,7 @@ pub struct ContentionFreeNetwork<'a> {
     /// Messages that will enter a shared port, indexed by op. Only messages that share their receiver's port with other
     /// messages are stored.
     arriving: Vec<ArrivingMessage>,
-    calendars: Vec<PortBusyUntilTimes>,
+    calendars: Vec<PortEgressIngressFreeTimes>,
     /// Time at which the slowest link becomes free, by the sender's port and the receiver. An entry exists only if the
     /// slowest link is neither the first nor the last link.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
@@ -92,23 +92,23 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         true
     }
 
-    fn open_ports(&mut self, count: u32) -> PortRange {
+    fn open_ports(&mut self, count: u32) -> OperationPortRange {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
         // Reuses a range of the same size, so memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
             let range = first as usize..(first + count) as usize;
-            self.calendars[range].fill(PortBusyUntilTimes::default());
-            return PortRange { first, count };
+            self.calendars[range].fill(PortEgressIngressFreeTimes::default());
+            return OperationPortRange { first, count };
         }
         let first = self.calendars.len() as u32;
         self.calendars.resize(
             self.calendars.len() + count as usize,
-            PortBusyUntilTimes::default(),
+            PortEgressIngressFreeTimes::default(),
         );
-        PortRange { first, count }
+        OperationPortRange { first, count }
     }
 
-    fn close_ports(&mut self, ports: PortRange) {
+    fn close_ports(&mut self, ports: OperationPortRange) {
         if !self.bottlenecks.is_empty() {
             let own = ports.first..ports.first + ports.count;
             self.bottlenecks.retain(|(port, _), _| !own.contains(port));
@@ -235,7 +235,7 @@ fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwi
     }
     // On tiles, links between dies and links inside dies have different rates, so follow the route to find the first
     // and the last link.
-    let mut hops = iter_servers_between(RouteServerScope::Links, (a.into(), b.into()), topology);
+    let mut hops = iter_servers_between(PortsOrLinksOnRoute::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
     [first, last].map(|hop| link_after_server(hop.place, topology).0)
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::topology::PathLatencyAndRates;
     use chakram_base::ids::OpIndex;
-    use chakram_base::units::BufferPartSize;
+    use chakram_base::units::UnroundedBufferShare;
 
     #[derive(Default)]
     struct Log(Vec<(u64, NetworkEvent)>);
@@ -275,7 +275,7 @@ mod tests {
             latency: Span::from_ns(300),
             bandwidth: Bandwidth::new(1e9).unwrap(),
             switching: crate::topology::SwitchingMode::IDEAL,
-            others: chakram_base::units::InverseRate::ZERO,
+            others: chakram_base::units::SummedSecondsPerByte::ZERO,
         }
     }
 
@@ -308,7 +308,7 @@ mod tests {
                 from: ports.nth_port(from),
                 to: ports.nth_port(to),
                 path: Some(path),
-                amount: BufferPartSize::from_bytes(1000),
+                amount: UnroundedBufferShare::from_bytes(1000),
                 tell_injected: true,
                 sole_sender,
                 order: 0,
@@ -363,7 +363,7 @@ mod tests {
                     from: ports.nth_port(op),
                     to: ports.nth_port(2),
                     path: Some(path),
-                    amount: BufferPartSize::from_bytes(1000 + 2000 * u64::from(op)),
+                    amount: UnroundedBufferShare::from_bytes(1000 + 2000 * u64::from(op)),
                     tell_injected: false,
                     sole_sender: false,
                     order: order[op as usize],

@@ -15,17 +15,19 @@
 //! cannot deadlock. For this model, no closed form of a collective is proven exact. Collectives are therefore simulated
 //! step by step, or reuse the result of an earlier simulation on idle links ([`RehearsableLinks`]).
 
-use super::contended::RouteServerScope;
+use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::iter_servers_between;
-use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsableLinks, RehearsedLinkBusyTimes};
+use super::rehearsed_links::{
+    LinkClaimsUntilLastTransfer, LinkRehearsal, RehearsableLinks, RehearsedCollectiveLinkUse,
+};
 use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
-    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, TileNetworkOccupancy,
+    ClosedFormLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, TileLinkAndPortBusyTimes,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 
 /// The model's state: the time until which each link is busy.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ pub struct ExclusiveNetwork<'a> {
     links: QueueingServerTable,
     /// Links of the current transfer; the list is kept so that its allocation is reused.
     way: Vec<QueueingServerId>,
-    claims: LinkClaims,
+    claims: LinkClaimsUntilLastTransfer,
     rehearsal: Option<LinkRehearsal>,
     /// Links on which other transfers follow a retracted (undone) operation, each with the time until which the link is
     /// busy.
@@ -48,7 +50,7 @@ impl<'a> ExclusiveNetwork<'a> {
             topology,
             links: QueueingServerTable::new(topology.dimensions().len()),
             way: Vec::new(),
-            claims: LinkClaims::default(),
+            claims: LinkClaimsUntilLastTransfer::default(),
             rehearsal: None,
             displaced: Vec::new(),
         }
@@ -60,7 +62,7 @@ impl<'a> ExclusiveNetwork<'a> {
     fn occupy_links(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();
         let mut start = now;
-        for hop in iter_servers_between(RouteServerScope::Links, ends, self.topology) {
+        for hop in iter_servers_between(PortsOrLinksOnRoute::Links, ends, self.topology) {
             start = start.max(self.links.busy_until(hop.place));
             self.way.push(hop.place);
         }
@@ -76,8 +78,8 @@ impl<'a> ExclusiveNetwork<'a> {
 
 impl ExclusiveNetwork<'_> {
     /// Returns true if the links in `uses` are idle and unreserved.
-    fn are_idle(&self, now: Time, uses: &[RehearsedLinkBusyTimes]) -> bool {
-        let is_idle = |link: &RehearsedLinkBusyTimes| {
+    fn are_idle(&self, now: Time, uses: &[RehearsedCollectiveLinkUse]) -> bool {
+        let is_idle = |link: &RehearsedCollectiveLinkUse| {
             self.links.is_idle(now, link.place)
                 && self.claims.owner_of_server(now, link.place).is_none()
         };
@@ -92,13 +94,13 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         self.rehearsal = Some(LinkRehearsal::new(links));
     }
 
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLinkBusyTimes>> {
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveLinkUse>> {
         let (links, uses) = self.rehearsal.take()?.end_rehearsal(start, &self.links);
         self.links = links;
         uses
     }
 
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLinkBusyTimes], claim: u32) -> bool {
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -110,7 +112,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLinkBusyTimes], claim: u32) -> bool {
+    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -120,13 +122,13 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn release_uses(&mut self, uses: &[RehearsedLinkBusyTimes], claim: u32) {
+    fn release_uses(&mut self, uses: &[RehearsedCollectiveLinkUse], claim: u32) {
         for link in uses {
             self.claims.clear(link.place, claim);
         }
     }
 
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLinkBusyTimes], claim: u32) {
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) {
         for link in uses {
             let free = self.links.busy_until(link.place);
             if free > start + link.free {
@@ -178,19 +180,19 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self.occupy_links(now, transfer.ends, span) + span)
     }
 
-    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn occupancy(&self) -> Option<TileNetworkOccupancy> {
-        TileNetworkOccupancy::of_tiles(self.topology, &self.links)
+    fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
+        TileLinkAndPortBusyTimes::of_tiles(self.topology, &self.links)
     }
 
     fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
         Some(self)
     }
 
@@ -224,7 +226,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 
 /// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
 /// links. Each link is reserved separately, not by NPU and dimension.
-impl CollectiveLinkReservations for ExclusiveNetwork<'_> {
+impl ClosedFormLinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }
@@ -232,7 +234,7 @@ impl CollectiveLinkReservations for ExclusiveNetwork<'_> {
     fn set_reservation(&mut self, _: Npu, _: usize, _: Option<u32>) {}
 
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        let hops = iter_servers_between(RouteServerScope::Links, ends, self.topology);
+        let hops = iter_servers_between(PortsOrLinksOnRoute::Links, ends, self.topology);
         hops.filter_map(|hop| self.claims.owner_of_server(now, hop.place))
             .min()
     }

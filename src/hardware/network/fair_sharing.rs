@@ -54,7 +54,7 @@ use crate::topology::link_graph::{
 };
 use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{BufferPartSize, InverseRate, Span, Time};
+use chakram_base::units::{Span, SummedSecondsPerByte, Time, UnroundedBufferShare};
 use rates::MaxMinRates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -221,14 +221,14 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Returns the time for which devices between two endpoints wait for a segment of a message.
-    fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: BufferPartSize) -> Span {
+    fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: UnroundedBufferShare) -> Span {
         // Devices on explicit links either forward bytes at once or store whole messages, so segments play no role.
         let switching = self.topology.switching_mode();
         if switching == SwitchingMode::IDEAL || self.topology.explicit_links().is_some() {
             return Span::ZERO;
         }
         let path = self.topology.path_between(ends);
-        let others = path.map_or(InverseRate::ZERO, |path| path.others);
+        let others = path.map_or(SummedSecondsPerByte::ZERO, |path| path.others);
         others.serialization_time(switching.first_segment(amount))
     }
 
@@ -237,7 +237,7 @@ impl<'a> FairSharingNetwork<'a> {
         &mut self,
         now: Time,
         (op, tells, order): (OpIndex, bool, u32),
-        (ends, amount): ((EndpointId, EndpointId), BufferPartSize),
+        (ends, amount): ((EndpointId, EndpointId), UnroundedBufferShare),
         agenda: &mut impl EventScheduler,
     ) {
         let Some(route) = self.find_route(ends) else {
@@ -425,7 +425,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         None
     }
 
-    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferPartSize) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
         if !self.stores {
             return Some(self.topology.path_between_npus(a, b)?.time_message(amount));
         }

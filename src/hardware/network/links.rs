@@ -3,7 +3,7 @@
 //! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along a fully connected
 //! dimension, an NPU has one server for all messages that it sends, and one server for all messages that it receives.
 
-use super::contended::{ContendedNetwork, ContentionModel, RouteServerScope};
+use super::contended::{ContendedNetwork, ContentionModel, PortsOrLinksOnRoute};
 
 /// The network in which every link is a server.
 pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, LinkContention>;
@@ -14,7 +14,7 @@ pub enum LinkContention {}
 
 impl ContentionModel for LinkContention {
     const NAME: &'static str = "links";
-    const REACH: RouteServerScope = RouteServerScope::Links;
+    const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Links;
 }
 
 #[cfg(test)]

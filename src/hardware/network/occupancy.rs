@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 
 /// A link between two neighbouring cores. The link has one direction, or both if it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoreLinkBusyTime {
+pub struct CoreToCoreLinkBusyTime {
     /// The core at the start of the link.
     pub from: Npu,
     /// The core at the end of the link.
@@ -18,14 +18,14 @@ pub struct CoreLinkBusyTime {
 
 /// The links and memory ports of a machine of tiles that were busy at least once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TileNetworkOccupancy {
+pub struct TileLinkAndPortBusyTimes {
     /// The links, by dimension, direction and core.
-    pub links: Vec<CoreLinkBusyTime>,
+    pub links: Vec<CoreToCoreLinkBusyTime>,
     /// Busy time of each memory port, in ascending order of port numbers.
     pub ports: Vec<Span>,
 }
 
-impl TileNetworkOccupancy {
+impl TileLinkAndPortBusyTimes {
     /// Returns the busy times of servers on tiles, or `None` on other machines.
     pub(super) fn of_tiles(topology: &Topology, servers: &QueueingServerTable) -> Option<Self> {
         topology.tile_grid()?;
@@ -52,7 +52,7 @@ impl TileNetworkOccupancy {
             } else {
                 (x + 1) % size
             };
-            CoreLinkBusyTime {
+            CoreToCoreLinkBusyTime {
                 from: place.npu,
                 to: topology.move_along_dimension(place.npu, d, beside),
                 busy,

@@ -7,7 +7,7 @@
 //! dimension. In between, messages do not contend. Each direction of a port is as fast as a link
 //! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
-use super::contended::{ContendedNetwork, ContentionModel, RouteServerScope};
+use super::contended::{ContendedNetwork, ContentionModel, PortsOrLinksOnRoute};
 
 /// The network in which ports are the servers.
 pub type PortContentionNetwork<'a> = ContendedNetwork<'a, PortContention>;
@@ -18,7 +18,7 @@ pub enum PortContention {}
 
 impl ContentionModel for PortContention {
     const NAME: &'static str = "ports";
-    const REACH: RouteServerScope = RouteServerScope::Ports;
+    const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Ports;
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct QueueingServerId {
 
 /// State of one server of the network.
 #[derive(Clone, Copy, Debug)]
-struct QueueingServerState {
+struct QueueingServerBusyTimes {
     /// Time until which the server is busy with the messages that have arrived.
     free: Time,
     /// Total time for which the server has been busy.
@@ -39,7 +39,7 @@ struct QueueingServerState {
     claim: u32,
 }
 
-const IDLE: QueueingServerState = QueueingServerState {
+const IDLE: QueueingServerBusyTimes = QueueingServerBusyTimes {
     free: Time::ZERO,
     busy: Span::ZERO,
     coming: 0,
@@ -75,7 +75,7 @@ impl QueueingServerId {
 #[derive(Debug)]
 pub struct QueueingServerTable {
     /// Servers by dimension and side, then by NPU; the last rows are links of memories.
-    rows: Vec<Vec<QueueingServerState>>,
+    rows: Vec<Vec<QueueingServerBusyTimes>>,
     /// Number of claimed servers.
     claimed: u32,
 }
@@ -90,7 +90,7 @@ impl QueueingServerTable {
     }
 
     #[inline]
-    fn server_mut(&mut self, place: QueueingServerId) -> &mut QueueingServerState {
+    fn server_mut(&mut self, place: QueueingServerId) -> &mut QueueingServerBusyTimes {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
         // State grows only to the highest NPU used, so small jobs on large machines need little memory.
@@ -101,7 +101,7 @@ impl QueueingServerTable {
     }
 
     #[inline]
-    fn get(&self, place: QueueingServerId) -> QueueingServerState {
+    fn get(&self, place: QueueingServerId) -> QueueingServerBusyTimes {
         let row = &self.rows[SIDES * place.dimension + place.side];
         row.get(place.npu.index()).copied().unwrap_or(IDLE)
     }

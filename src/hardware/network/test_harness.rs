@@ -3,7 +3,7 @@
 use super::{EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
 use chakram_base::ids::{Npu, OpIndex};
-use chakram_base::units::{Bandwidth, BufferPartSize, Bytes, Span, Time};
+use chakram_base::units::{Bandwidth, Bytes, Span, Time, UnroundedBufferShare};
 use std::collections::BTreeSet;
 
 /// Builds a topology from dimensions, given as (shape, size, ps per byte of a link, ps of latency per link).
@@ -62,7 +62,7 @@ pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> Network
         ..NetworkMessage::without_port(
             OpIndex(op),
             (Npu(from), Npu(to)),
-            BufferPartSize::from_bytes(bytes),
+            UnroundedBufferShare::from_bytes(bytes),
         )
     }
 }

@@ -4,13 +4,13 @@ use super::ReroutedMessage;
 use crate::topology::Topology;
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkMessageFraction};
 use chakram_base::ids::EndpointId;
-use chakram_base::units::{Bandwidth, BufferPartSize, Span};
+use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes that have passed each link of a machine.
 #[derive(Clone, Debug)]
-pub struct LinkTraffic<'a> {
+pub struct LinkTrafficBytes<'a> {
     topology: &'a Topology,
     graph: Arc<LinkGraph>,
     /// Links of the graph, followed by the links of memories.
@@ -30,7 +30,7 @@ pub enum LinkDimensionOrMemory {
 
 /// Bytes that have passed a link.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinkLoad {
+pub struct BytesOverOneLink {
     /// Dimension or memory to which the link belongs.
     pub place: LinkDimensionOrMemory,
     /// True if the link starts at an NPU, false if it starts at a switch.
@@ -47,7 +47,7 @@ pub struct LinkLoad {
     pub bandwidth: Bandwidth,
 }
 
-impl<'a> LinkTraffic<'a> {
+impl<'a> LinkTrafficBytes<'a> {
     /// Creates the counters, all zero. Returns `None` if the topology has more NPUs than a graph of links supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
@@ -62,8 +62,8 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Counts bytes between two endpoints on all links of their route. At most one of the endpoints may be a memory.
-    pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: BufferPartSize) {
-        let BufferPartSize { bytes, parts, .. } = amount;
+    pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: UnroundedBufferShare) {
+        let UnroundedBufferShare { bytes, parts, .. } = amount;
         self.add_bytes(ends, bytes as f64 / parts as f64);
     }
 
@@ -92,7 +92,7 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Returns the load of every link: first the links of each dimension in order, then the links of memories at NPUs.
-    pub fn collect_link_loads(&self) -> Vec<LinkLoad> {
+    pub fn collect_link_loads(&self) -> Vec<BytesOverOneLink> {
         let (dimensions, npus) = (self.graph.all_links().len(), self.topology.npu_count());
         let links = self.links.iter().zip(&self.bytes).enumerate();
         let loads = links.filter_map(|(number, (link, &bytes))| {
@@ -102,7 +102,7 @@ impl<'a> LinkTraffic<'a> {
                 return None;
             }
             let from = self.graph.vertex_name(link.from);
-            Some(LinkLoad {
+            Some(BytesOverOneLink {
                 place: memory.map_or(
                     LinkDimensionOrMemory::Dimension(link.dimension),
                     LinkDimensionOrMemory::Memory,

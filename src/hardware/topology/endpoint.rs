@@ -7,7 +7,7 @@
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::units::{Bandwidth, InverseRate, Span};
+use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
 
 /// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl MemoryEndpoint {
                 latency: self.latency,
                 bandwidth: self.bandwidth,
                 switching,
-                others: InverseRate::ZERO,
+                others: SummedSecondsPerByte::ZERO,
             };
         };
         let (slowest, other) = if self.bandwidth < way.bandwidth {
@@ -165,7 +165,7 @@ impl MemoryEndpoint {
             latency: self.latency + way.latency,
             bandwidth: slowest,
             others: match switching {
-                SwitchingMode::IDEAL => InverseRate::ZERO,
+                SwitchingMode::IDEAL => SummedSecondsPerByte::ZERO,
                 _ => way.others.add_links(1, other),
             },
             ..way
@@ -177,7 +177,7 @@ impl MemoryEndpoint {
 mod tests {
     use super::super::{DimensionShape, TopologyDimension};
     use super::*;
-    use chakram_base::units::BufferPartSize;
+    use chakram_base::units::UnroundedBufferShare;
 
     /// Returns a topology of four NPUs in a line, with links of 100 GB/s and 50 ns. NPU 3 has a memory of 40 GB/s and
     /// 300 ns. The outer dimension is a switch of two, and a memory of 200 GB/s and 500 ns is beyond its ports.
@@ -211,7 +211,7 @@ mod tests {
         let time = |switching, ends: (u32, u32)| {
             let ends = (EndpointId(ends.0), EndpointId(ends.1));
             let path = line(switching).path_between(ends).unwrap();
-            path.time_message(BufferPartSize::from_bytes(4000)).0
+            path.time_message(UnroundedBufferShare::from_bytes(4000)).0
         };
         // Endpoints 0 to 7 are NPUs, and endpoints 8 and 9 are memories. From memory 8 to NPU 1, the latency is 300 + 2
         // x 50 ns, and 4,000 B take 100 ns at 40 GB/s, in either direction.

@@ -8,7 +8,7 @@
 
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
-use chakram_base::units::{Bandwidth, InverseRate, Span};
+use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
 use distances::LinkDistances;
 use legs::RouteDimensionStrides;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ mod route;
 pub use build::{DimensionLinks, LinkGraphFault};
 pub use bundles::BundledRouteFinder;
 pub use change::{LinkChange, UnmatchedLinkChange};
-pub use clos::{ClosLevels, ClosNpuGrouping};
+pub use clos::{ClosChildrenAndUplinks, ClosNetworkNpuScope};
 
 /// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all
 /// pairs, with 2 bytes each: 512 MB for this number.

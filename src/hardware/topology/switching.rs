@@ -1,6 +1,6 @@
 //! Modes in which devices between links forward messages.
 
-use chakram_base::units::{BufferPartSize, Bytes};
+use chakram_base::units::{Bytes, UnroundedBufferShare};
 use std::fmt;
 
 /// Forwarding mode of devices.
@@ -22,7 +22,7 @@ impl SwitchingMode {
 
     /// Returns the first part of a message of `amount`, which must arrive before the message is forwarded.
     #[inline]
-    pub fn first_segment(self, amount: BufferPartSize) -> BufferPartSize {
+    pub fn first_segment(self, amount: UnroundedBufferShare) -> UnroundedBufferShare {
         match self.split_into_segments(amount) {
             Some((segment, _)) => segment,
             None => amount,
@@ -31,23 +31,26 @@ impl SwitchingMode {
 
     /// Returns the remainder of the message after [`Self::first_segment`].
     #[inline]
-    pub fn after_first_segment(self, amount: BufferPartSize) -> BufferPartSize {
+    pub fn after_first_segment(self, amount: UnroundedBufferShare) -> UnroundedBufferShare {
         self.split_into_segments(amount)
-            .map_or(BufferPartSize::from_bytes(0), |(_, rest)| {
+            .map_or(UnroundedBufferShare::from_bytes(0), |(_, rest)| {
                 amount.with_bytes(rest)
             })
     }
 
     /// Returns the first segment, and the size of the remainder in units of 1 / `parts` of a byte. Returns `None` if
     /// there is no remainder.
-    fn split_into_segments(self, amount: BufferPartSize) -> Option<(BufferPartSize, u64)> {
+    fn split_into_segments(
+        self,
+        amount: UnroundedBufferShare,
+    ) -> Option<(UnroundedBufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;
         };
         // A share is bytes / parts, so the segment is compared in units of 1 / parts of a byte.
         let segments = segment.0.checked_mul(amount.parts)?;
         let rest = amount.bytes.checked_sub(segments)?;
-        (rest > 0).then_some((BufferPartSize::from_bytes(segment.0), rest))
+        (rest > 0).then_some((UnroundedBufferShare::from_bytes(segment.0), rest))
     }
 }
 
@@ -71,14 +74,14 @@ mod tests {
         let by = |segment| SwitchingMode::CutThrough {
             segment: Bytes(segment),
         };
-        let cut = |switching: SwitchingMode, amount: BufferPartSize| {
+        let cut = |switching: SwitchingMode, amount: UnroundedBufferShare| {
             let (segment, rest) = (
                 switching.first_segment(amount),
                 switching.after_first_segment(amount),
             );
             (segment, (rest.bytes, rest.parts))
         };
-        let whole = BufferPartSize::from_bytes;
+        let whole = UnroundedBufferShare::from_bytes;
         assert_eq!(cut(SwitchingMode::IDEAL, whole(7)), (whole(0), (7, 1)));
         assert_eq!(cut(by(3), whole(7)), (whole(3), (4, 1)));
         assert_eq!(cut(by(7), whole(7)), (whole(7), (0, 1)));

@@ -12,7 +12,7 @@
 //! messages.
 
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, TopologyDimension};
-use chakram_base::units::{Bandwidth, InverseRate, Span};
+use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
 use std::collections::BTreeSet;
 
 /// The links between dies.
@@ -140,7 +140,7 @@ impl TileGrid {
         let latency = dimensions[0].latency.times(u64::from(all.inside))
             + self.borders.latency.times(u64::from(all.borders));
         let others = if switching == SwitchingMode::IDEAL {
-            InverseRate::ZERO
+            SummedSecondsPerByte::ZERO
         } else {
             // Skip one link of the slowest rate: its segment is already part of the serialization.
             let in_slowest = bandwidth == inside && all.inside > 0;
@@ -162,8 +162,12 @@ impl TileGrid {
 
     /// Returns the sum of the inverse rates of `count` links.
     #[inline]
-    pub fn inverse_rate_of(&self, inside: Bandwidth, count: RouteDieLinkCounts) -> InverseRate {
-        InverseRate::ZERO
+    pub fn inverse_rate_of(
+        &self,
+        inside: Bandwidth,
+        count: RouteDieLinkCounts,
+    ) -> SummedSecondsPerByte {
+        SummedSecondsPerByte::ZERO
             .add_links(count.inside, inside)
             .add_links(count.borders, self.borders.bandwidth)
     }

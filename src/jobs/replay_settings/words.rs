@@ -1,7 +1,7 @@
 //! Parses the words of options.
 
 use super::MachineValueChange;
-use crate::CustomAlgorithmFiles;
+use crate::FilesOfCustomAlgorithm;
 use chakram_analysis::edit::JobEdit;
 use chakram_base::config::{self, ConfigDocument, ConfigLiteral};
 use chakram_base::ids::{MAX_NPUS, Npu, Rank};
@@ -184,7 +184,7 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValueChange, Stri
 }
 
 /// Parses `KIND=PREFIX`.
-pub(super) fn parse_custom_files(text: &str) -> Result<CustomAlgorithmFiles, String> {
+pub(super) fn parse_custom_files(text: &str) -> Result<FilesOfCustomAlgorithm, String> {
     let (name, prefix) = text
         .split_once('=')
         .filter(|(_, prefix)| !prefix.is_empty())
@@ -198,7 +198,7 @@ pub(super) fn parse_custom_files(text: &str) -> Result<CustomAlgorithmFiles, Str
             all.join(", ")
         ));
     };
-    Ok(CustomAlgorithmFiles {
+    Ok(FilesOfCustomAlgorithm {
         kind: *kind,
         prefix: prefix.into(),
     })

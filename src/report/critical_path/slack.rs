@@ -122,7 +122,7 @@ pub fn compute_slack_rows(
         on_path[relations.number_of_node(RunNode { instance, node })] = true;
     }
     let near = Span(makespan.0 / 100);
-    let mut sums = [const { SlackSums::new() }; NpuTimeCategory::COUNT - 1];
+    let mut sums = [const { CategorySlackSums::new() }; NpuTimeCategory::COUNT - 1];
     let mut limits = LatestTimesOfRun {
         run,
         latest: huge_pages::allocate_filled(
@@ -163,7 +163,7 @@ pub fn compute_slack_rows(
             sums[category as usize].add_node(slack, time, near);
         }
     }
-    let medians = sums.each_ref().map(SlackSums::range_of_median);
+    let medians = sums.each_ref().map(CategorySlackSums::range_of_median);
     let medians = median_slack_by_category(medians, &limits, &on_path);
     let rows = NpuTimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
@@ -236,7 +236,7 @@ fn slack_range_index(slack: Span) -> usize {
 
 /// Sums for the nodes of one category.
 #[derive(Debug)]
-struct SlackSums {
+struct CategorySlackSums {
     nodes: u64,
     time: Span,
     least: Span,
@@ -245,7 +245,7 @@ struct SlackSums {
     by_range: Vec<Span>,
 }
 
-impl SlackSums {
+impl CategorySlackSums {
     const fn new() -> Self {
         Self {
             nodes: 0,
@@ -355,7 +355,7 @@ mod tests {
                 Span((seed >> 33) % most)
             };
             let mut nodes: Vec<_> = (0..length).map(|_| (next(1 << 20), next(5))).collect();
-            let mut sums = SlackSums::new();
+            let mut sums = CategorySlackSums::new();
             for &(slack, time) in &nodes {
                 sums.add_node(slack, time, Span(1 << 18));
             }

@@ -37,7 +37,7 @@ pub struct ScatterLine {
 
 /// Type of an axis's scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScatterScale {
+pub enum LogarithmicOrFittingScale {
     /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
@@ -53,7 +53,7 @@ pub struct ScatterChart<'a> {
     /// Names of the horizontal and the vertical axis.
     pub axes: (&'a str, &'a str),
     /// Scales of the horizontal and the vertical axis.
-    pub scales: (ScatterScale, ScatterScale),
+    pub scales: (LogarithmicOrFittingScale, LogarithmicOrFittingScale),
     /// Points of the chart.
     pub points: &'a [ScatterPoint],
     /// Lines, which are drawn below the points.
@@ -74,8 +74,8 @@ impl ScatterChart<'_> {
         let right = value_range(values.iter().map(|(x, _)| *x));
         let up = value_range(values.iter().map(|(_, y)| *y).chain(limit));
         let scale = |kind, values, places| match kind {
-            ScatterScale::Logarithmic => AxisScale::logarithmic_scale(values, places),
-            ScatterScale::Fitting => AxisScale::fitting_scale(values, places),
+            LogarithmicOrFittingScale::Logarithmic => AxisScale::logarithmic_scale(values, places),
+            LogarithmicOrFittingScale::Fitting => AxisScale::fitting_scale(values, places),
         };
         let area = chart_area(LEFT, HEIGHT);
         let right = scale(self.scales.0, right, (area.x, area.x + area.width));

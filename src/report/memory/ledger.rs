@@ -77,13 +77,13 @@ pub(super) struct MemoryLedger<S> {
     changed: bool,
     /// Total bytes at the peak.
     peak_total: S,
-    rare: RareLedgerFields<S>,
+    rare: RarelyChangedLedgerFields<S>,
 }
 
 /// Ledger fields that rarely change. The fields are separate so that the fields that change often share cache
 /// lines.
 #[derive(Clone, Debug, Default)]
-struct RareLedgerFields<S> {
+struct RarelyChangedLedgerFields<S> {
     peak: ClassSums<S>,
     peak_at: Time,
     peak_node: Option<NodeIndex>,

@@ -18,7 +18,7 @@ use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
 use chakram_hardware::machine::Machine;
 use chakram_trace::graph::{Graph, NodeKind};
-use chakram_trace::workload::{RankInstance, Workload};
+use chakram_trace::workload::{GraphBoundToRank, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -64,13 +64,13 @@ impl<'a> RankMemoryCapacities<'a> {
     }
 
     /// Returns the bytes that the rank's trace allocates in remote memory; `None` if it allocates none.
-    pub fn offloaded_bytes(&self, instance: &RankInstance) -> Option<Bytes> {
+    pub fn offloaded_bytes(&self, instance: &GraphBoundToRank) -> Option<Bytes> {
         let bytes = self.offloaded.get(instance.graph.index()).copied();
         bytes.filter(|bytes| *bytes > 0).map(Bytes)
     }
 
     /// Returns the remote memory for bytes that do not fit into the NPU's own memory; `None` if all bytes must fit.
-    fn shared_memory(&self, instance: &RankInstance) -> Option<SharedRemoteMemoryCapacity> {
+    fn shared_memory(&self, instance: &GraphBoundToRank) -> Option<SharedRemoteMemoryCapacity> {
         let streams = self.streams.get(instance.graph.index());
         let states_bytes = self.offloaded_bytes(instance).is_some();
         self.shared
@@ -79,7 +79,7 @@ impl<'a> RankMemoryCapacities<'a> {
 
     /// Returns the memory capacity of an instance on `npu`, which includes a share of remote memory; `None` if the
     /// capacity of the NPU's own memory is unknown.
-    pub fn capacity_of_instance(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
+    pub fn capacity_of_instance(&self, instance: &GraphBoundToRank, npu: Npu) -> Option<Bytes> {
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         let share = self.shared_memory(instance);
         let share = share.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
@@ -90,7 +90,7 @@ impl<'a> RankMemoryCapacities<'a> {
     /// memory.
     pub fn bytes_beyond_npu_memory(
         &self,
-        instance: &RankInstance,
+        instance: &GraphBoundToRank,
         npu: Npu,
         peak: u64,
     ) -> Option<Bytes> {

@@ -17,13 +17,13 @@ pub type BytesAtInstantEnd = (Time, BytesByTensorClass);
 #[derive(Debug)]
 pub struct MemoryTracker<'a> {
     /// State of each instance, if the allocations and frees of each instance sum to less than 2^63 bytes.
-    narrow: Vec<TrackedInstance<'a, i64>>,
+    narrow: Vec<InstanceMemoryLedger<'a, i64>>,
     /// State of each instance if `narrow` is empty. Also empty if no node changes memory.
-    wide: Vec<TrackedInstance<'a, i128>>,
+    wide: Vec<InstanceMemoryLedger<'a, i128>>,
 }
 
 #[derive(Debug)]
-struct TrackedInstance<'a, S> {
+struct InstanceMemoryLedger<'a, S> {
     graph: &'a Graph,
     ledger: MemoryLedger<S>,
     /// One bit per node: 1 if the node was issued at the ledger's current instant.
@@ -63,10 +63,10 @@ impl<'a> MemoryTracker<'a> {
         let mut all = Self::for_single_launch(prepared);
         all.narrow
             .iter_mut()
-            .for_each(TrackedInstance::count_first_runs_only);
+            .for_each(InstanceMemoryLedger::count_first_runs_only);
         all.wide
             .iter_mut()
-            .for_each(TrackedInstance::count_first_runs_only);
+            .for_each(InstanceMemoryLedger::count_first_runs_only);
         all
     }
 
@@ -143,7 +143,7 @@ fn changes_memory(graph: &Graph) -> bool {
 /// Creates the state of all instances of a program. If no node changes memory, the result is empty.
 fn collect_tracked_instances<'a, S: ByteSum>(
     prepared: &'a CompiledReplay<'a>,
-) -> Vec<TrackedInstance<'a, S>> {
+) -> Vec<InstanceMemoryLedger<'a, S>> {
     let workload = prepared.workload();
     let instances = if workload.graphs().iter().any(changes_memory) {
         workload.instances()
@@ -157,7 +157,7 @@ fn collect_tracked_instances<'a, S: ByteSum>(
         } else {
             0
         };
-        TrackedInstance {
+        InstanceMemoryLedger {
             graph,
             ledger: MemoryLedger::default(),
             fresh: vec![0; words],
@@ -177,7 +177,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
     bytes.map(|&bytes| u128::from(bytes)).sum()
 }
 
-impl<S: ByteSum> TrackedInstance<'_, S> {
+impl<S: ByteSum> InstanceMemoryLedger<'_, S> {
     /// Counts only the first run of each node from now on.
     fn count_first_runs_only(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);

@@ -9,7 +9,7 @@ use chakram_trace::graph::NodeKind;
 
 /// A difference between two machines. Numbers are indices of dimensions or of NPU classes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum MachineDifference {
+pub enum DifferenceBetweenTwoMachines {
     /// The shapes or sizes of dimensions differ.
     Shape,
     /// The bandwidths of these dimensions differ.
@@ -63,8 +63,8 @@ pub enum MachineDifference {
 
 /// Returns the differences between two machines, in the order in which machine files list them. If there are no
 /// differences, both machines predict equal times for every run.
-pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
-    use MachineDifference as Difference;
+pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetweenTwoMachines> {
+    use DifferenceBetweenTwoMachines as Difference;
     let mut found = Vec::new();
     let [a, b] = [one.topology(), other.topology()];
     let [inner, outer] = [a.dimensions(), b.dimensions()];
@@ -150,8 +150,12 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
     found
 }
 
-fn list_class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDifference> {
-    use MachineDifference as Difference;
+fn list_class_differences(
+    class: usize,
+    a: &NpuClass,
+    b: &NpuClass,
+) -> Vec<DifferenceBetweenTwoMachines> {
+    use DifferenceBetweenTwoMachines as Difference;
     let [mine, theirs] = [a.memory, b.memory];
     let differs = |of: fn(LocalMemory) -> Option<u64>| mine.map(of) != theirs.map(of);
     let formats = Dtype::ALL.map(|(dtype, _)| dtype).into_iter();
@@ -183,7 +187,7 @@ fn list_class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<Machi
     .collect()
 }
 
-impl MachineDifference {
+impl DifferenceBetweenTwoMachines {
     /// Returns the difference's name, as shown to users.
     fn subject_name(&self) -> String {
         match self {
@@ -363,7 +367,7 @@ fn explain_dimensions(
 /// Groups the differences by the reason why they do not affect the run. Both machines must predict equal times for the
 /// run.
 fn group_by_reason(
-    differs: &[MachineDifference],
+    differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,
 ) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
@@ -389,7 +393,7 @@ fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
 /// Returns a sentence with the reasons why the run does not depend on the differences. Both machines must predict equal
 /// times for the run.
 pub fn explain_no_effect_of_differences(
-    differs: &[MachineDifference],
+    differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,
 ) -> String {
     match &group_by_reason(differs, run)[..] {
@@ -401,7 +405,7 @@ pub fn explain_no_effect_of_differences(
 
 /// Returns the differences in a comparison, with the reasons why no time changed.
 pub(crate) fn explain_nothing_moved(
-    differs: &[MachineDifference],
+    differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,
 ) -> String {
     match &group_by_reason(differs, run)[..] {

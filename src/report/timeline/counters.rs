@@ -16,7 +16,7 @@ type CounterEncoderAndRange<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSele
 
 /// A rank's nodes that wait for a lane.
 #[derive(Clone, Debug, Default)]
-struct NodesWaitingForLane {
+struct SingleRankWaitingNodes {
     nodes: BTreeSet<NodeIndex>,
     /// Time when the number of waiting nodes last changed.
     at: Time,
@@ -28,7 +28,7 @@ struct NodesWaitingForLane {
 /// All counters of a timeline, with the state of each instance.
 #[derive(Debug)]
 pub(super) struct WaitingAndSendingCounters {
-    waiting: Vec<NodesWaitingForLane>,
+    waiting: Vec<SingleRankWaitingNodes>,
     /// For each rank instance, the times at which its sending rate changes, and the changes in
     /// bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
@@ -37,7 +37,7 @@ pub(super) struct WaitingAndSendingCounters {
 impl WaitingAndSendingCounters {
     pub fn new(instances: usize) -> Self {
         Self {
-            waiting: vec![NodesWaitingForLane::default(); instances],
+            waiting: vec![SingleRankWaitingNodes::default(); instances],
             sending: vec![Vec::new(); instances],
         }
     }
@@ -111,7 +111,7 @@ impl WaitingAndSendingCounters {
     }
 }
 
-impl NodesWaitingForLane {
+impl SingleRankWaitingNodes {
     /// If `now` is later than the last change, draws the number of waiting nodes after that change.
     fn advance_to_time(&mut self, now: Time, rank: u32, to: CounterEncoderAndRange<'_>) {
         if now > self.at {

@@ -4,7 +4,7 @@ use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{
     AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelFileText,
-    ModelFromDefinitionFile, OperatorKind, TensorSplit,
+    ModelWithDefinitionProperties, OperatorKind, TensorSplit,
 };
 
 /// Division of a matrix multiplication among the NPUs of an engine.
@@ -406,7 +406,7 @@ impl LlmModelSizes {
     /// # Errors
     ///
     /// Fails if the model is not a decoder over tokens.
-    pub fn from_definition(definition: &ModelFromDefinitionFile) -> Result<Self, ServeError> {
+    pub fn from_definition(definition: &ModelWithDefinitionProperties) -> Result<Self, ServeError> {
         let model = &definition.model;
         let unfit = |why: &str| {
             ServeError::Unfit(format!(

@@ -88,14 +88,14 @@ pub struct LlmReport {
     /// The request with the longest time to first token, and the request with the longest time to
     /// the last token.
     #[serde(default)]
-    pub lives: Vec<SingleLlmRequestTimes>,
+    pub lives: Vec<SlowestLlmRequestTimes>,
     /// Caveats about the results.
     pub warnings: Vec<String>,
 }
 
 /// Times of one request that the report shows in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SingleLlmRequestTimes {
+pub struct SlowestLlmRequestTimes {
     /// Reason why the report shows the request.
     pub why: String,
     /// Index of the request, in order of arrival.
@@ -119,7 +119,7 @@ pub struct SingleLlmRequestTimes {
     pub after: Span,
 }
 
-impl SingleLlmRequestTimes {
+impl SlowestLlmRequestTimes {
     fn from_request(request: &CompletedLlmRequest, why: &str) -> Self {
         let instants = [
             request.queued,
@@ -482,7 +482,7 @@ impl LlmReport {
                 .iter()
                 .zip(["longest to the first token", "longest to the last token"])
                 .filter_map(|(request, why)| {
-                    Some(SingleLlmRequestTimes::from_request(request.as_ref()?, why))
+                    Some(SlowestLlmRequestTimes::from_request(request.as_ref()?, why))
                 })
                 .collect(),
             warnings: Vec::new(),

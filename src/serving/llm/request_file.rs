@@ -16,7 +16,7 @@
 //!   blocks have equal tokens.
 
 use super::super::error::ServeError;
-use super::super::tables::{TableReader, TimeColumnUnit};
+use super::super::tables::{CsvTableRowReader, TimeColumnUnit};
 use super::incoming::{IncomingRequest, RequestSharedContent};
 use super::token_content::{SharedTokenSequence, TokenSequencePiece};
 use super::workload::MOST_LENGTH;
@@ -34,7 +34,7 @@ const TRACE_BLOCK: u32 = 512;
 const LONGEST_LINE: u64 = 16 << 20;
 
 /// A request file, which is read one request at a time.
-pub struct RequestFile {
+pub struct FileRequestSource {
     rows: RequestFileReader,
     name: String,
     speed: f64,
@@ -49,7 +49,7 @@ pub struct RequestFile {
 
 enum RequestFileReader {
     Table {
-        reader: Box<TableReader>,
+        reader: Box<CsvTableRowReader>,
         at: usize,
         unit: ArrivalColumnUnit,
         tokens: [usize; 2],
@@ -104,7 +104,7 @@ const OUTPUTS: &[&str] = &[
     "Response tokens",
 ];
 
-impl RequestFile {
+impl FileRequestSource {
     /// Opens the file at `path`. Arrivals are `speed` times faster than in the file. If a table's
     /// name ends in `:COLUMN=VALUE`, only rows with this value in this column are read.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
@@ -124,7 +124,7 @@ impl RequestFile {
                 text: String::new(),
             }
         } else {
-            let mut reader = TableReader::open_table(&path)?;
+            let mut reader = CsvTableRowReader::open_table(&path)?;
             if let Some((column, value)) = &only {
                 reader.filter_rows(column, value)?;
             }

@@ -57,7 +57,7 @@ pub struct LlmScenario {
     /// Name of the scheduling rules.
     pub rules: String,
     /// Rules that the scenario states; they override the named rules.
-    pub own_rules: ScenarioRuleText,
+    pub own_rules: ScenarioRulesSourceText,
     /// The served model, if step times are computed from a model.
     pub model: Option<ServedLlm>,
     /// Number of KV blocks per engine, if the scenario states it.
@@ -88,7 +88,7 @@ pub struct LlmScenario {
 /// Rules that a scenario states, as text. The text is kept because rules are parsed again when the
 /// machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScenarioRuleText {
+pub struct ScenarioRulesSourceText {
     /// Text of the scenario's file.
     pub text: String,
     /// Name of the file for error messages.
@@ -330,7 +330,7 @@ impl LlmScenario {
                 field.read_integer_between(0, u64::MAX >> 1)
             })?,
             rules: rules.to_owned(),
-            own_rules: ScenarioRuleText {
+            own_rules: ScenarioRulesSourceText {
                 text: text.to_owned(),
                 file: file.to_owned(),
             },

@@ -3,7 +3,7 @@
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
 use super::incoming::{ConversationTurn, IncomingRequest, RequestSharedContent};
-use super::request_file::RequestFile;
+use super::request_file::FileRequestSource;
 use super::token_content::{SharedTokenSequence, TokenSequencePiece};
 use super::workload::{LlmArrivals, LlmWorkload};
 use chakram_base::units::{Span, Time};
@@ -20,7 +20,7 @@ pub struct RequestSource<'w> {
     /// Number of generated requests, excluding later turns of conversations.
     came: u64,
     last: Time,
-    file: Option<RequestFile>,
+    file: Option<FileRequestSource>,
 }
 
 impl<'w> RequestSource<'w> {
@@ -33,7 +33,7 @@ impl<'w> RequestSource<'w> {
             sum
         });
         let file = match &workload.arrivals {
-            LlmArrivals::File { path, speed } => Some(RequestFile::open_file(path, *speed)?),
+            LlmArrivals::File { path, speed } => Some(FileRequestSource::open_file(path, *speed)?),
             _ => None,
         };
         Ok(Self {

@@ -11,7 +11,7 @@
 //! along each size.
 
 use super::super::error::ServeError;
-use super::super::tables::{LatencyCurve, TableReader};
+use super::super::tables::{CsvTableRowReader, LatencyCurve};
 use super::step_cost::expected_active_experts;
 use super::step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 use chakram_base::units::Span;
@@ -161,7 +161,7 @@ impl ProfiledStepTimeModel {
         besides: LinearStepTimeCoefficients,
         ranks: u32,
     ) -> Result<Self, ServeError> {
-        let mut reader = TableReader::open_table(&choice.path)?;
+        let mut reader = CsvTableRowReader::open_table(&choice.path)?;
         for (column, value) in &choice.rows {
             reader.filter_rows(column, value)?;
         }

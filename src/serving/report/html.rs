@@ -6,7 +6,9 @@ use super::{LevelSummary, ServeReport, ServeRow};
 use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, StepChartLine};
-use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
+use chakram_report::draw::scatter::{
+    LogarithmicOrFittingScale, ScatterChart, ScatterLine, ScatterPoint,
+};
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_report_number, render_section, render_table,
 };
@@ -332,7 +334,10 @@ fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
         let chart = ScatterChart {
             name: &format!("{what} against arrivals per second"),
             axes: ("requests per second", &what),
-            scales: (ScatterScale::Fitting, ScatterScale::Logarithmic),
+            scales: (
+                LogarithmicOrFittingScale::Fitting,
+                LogarithmicOrFittingScale::Logarithmic,
+            ),
             points: &points,
             lines: &drawn,
             limit: slo.map(|slo| (slo.0 as f64, format!("limit {slo}"))),

@@ -5,7 +5,7 @@ use crate::jobs::{
     ConvolutionVectorProductSplit, EqualVectorProductTasks, OperatorToJobLoweringRules,
     ParallelBranchRule,
 };
-use crate::tables::{TableReader, TimeColumnUnit};
+use crate::tables::{CsvTableRowReader, TimeColumnUnit};
 use chakram_workloads::model::{ModelError, ModelFileText, PRESETS};
 
 /// Keys that every model may have.
@@ -81,7 +81,7 @@ pub(super) fn parse_model(
     }
     reject_unused_work_keys(table, key, used)?;
     let (work, known_as) = parse_model_work(table, &source, folder, &name)?;
-    let place = ModelValueLocation {
+    let place = ModelWorkAndDeadlineLocations {
         work: source.describe_location(),
         deadline: table.get("deadline").map(|field| field.describe_location()),
     };
@@ -303,7 +303,7 @@ fn open_selected_table<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
     folder: &Path,
-) -> Result<(TableReader, ConfigTable<'d>), ServeError> {
+) -> Result<(CsvTableRowReader, ConfigTable<'d>), ServeError> {
     let mut allowed = vec!["file", "where"];
     allowed.extend(keys);
     let table = source.read_table(Some(&allowed))?;
@@ -312,7 +312,7 @@ fn open_selected_table<'d>(
             .require_field("file", "the path of a table")?
             .read_line()?,
     );
-    let mut reader = TableReader::open_table(&path)?;
+    let mut reader = CsvTableRowReader::open_table(&path)?;
     if let Some(field) = table.get("where") {
         for (column, value) in field.read_table(None)?.fields() {
             reader.filter_rows(column, value.read_text("text in quotes")?)?;
@@ -324,7 +324,7 @@ fn open_selected_table<'d>(
 /// Returns the index and the unit of the column that the key `key` names.
 fn find_time_column(
     table: &ConfigTable<'_>,
-    reader: &TableReader,
+    reader: &CsvTableRowReader,
     key: &str,
 ) -> Result<(usize, TimeColumnUnit), ServeError> {
     let field = table.require_field(key, "the name of a column of times such as \"total_ms\"")?;
@@ -342,7 +342,7 @@ fn find_time_column(
 /// key.
 fn find_number_column(
     table: &ConfigTable<'_>,
-    reader: &TableReader,
+    reader: &CsvTableRowReader,
     key: &str,
 ) -> Result<Option<usize>, ServeError> {
     match table.get(key) {

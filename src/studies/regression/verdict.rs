@@ -185,21 +185,21 @@ struct PredictionRow<'a> {
     causes: Vec<String>,
     /// Mean time in each category; `None` if the prediction did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
-    mean_ps: Option<MeanTimesRow>,
-    baselines: Vec<BaselineRow<'a>>,
+    mean_ps: Option<NpuMeanTimesBeforeAfter>,
+    baselines: Vec<CheckDocumentBaselineRow<'a>>,
     measured: Option<PredictionVersusMeasuredRow>,
 }
 
 /// Mean time in each category over NPUs.
 #[derive(Serialize)]
-struct MeanTimesRow {
+struct NpuMeanTimesBeforeAfter {
     before: BTreeMap<&'static str, u64>,
     after: BTreeMap<&'static str, u64>,
 }
 
 /// A row of the JSON document for one baseline.
 #[derive(Serialize)]
-struct BaselineRow<'a> {
+struct CheckDocumentBaselineRow<'a> {
     makespan_ps: u64,
     tool_version: &'a str,
     options: &'a [String],
@@ -233,13 +233,13 @@ pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
                     .map(|((part, _), key)| (key, times[*part as usize].0))
                     .collect()
             };
-            MeanTimesRow {
+            NpuMeanTimesBeforeAfter {
                 before: keyed(before),
                 after: keyed(after),
             }
         }),
         baselines: (checked.baselines.iter())
-            .map(|record| BaselineRow {
+            .map(|record| CheckDocumentBaselineRow {
                 makespan_ps: record.makespan_ps,
                 tool_version: &record.tool_version,
                 options: &record.arguments,

@@ -12,7 +12,7 @@
 //! micro-batch. If two of these sub-layers have the same rows, they read the same part of the input.
 
 use super::partition::{
-    CutDirection, MatrixProductCuts, MatrixProductTransferSizes, PartPosition,
+    CutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
     find_matching_row_piece, partition_products, position_of_part, words_moved,
 };
 use super::{SubLayer, SubLayerShapeAndKind, SubLayerTaskGraph};
@@ -40,12 +40,12 @@ pub struct DeapLanguageModel {
     /// Number of sub-layers per matrix product.
     pub tensor: u64,
     /// Rule for cutting matrix products into sub-layers.
-    pub partition: PartitionRule,
+    pub partition: MatrixProductPartitionRule,
 }
 
 /// Rule for cutting matrix products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartitionRule {
+pub enum MatrixProductPartitionRule {
     /// Divides all matrix products by columns, as in tensor parallelism.
     Columns,
     /// Divides all matrix products by rows, as in data parallelism.
@@ -54,7 +54,7 @@ pub enum PartitionRule {
     Hierarchical,
 }
 
-impl EnumeratedSetting for PartitionRule {
+impl EnumeratedSetting for MatrixProductPartitionRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Columns,
@@ -78,7 +78,7 @@ impl EnumeratedSetting for PartitionRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelCutsAndMovedWords {
     /// Each matrix product's name and cuts, in execution order.
-    pub products: Vec<(String, MatrixProductCuts)>,
+    pub products: Vec<(String, MatrixProductCutSequence)>,
     /// Number of words that a forward pass moves, both between chips and from memory.
     pub words: u64,
 }
@@ -115,8 +115,8 @@ struct LayerMatrixProduct {
 }
 
 impl LayerMatrixProduct {
-    fn product_size(&self) -> MatrixProductTransferSizes {
-        MatrixProductTransferSizes {
+    fn product_size(&self) -> MatrixProductSizesForTransfers {
+        MatrixProductSizesForTransfers {
             rows: self.rows,
             columns: self.outputs,
             weights: if self.has_weights {
@@ -242,17 +242,19 @@ impl DeapLanguageModel {
             return wrong(found, "a power of two, as chips are halved at each level");
         }
         let levels = self.tensor.ilog2();
-        let sizes: Vec<MatrixProductTransferSizes> = products
+        let sizes: Vec<MatrixProductSizesForTransfers> = products
             .iter()
             .map(|(_, product)| product.product_size())
             .collect();
         let same = |along| vec![vec![along; levels as usize]; sizes.len()];
         let cuts = match self.partition {
-            PartitionRule::Columns => Some(same(CutDirection::Columns)),
-            PartitionRule::Rows => Some(same(CutDirection::Rows)),
-            PartitionRule::Hierarchical => partition_products(&sizes, levels, self.micro_batches),
+            MatrixProductPartitionRule::Columns => Some(same(CutDirection::Columns)),
+            MatrixProductPartitionRule::Rows => Some(same(CutDirection::Rows)),
+            MatrixProductPartitionRule::Hierarchical => {
+                partition_products(&sizes, levels, self.micro_batches)
+            }
         };
-        let fits = |cuts: &Vec<MatrixProductCuts>| {
+        let fits = |cuts: &Vec<MatrixProductCutSequence>| {
             let mut all = sizes.iter().zip(cuts);
             all.all(|(size, cut)| {
                 let PartPosition { row, column } = position_of_part(cut, 0);
@@ -277,7 +279,7 @@ impl DeapLanguageModel {
         &self,
         products: &[(String, LayerMatrixProduct)],
     ) -> Result<Vec<Vec<PartPosition>>, LanguageModelError> {
-        if self.partition == PartitionRule::Columns {
+        if self.partition == MatrixProductPartitionRule::Columns {
             let columns = |(_, product): &(String, LayerMatrixProduct)| {
                 let parts = self.tensor.min(product.outputs) as u32;
                 let place = |part| PartPosition {

@@ -31,11 +31,11 @@ pub enum CutDirection {
 }
 
 /// Cuts of a matrix product, outermost level first.
-pub type MatrixProductCuts = Vec<CutDirection>;
+pub type MatrixProductCutSequence = Vec<CutDirection>;
 
 /// Sizes of a matrix product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MatrixProductTransferSizes {
+pub struct MatrixProductSizesForTransfers {
     /// Number of rows of the matrix product's output.
     pub rows: u64,
     /// Number of columns of the matrix product's output.
@@ -79,8 +79,8 @@ pub fn position_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
 /// Returns the number of words that a forward pass of `batches` micro-batches moves with these
 /// cuts.
 pub fn words_moved(
-    products: &[MatrixProductTransferSizes],
-    cuts: &[MatrixProductCuts],
+    products: &[MatrixProductSizesForTransfers],
+    cuts: &[MatrixProductCutSequence],
     batches: u32,
 ) -> u64 {
     let mut costs = CutPairTransferCostCache::default();
@@ -99,11 +99,11 @@ pub fn words_moved(
 /// Returns the cuts of each matrix product on `levels` levels, or `None` if a product has too few
 /// rows and columns for this number of cuts.
 pub fn partition_products(
-    products: &[MatrixProductTransferSizes],
+    products: &[MatrixProductSizesForTransfers],
     levels: u32,
     batches: u32,
-) -> Option<Vec<MatrixProductCuts>> {
-    let mut cuts = vec![MatrixProductCuts::new(); products.len()];
+) -> Option<Vec<MatrixProductCutSequence>> {
+    let mut cuts = vec![MatrixProductCutSequence::new(); products.len()];
     for _ in 0..levels {
         cut_level(products, &mut cuts, batches)?;
     }
@@ -126,8 +126,8 @@ const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
 fn cut_level(
-    products: &[MatrixProductTransferSizes],
-    cuts: &mut [MatrixProductCuts],
+    products: &[MatrixProductSizesForTransfers],
+    cuts: &mut [MatrixProductCutSequence],
     batches: u32,
 ) -> Option<()> {
     let mut costs = CutPairTransferCostCache::default();
@@ -135,7 +135,7 @@ fn cut_level(
     // `before` is the best cut of each product's predecessor, for each of the product's cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
-    let with = |cut: &MatrixProductCuts, along| [&cut[..], &[along]].concat();
+    let with = |cut: &MatrixProductCutSequence, along| [&cut[..], &[along]].concat();
     for (l, product) in products.iter().enumerate() {
         let mut next = [None; 2];
         let mut from = [0; 2];
@@ -176,14 +176,14 @@ fn cut_level(
 }
 
 /// Returns the number of weight words that all parts read, in units of `1 / SHARES` word.
-fn weight_words(product: &MatrixProductTransferSizes, cut: &[CutDirection]) -> u128 {
+fn weight_words(product: &MatrixProductSizesForTransfers, cut: &[CutDirection]) -> u128 {
     let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Counts the words of the model's input that the parts of the first matrix product read from
 /// memory, in units of `1 / SHARES` word.
-fn input_words(product: &MatrixProductTransferSizes, cut: &[CutDirection]) -> u128 {
+fn input_words(product: &MatrixProductSizesForTransfers, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
 }
@@ -193,7 +193,7 @@ fn input_words(product: &MatrixProductTransferSizes, cut: &[CutDirection]) -> u1
 struct CutPairTransferCostCache {
     /// Number of parts with nested row blocks (one cut's row block contains the other's), by pair
     /// of cuts.
-    nested: BTreeMap<[MatrixProductCuts; 2], u32>,
+    nested: BTreeMap<[MatrixProductCutSequence; 2], u32>,
 }
 
 impl CutPairTransferCostCache {
@@ -201,8 +201,8 @@ impl CutPairTransferCostCache {
     /// receive from other chips, in units of `1 / SHARES` word.
     fn moved_words(
         &mut self,
-        products: [&MatrixProductTransferSizes; 2],
-        cuts: [&MatrixProductCuts; 2],
+        products: [&MatrixProductSizesForTransfers; 2],
+        cuts: [&MatrixProductCutSequence; 2],
     ) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();

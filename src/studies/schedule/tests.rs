@@ -54,7 +54,7 @@ fn schedules_are_read_as_they_are_written() {
         sequence: 4,
         micro_batches: 2,
         tensor: 2,
-        partition: PartitionRule::Columns,
+        partition: MatrixProductPartitionRule::Columns,
     };
     let graph = model.build_task_graph().unwrap();
     // The graph has six products of an encoder, ten of a decoder, and one for the vocabulary. Each

@@ -14,7 +14,7 @@
 use super::{MeasuredRun, RunTable, ScoreError, map_all_runs, predict_makespan};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
-use chakram_hardware::machine::KernelTimeCorrection;
+use chakram_hardware::machine::PassKernelTimeCorrection;
 use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -32,9 +32,9 @@ const ROUNDS: usize = 2;
 
 /// Correction of kernel times, computed from a group of measured steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GroupKernelTimeCorrection {
+pub struct StepGroupKernelTimeCorrection {
     /// Factor that multiplies the times of the group's kernels.
-    pub correction: KernelTimeCorrection,
+    pub correction: PassKernelTimeCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
     /// Leave-one-out error of each step: the error with a factor computed from the group's other
@@ -44,11 +44,11 @@ pub struct GroupKernelTimeCorrection {
 
 /// All corrections of kernel times on a machine, computed from measured steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernelTimeCalibration {
+pub struct MeasuredStepKernelTimeCorrections {
     /// Corrections of the groups, in ascending order of matrix products.
-    pub groups: Vec<GroupKernelTimeCorrection>,
+    pub groups: Vec<StepGroupKernelTimeCorrection>,
     /// Correction for models outside all groups; `None` if there are too few groups.
-    pub shared: Option<KernelTimeCorrection>,
+    pub shared: Option<PassKernelTimeCorrection>,
     /// Mean leave-one-group-out errors of the steps: `[0]`: errors with the shared factor of the
     /// other groups. `[1]`: errors without a correction. `None` if there are too few groups to omit
     /// one.
@@ -56,10 +56,10 @@ pub struct KernelTimeCalibration {
 }
 
 /// Two matrix products, each as rows, columns and summed size.
-type MatrixProductShapePair = [[u64; 3]; 2];
+type TwoMostFrequentProductShapes = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
-fn most_frequent_products(run: &MeasuredRun) -> Result<MatrixProductShapePair, String> {
+fn most_frequent_products(run: &MeasuredRun) -> Result<TwoMostFrequentProductShapes, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = CheckedWorkloadPattern::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.build_workload().map_err(|error| error.to_string())?;
@@ -77,10 +77,10 @@ pub fn fit_corrections(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
-) -> Result<KernelTimeCalibration, ScoreError> {
-    let products: Vec<MatrixProductShapePair> =
+) -> Result<MeasuredStepKernelTimeCorrections, ScoreError> {
+    let products: Vec<TwoMostFrequentProductShapes> =
         map_all_runs(table, threads, |_, run| Ok(most_frequent_products(run)?))?;
-    let mut factors: BTreeMap<MatrixProductShapePair, f64> =
+    let mut factors: BTreeMap<TwoMostFrequentProductShapes, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {
@@ -123,8 +123,8 @@ pub fn fit_corrections(
             1 => Vec::new(),
             _ => own.iter().map(left_out).collect(),
         };
-        found.push(GroupKernelTimeCorrection {
-            correction: KernelTimeCorrection {
+        found.push(StepGroupKernelTimeCorrection {
+            correction: PassKernelTimeCorrection {
                 gemms: Some(gemms),
                 factor,
                 error: ALONE,
@@ -143,12 +143,12 @@ pub fn fit_corrections(
             .iter_mut()
             .for_each(|step| step.correction.error = error);
     }
-    let shared = (pooled.shared != 0.0).then(|| KernelTimeCorrection {
+    let shared = (pooled.shared != 0.0).then(|| PassKernelTimeCorrection {
         gemms: None,
         factor: pooled.shared.exp(),
         error: (pooled.between + pooled.inside).sqrt().max(0.01),
     });
-    Ok(KernelTimeCalibration {
+    Ok(MeasuredStepKernelTimeCorrections {
         groups: found,
         shared,
         left_out_groups,

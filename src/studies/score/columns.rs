@@ -98,7 +98,7 @@ pub(super) struct OptionsForMatchingRows {
 
 /// Source of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum OptionSource {
+pub(super) enum ColumnOrFixedOptionSource {
     /// The value is in the column with this heading.
     Column(String),
     /// The value is the same for all runs.
@@ -113,7 +113,7 @@ pub struct RunColumnRules {
     pub(super) machine: String,
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
-    pub(super) options: BTreeMap<String, OptionSource>,
+    pub(super) options: BTreeMap<String, ColumnOrFixedOptionSource>,
     /// Maps values of the column `model` to names of models.
     pub(super) names: BTreeMap<String, String>,
     /// Columns, each with its accepted values. Rows with other values are skipped.
@@ -264,9 +264,9 @@ impl RunColumnRules {
                 let value = field.read_text("text in quotes")?.to_owned();
                 let key = column_key(name, &field)?;
                 let source = if column {
-                    OptionSource::Column(value)
+                    ColumnOrFixedOptionSource::Column(value)
                 } else {
-                    OptionSource::Fixed(value)
+                    ColumnOrFixedOptionSource::Fixed(value)
                 };
                 if options.insert(key, source).is_some() {
                     let expected = "each option once, in [columns] or in [fixed]";
@@ -313,7 +313,7 @@ impl RunColumnRules {
         find(&mut self.machine);
         self.names.values_mut().for_each(find);
         for key in [MACHINE, STACK] {
-            if let Some(OptionSource::Fixed(file)) = self.options.get_mut(key) {
+            if let Some(ColumnOrFixedOptionSource::Fixed(file)) = self.options.get_mut(key) {
                 find(file);
             }
             for condition in &mut self.when {
@@ -348,14 +348,14 @@ impl RunColumnRules {
             matched.options.remove(&key);
         }
         self.options
-            .insert(key, OptionSource::Fixed(value.to_owned()));
+            .insert(key, ColumnOrFixedOptionSource::Fixed(value.to_owned()));
         Ok(())
     }
 
     /// Returns the machine of runs that do not name one.
     pub fn default_machine(&self) -> &str {
         match self.options.get(MACHINE) {
-            Some(OptionSource::Fixed(machine)) => machine,
+            Some(ColumnOrFixedOptionSource::Fixed(machine)) => machine,
             _ => &self.machine,
         }
     }

@@ -1,7 +1,7 @@
 //! Collects the recorded kernel times of jobs by name, format, FLOPs and bytes.
 
 use chakram_base::units::Span;
-use chakram_hardware::compute::{MeasuredKernelTime, MeasuredKernelTimesByWork};
+use chakram_hardware::compute::{MeasuredKernelTimesByWork, MeasuredTimeAtFlopsAndBytes};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
@@ -22,7 +22,7 @@ pub struct KernelTimesBySize {
     /// Number format of the kernels, if the traces state one.
     pub dtype: Option<Dtype>,
     /// Mean times by size, sorted by FLOPs and then by bytes.
-    pub times: Vec<MeasuredKernelTime>,
+    pub times: Vec<MeasuredTimeAtFlopsAndBytes>,
     /// Number of recorded kernels.
     pub count: u64,
     /// Sum of the kernels' times, in seconds.
@@ -133,7 +133,7 @@ impl<'w> RecordedKernelTimes<'w> {
 fn kernel_times(
     (&(class, name, dtype), sizes): (&KernelClassNameDtypeKey<'_>, &TimeSumsBySize),
 ) -> KernelTimesBySize {
-    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredKernelTime {
+    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTimeAtFlopsAndBytes {
         flops,
         bytes,
         seconds: sum.mean_time(),
@@ -165,7 +165,7 @@ fn kernel_times(
 }
 
 /// Predicts each size from the other sizes, and returns the mean relative error, weighted by time.
-fn left_out_error(times: &[MeasuredKernelTime], sizes: &TimeSumsBySize) -> Option<f64> {
+fn left_out_error(times: &[MeasuredTimeAtFlopsAndBytes], sizes: &TimeSumsBySize) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {
         if time.seconds == 0.0 {

@@ -38,7 +38,7 @@ const MAX_NOISE: f64 = 100.0;
 
 /// A captured job, a change to it, and measured steps before and after the change.
 #[derive(Debug)]
-pub struct CapturedJobWhatIfPair {
+pub struct JobEditsWithMeasuredTimes {
     /// Name of the pair in reports.
     pub name: String,
     /// Path of the captured job's traces.
@@ -58,7 +58,7 @@ pub struct CapturedJobWhatIfPair {
 #[derive(Debug)]
 pub struct WhatIfPairsAndReplaySettings {
     /// The pairs, in the order of the file.
-    pub pairs: Vec<CapturedJobWhatIfPair>,
+    pub pairs: Vec<JobEditsWithMeasuredTimes>,
     machine: Machine,
     settings: ReplaySettings,
     options: ReplayOptions,
@@ -105,7 +105,7 @@ pub struct PredictedWhatIfPair {
 
 /// Median and mean of absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct WhatIfPairErrors {
+pub struct MedianAndMeanWhatIfErrors {
     /// Median of the absolute errors, in percent.
     pub median_percent: f64,
     /// Mean of the absolute errors, in percent.
@@ -116,11 +116,11 @@ pub struct WhatIfPairErrors {
 #[derive(Clone, Debug, Serialize)]
 pub struct WhatIfScoresByPredictor {
     /// Errors of chakram's predictions.
-    pub chakram: WhatIfPairErrors,
+    pub chakram: MedianAndMeanWhatIfErrors,
     /// Errors of the null model that predicts no change.
-    pub no_change: WhatIfPairErrors,
+    pub no_change: MedianAndMeanWhatIfErrors,
     /// Errors of the null model that scales step times in proportion to the samples.
-    pub sample_ratio: WhatIfPairErrors,
+    pub sample_ratio: MedianAndMeanWhatIfErrors,
     /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of
     /// these pairs for which the predicted sign is correct.
     pub signs: [usize; 2],
@@ -167,7 +167,7 @@ impl WhatIfPairsAndReplaySettings {
                             .transpose()?;
                         let title = table.get("name");
                         let title = title.map(|field| field.read_text("a name")).transpose()?;
-                        pairs.push(CapturedJobWhatIfPair {
+                        pairs.push(JobEditsWithMeasuredTimes {
                             name: title.map_or_else(|| job.display().to_string(), str::to_owned),
                             job,
                             edits: edits.collect::<Result<_, ConfigError>>()?,
@@ -241,7 +241,7 @@ impl WhatIfPairsAndReplaySettings {
             let middle = all.len() / 2;
             // If the number of pairs is even, the median is the mean of the two middle errors.
             let lower = all[(all.len() - 1) / 2];
-            WhatIfPairErrors {
+            MedianAndMeanWhatIfErrors {
                 median_percent: lower.midpoint(all[middle]),
                 mean_percent: all.iter().sum::<f64>() / all.len() as f64,
             }
@@ -257,7 +257,10 @@ impl WhatIfPairsAndReplaySettings {
         })
     }
 
-    fn predict_pair(&self, pair: &CapturedJobWhatIfPair) -> Result<PredictedWhatIfPair, String> {
+    fn predict_pair(
+        &self,
+        pair: &JobEditsWithMeasuredTimes,
+    ) -> Result<PredictedWhatIfPair, String> {
         let (unedited, _) = self.replay_mean_step(pair, Vec::new())?;
         let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
@@ -294,7 +297,7 @@ impl WhatIfPairsAndReplaySettings {
     /// each edit changed.
     fn replay_mean_step(
         &self,
-        pair: &CapturedJobWhatIfPair,
+        pair: &JobEditsWithMeasuredTimes,
         edits: Vec<JobEdit>,
     ) -> Result<(Span, Vec<EditRow>), String> {
         let loading = JobLoadOptions {

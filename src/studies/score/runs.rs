@@ -1,7 +1,8 @@
 //! Parses tables (CSV) of measured runs. Each row has a model, a plan, a machine and a measurement.
 
 use super::columns::{
-    MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
+    ColumnOrFixedOptionSource, MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, STACK,
+    plan_option,
 };
 use super::{RunColumnRules, ScoreError};
 use chakram_base::config::{ConfigLiteral, quote_for_message};
@@ -11,7 +12,7 @@ use chakram_report::stack::StackDecision;
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{
-    LayerRole, Model, ModelFileText, ModelFromDefinitionFile, ModelSizeOverrides,
+    LayerRole, Model, ModelFileText, ModelSizeOverrides, ModelWithDefinitionProperties,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -126,8 +127,8 @@ impl RunTable {
         let mut sources = Vec::new();
         for (key, source) in &columns.options {
             sources.push(match source {
-                OptionSource::Column(head) => (key, Ok(find(head)?)),
-                OptionSource::Fixed(value) => (key, Err(value)),
+                ColumnOrFixedOptionSource::Column(head) => (key, Ok(find(head)?)),
+                ColumnOrFixedOptionSource::Fixed(value) => (key, Err(value)),
             });
         }
         let mut only = Vec::new();
@@ -573,6 +574,6 @@ fn resolve_model(
          vocabulary = {vocabulary}\nsequence = {sequence}\nactivation = \"gelu\"\nnorm = \"layernorm\"\n\
          positions = \"learned\"\nbiases = true\ncausal = true\ndropout = true\nhead = \"logits\"\ntied = true\n"
     );
-    let definition = ModelFromDefinitionFile::parse(&text, "the model of the run", None);
+    let definition = ModelWithDefinitionProperties::parse(&text, "the model of the run", None);
     Ok(definition.map_err(|error| error.to_string())?.model)
 }

@@ -31,8 +31,8 @@
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
-use chakram_base::units::BufferPartSize;
-use chakram_engine::CollectiveTimeSource;
+use chakram_base::units::UnroundedBufferShare;
+use chakram_engine::CollectiveCurvesOrAlgorithms;
 use chakram_hardware::collective::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, find_fastest_time_protocol,
     find_measured_time_collective,
@@ -340,7 +340,7 @@ fn least_collective_time(
     let buffer = kind.buffer_bytes(comm_size, members.len() as u32);
     let measured = options
         .collectives
-        .map(|how| how == CollectiveTimeSource::Curves);
+        .map(|how| how == CollectiveCurvesOrAlgorithms::Curves);
     let Some(buffer) = buffer.filter(|_| measured.unwrap_or(by_curves)) else {
         return wire;
     };
@@ -552,7 +552,9 @@ fn longest_paths(
                     {
                         // A send starts no earlier than its dependencies end, so this is a lower bound on the arrival
                         // time.
-                        let time = way.time_message(BufferPartSize::from_bytes(half.bytes)).0;
+                        let time = way
+                            .time_message(UnroundedBufferShare::from_bytes(half.bytes))
+                            .0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)
                             .or_default()

@@ -9,7 +9,9 @@ use super::study::Study;
 use chakram_base::config::ConfigLiteral;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
+use chakram_engine::{
+    CompiledReplay, ReplayError, RepresentativeCheckObserver, replay_representatives,
+};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
 use chakram_report::settings::{
@@ -356,7 +358,7 @@ fn replay_measured(
         .and_then(|()| compiled.check_aggregation())
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
-        RepresentativeCheck::new(&compiled),
+        RepresentativeCheckObserver::new(&compiled),
         (
             BreakdownObserver::new(&compiled),
             (

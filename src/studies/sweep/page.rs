@@ -8,7 +8,9 @@ use chakram_base::config::ConfigLiteral;
 use chakram_base::units::format_thousands;
 use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::draw::parallel::{self, ParallelCoordinateLine};
-use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
+use chakram_report::draw::scatter::{
+    LogarithmicOrFittingScale, ScatterChart, ScatterLine, ScatterPoint,
+};
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_section, render_table,
 };
@@ -307,7 +309,10 @@ impl PointsChart<'_> {
         let picture = ScatterChart {
             name: &format!("{} against {beside}", first.column_name()),
             axes: (beside, first.column_name()),
-            scales: (ScatterScale::Fitting, ScatterScale::Fitting),
+            scales: (
+                LogarithmicOrFittingScale::Fitting,
+                LogarithmicOrFittingScale::Fitting,
+            ),
             points: &points,
             lines: if line.way.is_empty() { &[] } else { &[line] },
             names: &self.leader_labels(),

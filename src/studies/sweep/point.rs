@@ -12,7 +12,7 @@ use chakram_jobs::{
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{PatternOptionError, TrainingPattern};
-use chakram_workloads::model::{Model, ModelFileText, ModelFromDefinitionFile};
+use chakram_workloads::model::{Model, ModelFileText, ModelWithDefinitionProperties};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -305,7 +305,7 @@ impl MachineModelStackCaches {
             if !edits.is_empty() {
                 text = replace_toml_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
-            let found = ModelFromDefinitionFile::parse(&text, &source.file, tokens);
+            let found = ModelWithDefinitionProperties::parse(&text, &source.file, tokens);
             Ok(found.map_err(|e| refuse(&e))?.model)
         })
     }

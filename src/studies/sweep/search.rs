@@ -10,7 +10,7 @@ use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::journal::{JournalError, JournaledBoundOrAnswer, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};
-use chakram_base::interrupt::Interruption;
+use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::setting::SettingKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -33,7 +33,7 @@ pub enum SweepError {
     /// The sweep was interrupted or ran out of memory. The journal contains all points answered
     /// before the interruption.
     #[error(transparent)]
-    Interrupted(#[from] Interruption),
+    Interrupted(#[from] StopOrMemoryInterruption),
     /// Some points have no answer, and new replays are not allowed.
     #[error(
         "{} of the points have no result yet\n  try: the missing shards, or `chakram sweep … {:#}`",
@@ -92,7 +92,7 @@ pub struct SweepRow {
 
 /// A new answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
-pub struct NewSweepAnswerOrBound<'a> {
+pub struct SweepProgressEvent<'a> {
     /// True for a bound, and false for an answer.
     pub is_bound: bool,
     /// The best point so far, and its value of the first objective.
@@ -109,7 +109,7 @@ pub struct NewWorkCounts {
 }
 
 /// Function that receives each new answer or bound, on any thread.
-pub type SweepProgressCallback<'w> = dyn Fn(&NewSweepAnswerOrBound<'_>) + Sync + 'w;
+pub type SweepProgressCallback<'w> = dyn Fn(&SweepProgressEvent<'_>) + Sync + 'w;
 
 /// Explores the points of a study, and answers them on several threads.
 pub struct StudyExplorer<'s> {

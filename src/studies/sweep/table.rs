@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Heading of a column, and the function that formats a point's value for it.
-type PointColumnFormatter = (&'static str, fn(&PointMeasures) -> String);
+type PointColumnHeadingAndFormatter = (&'static str, fn(&PointMeasures) -> String);
 
 /// Number of ranked rows with intervals. The front has intervals for the same number of rows. The
 /// number of rows with intervals is constant, so that the contents of files do not depend on the
@@ -325,8 +325,8 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns columns for the busy times of links and memory ports, if any row has such times.
-    fn busy_columns(&self) -> Vec<PointColumnFormatter> {
-        let all: [PointColumnFormatter; 4] = [
+    fn busy_columns(&self) -> Vec<PointColumnHeadingAndFormatter> {
+        let all: [PointColumnHeadingAndFormatter; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
             ("links_busy_share", |m| {
                 format_optional(m.share_of_makespan(m.links_busy_ps))

@@ -1,6 +1,6 @@
 //! Errors about reading and writing traces, with their locations.
 
-use chakram_base::interrupt::Interruption;
+use chakram_base::interrupt::StopOrMemoryInterruption;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -80,11 +80,11 @@ pub enum TraceErrorKind {
     },
     /// Reading was interrupted.
     #[error(transparent)]
-    Interrupted(Interruption),
+    Interrupted(StopOrMemoryInterruption),
 }
 
-impl From<Interruption> for TraceError {
-    fn from(interruption: Interruption) -> Self {
+impl From<StopOrMemoryInterruption> for TraceError {
+    fn from(interruption: StopOrMemoryInterruption) -> Self {
         Self(Box::new(TraceErrorKind::Interrupted(interruption)))
     }
 }

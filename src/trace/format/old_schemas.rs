@@ -247,7 +247,7 @@ pub(super) fn upgrade_record(
     record: RawRecord<'_>,
     metadata: bool,
 ) -> Result<Vec<u8>, TraceError> {
-    let attributes: &v002::OldValueFields = match generation {
+    let attributes: &v002::OldValueKindsByField = match generation {
         SchemaGeneration::V001 => return Ok(v001::convert_node(record)?.encode_to_vec()),
         SchemaGeneration::V002 => &v002::ATTRIBUTES_002,
         SchemaGeneration::V003A => &v002::ATTRIBUTES_003A,

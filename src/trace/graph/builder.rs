@@ -2,9 +2,9 @@
 
 use super::origins::NodeOriginCollector;
 use super::{
-    ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot,
-    Interner, Lane, NO_DTYPE, NodeIdMap, NodeKind, REDUCED, STORED, SendOrReceiveNode,
-    StringArenaInterner,
+    ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph,
+    GroupSlotDimensions, Interner, Lane, NO_DTYPE, NodeIdMap, NodeKind, REDUCED, STORED,
+    SendOrReceiveNode, StringArenaInterner,
 };
 use crate::format::groups::{DeclaredGroups, parse_group_metadata};
 use crate::format::origin::CallStacks;
@@ -52,7 +52,7 @@ impl EnumeratedSetting for DependencyPolicy {
 
 /// The peers and groups that one rank binds to a graph's slots, and the rank's group declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RankSlotBinding {
+pub struct RankSlotPeersAndGroups {
     /// Rank of each peer slot.
     pub peers: Vec<u32>,
     /// Name of the group that is bound to each group slot; `None` means all ranks.
@@ -433,7 +433,7 @@ impl GraphBuilder {
     /// Sorts, links and checks the nodes, and returns the graph with the rank's binding.
     ///
     /// Fails if a data dependency is on a missing node or on the node itself, or if dependencies form a cycle.
-    pub fn finish_graph(mut self) -> Result<(Graph, RankSlotBinding), TraceError> {
+    pub fn finish_graph(mut self) -> Result<(Graph, RankSlotPeersAndGroups), TraceError> {
         self.intern_node_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
         for column in self.graph.sparse.columns_mut() {
@@ -471,14 +471,14 @@ impl GraphBuilder {
         graph.lanes = self.lanes.into_keys();
         let slots = self.groups.into_keys().into_iter();
         let (groups, slots) = slots
-            .map(|(name, dimensions)| (name, GroupSlot { dimensions }))
+            .map(|(name, dimensions)| (name, GroupSlotDimensions { dimensions }))
             .unzip();
         graph.groups = slots;
         graph.changes = self.changes.into_keys();
         graph.remote_memories = self.remote_memories.into_keys();
         graph.kernels = self.kernels.into_keys();
         graph.release_spare_memory();
-        let binding = RankSlotBinding {
+        let binding = RankSlotPeersAndGroups {
             peers: self.peers.into_keys(),
             groups,
             declared: Arc::new(self.declared),

@@ -12,7 +12,7 @@ use chakram_base::units::Span;
 
 /// The host's launch of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostLaunchCostAndWait {
+pub struct HostLaunchTimeAndBlocking {
     /// Host time that the launch takes.
     pub cost: Span,
     /// True if the host waits until the node is complete.
@@ -33,7 +33,7 @@ impl Graph {
     /// launches (at least one).
     pub fn with_launch_nodes(
         &self,
-        launch: impl Fn(NodeIndex) -> Option<HostLaunchCostAndWait>,
+        launch: impl Fn(NodeIndex) -> Option<HostLaunchTimeAndBlocking>,
         depth: usize,
     ) -> Self {
         let mut graph = self.clone();
@@ -43,7 +43,7 @@ impl Graph {
         } else {
             self.successors.topological_order()
         };
-        let launched: Vec<(u32, HostLaunchCostAndWait)> = order
+        let launched: Vec<(u32, HostLaunchTimeAndBlocking)> = order
             .into_iter()
             .filter_map(|node| Some((node, launch(NodeIndex(node))?)))
             .collect();
@@ -120,8 +120,10 @@ mod tests {
     #[test]
     fn every_node_waits_for_its_launch_and_launches_for_each_other() {
         let cost = Span(7);
-        let graph =
-            chain().with_launch_nodes(|_| Some(HostLaunchCostAndWait { cost, waits: false }), 9);
+        let graph = chain().with_launch_nodes(
+            |_| Some(HostLaunchTimeAndBlocking { cost, waits: false }),
+            9,
+        );
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         // Nodes 0 to 2 are the kernels, and nodes 3 to 5 are their launches.
         assert_eq!(
@@ -148,15 +150,17 @@ mod tests {
         let cost = Span(7);
         let first_waits = |node: NodeIndex| {
             let waits = node.0 == 0;
-            (node.0 != 1).then_some(HostLaunchCostAndWait { cost, waits })
+            (node.0 != 1).then_some(HostLaunchTimeAndBlocking { cost, waits })
         };
         // Node 1 has no launch. Node 3 launches node 0, and node 4 launches node 2.
         let graph = chain().with_launch_nodes(first_waits, 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // With at most one launch ahead, the second launch waits for the end of the first node.
-        let graph =
-            chain().with_launch_nodes(|_| Some(HostLaunchCostAndWait { cost, waits: false }), 1);
+        let graph = chain().with_launch_nodes(
+            |_| Some(HostLaunchTimeAndBlocking { cost, waits: false }),
+            1,
+        );
         let edges: Vec<_> = graph
             .successor_rows()
             .edges()

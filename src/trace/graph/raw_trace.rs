@@ -14,7 +14,7 @@ use std::ops::Range;
 
 mod view;
 
-pub use view::CompactNodeView;
+pub use view::RawNodeCommonFields;
 
 /// A dependency, as a node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,27 +53,27 @@ pub trait NodeRetention<'a>: Default {
     fn node_id(kept: &Self::Kept) -> u64;
 }
 
-/// Keeps nearly all fields of each record, as a [`CompactNodeView`].
+/// Keeps nearly all fields of each record, as a [`RawNodeCommonFields`].
 #[derive(Debug, Default)]
 pub struct RetainFullRecords;
 
 impl<'a> NodeRetention<'a> for RetainFullRecords {
-    type Kept = CompactNodeView<'a>;
+    type Kept = RawNodeCommonFields<'a>;
 
     #[inline]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> CompactNodeView<'a> {
-        CompactNodeView::from(view)
+    fn retain_view(&mut self, view: &NodeView<'a>) -> RawNodeCommonFields<'a> {
+        RawNodeCommonFields::from(view)
     }
 
     #[inline]
-    fn node_id(view: &CompactNodeView<'a>) -> u64 {
+    fn node_id(view: &RawNodeCommonFields<'a>) -> u64 {
         view.id
     }
 }
 
 /// The data kept for a node, with the record from which it was read.
 #[derive(Clone, Copy, Debug)]
-pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
+pub struct RawTraceNode<'a, V = RawNodeCommonFields<'a>> {
     /// The data kept from the record.
     pub view: V,
     /// The undecoded record.

@@ -1,6 +1,6 @@
 //! Reads a trace file's contents into a graph, in one pass.
 
-use super::builder::{DependencyPolicy, GraphBuilder, RankSlotBinding};
+use super::builder::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
 use super::{Graph, Lane};
 use crate::format::TraceError;
 use crate::format::profiler_cost::ProfilerOverheadFacts;
@@ -11,7 +11,7 @@ use chakram_base::units::Span;
 
 /// Treatment of the profiler's estimated cost in a captured job's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProfilerCostPolicy {
+pub enum ProfilerOverheadRemovalPolicy {
     /// Keep the profiler's cost in the times.
     Keep,
     /// Subtract the profiler's estimated cost from the times.
@@ -21,7 +21,7 @@ pub enum ProfilerCostPolicy {
     RemoveIfMeasured,
 }
 
-impl EnumeratedSetting for ProfilerCostPolicy {
+impl EnumeratedSetting for ProfilerOverheadRemovalPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Remove,
@@ -34,7 +34,7 @@ impl EnumeratedSetting for ProfilerCostPolicy {
 
 /// Facts that a trace states about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TraceProfilerFacts {
+pub struct ProfilerOverheadStatedByTrace {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
     /// True if any node states which part of its times is the profiler's cost.
@@ -52,7 +52,7 @@ impl Graph {
         contents: &[u8],
         rank: u32,
         policy: DependencyPolicy,
-    ) -> Result<(Self, RankSlotBinding), TraceError> {
+    ) -> Result<(Self, RankSlotPeersAndGroups), TraceError> {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
@@ -61,8 +61,8 @@ impl Graph {
         contents: &[u8],
         rank: u32,
         policy: DependencyPolicy,
-        profiler: ProfilerCostPolicy,
-    ) -> Result<(Self, RankSlotBinding), TraceError> {
+        profiler: ProfilerOverheadRemovalPolicy,
+    ) -> Result<(Self, RankSlotPeersAndGroups), TraceError> {
         let mut profiled = false;
         let measured = FrameCursor::new(contents)
             .next_record()?
@@ -70,9 +70,9 @@ impl Graph {
             .transpose()?
             .is_some_and(|metadata| metadata.profiler.unprofiled.is_some());
         let removed = match profiler {
-            ProfilerCostPolicy::Keep => false,
-            ProfilerCostPolicy::Remove => true,
-            ProfilerCostPolicy::RemoveIfMeasured => measured,
+            ProfilerOverheadRemovalPolicy::Keep => false,
+            ProfilerOverheadRemovalPolicy::Remove => true,
+            ProfilerOverheadRemovalPolicy::RemoveIfMeasured => measured,
         };
         let (mut graph, binding) = Self::read_edited(contents, rank, policy, |node| {
             profiled |= node.profiler > Span::ZERO;
@@ -102,7 +102,7 @@ impl Graph {
         rank: u32,
         policy: DependencyPolicy,
         mut edit: impl FnMut(&mut NodeView<'_>) -> Result<(), TraceError>,
-    ) -> Result<(Self, RankSlotBinding), TraceError> {
+    ) -> Result<(Self, RankSlotPeersAndGroups), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let Some(first) = frames.next_record()? else {
             return Err(TraceError::empty_file());
@@ -136,6 +136,6 @@ impl Graph {
         }
         let (graph, binding) = builder.finish_graph()?;
         let core = metadata.core;
-        Ok((graph, RankSlotBinding { core, ..binding }))
+        Ok((graph, RankSlotPeersAndGroups { core, ..binding }))
     }
 }

@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 /// The optional columns of a graph. To add a column, add a field, list the field in [`columns_mut`](Self::columns_mut),
 /// and set its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct SparseColumns {
+pub(super) struct OptionalNodeColumns {
     delays: EmptyOrDenseColumn<Span>,
     /// Time that each node waited in the recorded run.
     waits: EmptyOrDenseColumn<Span>,
@@ -22,12 +22,12 @@ pub(super) struct SparseColumns {
     pub step_of: EmptyOrDenseColumn<u32>,
     pub stack_of: EmptyOrDenseColumn<u32>,
     /// Estimated cost of the profiler in each node's times.
-    profiler: EmptyOrDenseColumn<ProfilerCostInTimes>,
+    profiler: EmptyOrDenseColumn<ProfilerOverheadInNodeTimes>,
 }
 
 /// The profiler's estimated cost in a node's times. The graph records whether its times still include this cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct ProfilerCostInTimes {
+struct ProfilerOverheadInNodeTimes {
     delay: Span,
     recorded: Span,
 }
@@ -102,7 +102,7 @@ impl<T: Copy + Default> EmptyOrDenseColumn<T> {
     }
 }
 
-impl SparseColumns {
+impl OptionalNodeColumns {
     pub fn columns_mut(&mut self) -> [&mut dyn ReorderableNodeColumn; 8] {
         [
             &mut self.delays,
@@ -133,7 +133,7 @@ impl SparseColumns {
             let delay = node.profiler.min(node.delay);
             let recorded = (node.profiler - delay).min(node.recorded);
             self.profiler
-                .push_value(index, ProfilerCostInTimes { delay, recorded });
+                .push_value(index, ProfilerOverheadInNodeTimes { delay, recorded });
         }
     }
 

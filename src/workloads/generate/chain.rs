@@ -10,7 +10,7 @@ use chakram_trace::format::{Dtype, Op, TraceError};
 /// Chains of kernels, which are equal on every rank. Node `i` of a rank (from 0) belongs to chain
 /// `i % chains` and waits for node `i - chains`; chain `c` uses lane `c`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernelChainPattern {
+pub struct ParallelKernelChainsPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of kernels per rank, summed over its chains.
@@ -27,7 +27,7 @@ pub struct KernelChainPattern {
     pub dtype: Option<Dtype>,
 }
 
-impl KernelChainPattern {
+impl ParallelKernelChainsPattern {
     /// Returns one chain per rank with `nodes` kernels, each of which takes 1 us and has no FLOPs
     /// or bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
@@ -42,7 +42,9 @@ impl KernelChainPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<KernelChainGenerator, PatternOptionError> {
+    pub(super) fn prepare_generator(
+        self,
+    ) -> Result<ParallelKernelChainsGenerator, PatternOptionError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;
@@ -52,15 +54,15 @@ impl KernelChainPattern {
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
         check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;
-        Ok(KernelChainGenerator(self))
+        Ok(ParallelKernelChainsGenerator(self))
     }
 }
 
 /// Generator of chains of kernels, with checked options.
 #[derive(Debug)]
-pub(super) struct KernelChainGenerator(KernelChainPattern);
+pub(super) struct ParallelKernelChainsGenerator(ParallelKernelChainsPattern);
 
-impl TraceGenerator for KernelChainGenerator {
+impl TraceGenerator for ParallelKernelChainsGenerator {
     fn suggest_smaller(&self) -> &'static str {
         "fewer nodes"
     }
@@ -105,7 +107,7 @@ mod tests {
     fn nodes_take_turns_among_the_chains() {
         // With 7 nodes in 3 chains, lane 0 has the ids 1, 4 and 7, lane 1 has the ids 2 and 5, and
         // lane 2 has the ids 3 and 6.
-        let mut options = KernelChainPattern::new(2, 7);
+        let mut options = ParallelKernelChainsPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;
         let ranks = record_every_rank(WorkloadPattern::Chain(options));
@@ -120,14 +122,16 @@ mod tests {
 
     #[test]
     fn a_single_chain_is_a_line() {
-        let ranks = record_every_rank(WorkloadPattern::Chain(KernelChainPattern::new(1, 4)));
+        let ranks = record_every_rank(WorkloadPattern::Chain(ParallelKernelChainsPattern::new(
+            1, 4,
+        )));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2], &[3]]);
     }
 
     #[test]
     fn chains_without_nodes_are_refused() {
-        let mut options = KernelChainPattern::new(1, 2);
+        let mut options = ParallelKernelChainsPattern::new(1, 2);
         options.chains = 3;
         let why = rejection_message(WorkloadPattern::Chain(options.clone()));
         assert_eq!(

@@ -39,7 +39,7 @@ use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
     check_limit, check_ranks, option_refused,
 };
-use chakram_base::units::{Bandwidth, BufferPartSize, FlopRate, Span};
+use chakram_base::units::{Bandwidth, FlopRate, Span, UnroundedBufferShare};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 
 /// Lane of all kernels; the kernels run one after another.
@@ -184,7 +184,7 @@ impl DataParallelPattern {
         let computing = self.reference_flops.time_for_flops(flops);
         let moving = self
             .reference_bandwidth
-            .serialization_time(BufferPartSize::from_bytes(bytes));
+            .serialization_time(UnroundedBufferShare::from_bytes(bytes));
         let longer = computing.max(moving);
         if longer == Span::MAX {
             let found = longer.0.into();

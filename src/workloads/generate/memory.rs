@@ -11,7 +11,7 @@ use chakram_trace::format::{MemoryLocation, Op, TraceError};
 /// Without `prefetch`, each node waits for the node before it. With `prefetch`, a load waits only
 /// for the previous load. Loads are on lane 0, kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemoryAccessPattern {
+pub struct LoadKernelStorePattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
@@ -34,7 +34,7 @@ pub struct MemoryAccessPattern {
     pub prefetch: bool,
 }
 
-impl MemoryAccessPattern {
+impl LoadKernelStorePattern {
     /// Returns a pattern with `loads` loads of `bytes` from remote memory per rank, without kernels
     /// or stores.
     pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
@@ -51,7 +51,7 @@ impl MemoryAccessPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<MemoryAccessGenerator, PatternOptionError> {
+    pub(super) fn prepare_generator(self) -> Result<LoadKernelStoreGenerator, PatternOptionError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;
@@ -64,15 +64,15 @@ impl MemoryAccessPattern {
             let expected = "no name, because the NPU's own memory has none";
             return Err(option_refused("memory", "a name, with local", expected));
         }
-        Ok(MemoryAccessGenerator(self))
+        Ok(LoadKernelStoreGenerator(self))
     }
 }
 
 /// Generator of memory accesses, with checked options.
 #[derive(Debug)]
-pub(super) struct MemoryAccessGenerator(MemoryAccessPattern);
+pub(super) struct LoadKernelStoreGenerator(LoadKernelStorePattern);
 
-impl MemoryAccessGenerator {
+impl LoadKernelStoreGenerator {
     fn create_access_op(&self, store: bool) -> Op<'_> {
         Op::Memory {
             store,
@@ -91,7 +91,7 @@ impl MemoryAccessGenerator {
     }
 }
 
-impl TraceGenerator for MemoryAccessGenerator {
+impl TraceGenerator for LoadKernelStoreGenerator {
     fn suggest_smaller(&self) -> &'static str {
         "fewer loads"
     }
@@ -150,7 +150,7 @@ mod tests {
     use super::super::testing::{record_every_rank, rejection_message};
     use super::*;
 
-    fn data(options: MemoryAccessPattern) -> Vec<Vec<u64>> {
+    fn data(options: LoadKernelStorePattern) -> Vec<Vec<u64>> {
         let ranks = record_every_rank(WorkloadPattern::Memory(options));
         ranks[0].iter().map(|node| node.data.clone()).collect()
     }
@@ -158,10 +158,10 @@ mod tests {
     #[test]
     fn rounds_follow_one_another_unless_loads_run_ahead() {
         assert_eq!(
-            data(MemoryAccessPattern::new(2, 3, 8)),
+            data(LoadKernelStorePattern::new(2, 3, 8)),
             [vec![], vec![1], vec![2]]
         );
-        let mut options = MemoryAccessPattern::new(2, 2, 8);
+        let mut options = LoadKernelStorePattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
         // Ids 1 and 4 are loads, ids 2 and 5 are kernels, and ids 3 and 6 are stores.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn switches_gather_loads_and_reduce_stores() {
-        let mut options = MemoryAccessPattern::new(1, 1, 8);
+        let mut options = LoadKernelStorePattern::new(1, 1, 8);
         (options.in_switch, options.store) = (true, true);
         let ranks = record_every_rank(WorkloadPattern::Memory(options.clone()));
         let ops: Vec<_> = ranks[0].iter().map(|node| &node.op[..]).collect();

@@ -20,14 +20,14 @@
 //! assumes that windows have no padding and do not extend beyond a device's border rows. This
 //! module computes FLOPs from the output's size, which depends on stride and padding. If a device's
 //! windows cover rows of neighbouring devices, the device receives these rows
-//! ([`OperatorSharding::image_rows_of`]). The gradients of the received rows are sent back before
+//! ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before
 //! the sum over k, so that each device sums only its own rows. The input's gradient has the
 //! channels of the input (`B H W C`; PALM prints `B H W K`).
 //!
 //! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
 
 use super::{MOST_WORK, PatternOptionError, check_limit, option_refused};
-use crate::model::{OperatorAxesAndTensors, OperatorKind};
+use crate::model::{OperatorComputationSpec, OperatorKind};
 use chakram_base::ids::Rank;
 use std::ops::Range;
 
@@ -129,7 +129,7 @@ pub struct ShardReduction {
 
 /// Sharding of one operator: the work of each device, and the sums over devices.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OperatorSharding {
+pub struct OperatorShardWorkAndSums {
     grid: OperatorShardGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::SlidingWindowGeometry>,
@@ -145,7 +145,7 @@ pub struct OperatorSharding {
     pub update: ShardReduction,
 }
 
-impl OperatorSharding {
+impl OperatorShardWorkAndSums {
     /// Shards the operator `work`, with `batch` samples, by `degrees` over `devices` devices. The
     /// error message lists possible degrees.
     pub fn new(
@@ -159,7 +159,7 @@ impl OperatorSharding {
 
     /// Like `new`, but for an operator that is already converted to a spec.
     pub(super) fn from_spec(
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         batch: u64,
         degrees: ShardingDegrees,
         devices: u32,

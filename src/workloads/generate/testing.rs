@@ -21,13 +21,13 @@ pub(super) struct EmittedNode {
 /// A sink that records one rank's nodes. The sink also records the bytes that all ranks send and
 /// receive, by (source, destination, tag).
 #[derive(Default)]
-struct EmissionRecorder {
+struct RankNodeAndMessageRecorder {
     rank: u32,
     seen: Vec<EmittedNode>,
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
 }
 
-impl Sink for EmissionRecorder {
+impl Sink for RankNodeAndMessageRecorder {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.seen.push(EmittedNode {
             name: node.name.to_owned(),
@@ -86,7 +86,7 @@ pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode
         CheckedWorkloadPattern::new(pattern.clone()).unwrap(),
         CheckedWorkloadPattern::new(pattern).unwrap(),
     );
-    let mut recorder = EmissionRecorder::default();
+    let mut recorder = RankNodeAndMessageRecorder::default();
     let mut ranks = Vec::new();
     for rank in 0..job.rank_count() {
         recorder.rank = rank;
@@ -167,9 +167,9 @@ impl TraceGenerator for PairedRanksPattern {
         if rank / 2 + 1 == self.pairs { rank } else { 0 }
     }
 
-    fn bind_slots(&self, rank: u32, first: &RankSlotBinding) -> RankSlotBinding {
+    fn bind_slots(&self, rank: u32, first: &RankSlotPeersAndGroups) -> RankSlotPeersAndGroups {
         let ranks = self.rank_count();
-        RankSlotBinding {
+        RankSlotPeersAndGroups {
             peers: vec![(rank + 2 + self.wrong) % ranks, (rank + ranks - 2) % ranks],
             groups: vec![None, Some(format!("pair{}", rank / 2))],
             ..first.clone()

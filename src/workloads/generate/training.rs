@@ -58,8 +58,8 @@ use buckets::GradientBucket;
 use cost::KernelCostParameters;
 use distinct_layers::DistinctLayers;
 use layer::{LayerLoweringOptions, LoweredLayer};
-use model_chunks::ModelChunks;
-use ranks::ExactAndMinimumNodeCount;
+use model_chunks::ModelPartsAndGradientBuckets;
+use ranks::CachedNodeCountAndMinimum;
 
 /// Maximum number of groups in a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -149,7 +149,7 @@ pub(super) struct TrainingGenerator {
     /// Distinct layers of the model; for each layer of the model, the index of its distinct layer.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
-    parts: ModelChunks,
+    parts: ModelPartsAndGradientBuckets,
     /// Maximum number of messages that one layer sends, in one pass, from one member to another; 0
     /// if all members of a tensor group have the same nodes.
     slots: u32,
@@ -161,7 +161,7 @@ pub(super) struct TrainingGenerator {
     adapters: Option<InterStageAdapterGroups>,
     /// Node counts of ranks: one entry per stage or, if members of a tensor group have different
     /// nodes, one entry per member of a stage's tensor group.
-    counts: Vec<ExactAndMinimumNodeCount>,
+    counts: Vec<CachedNodeCountAndMinimum>,
 }
 
 /// Bytes per value, rounded up to whole bytes: a 4-bit value has one byte.
@@ -232,7 +232,7 @@ impl TrainingGenerator {
         check::check_messages(&model, &plan, slots.max(ring_slots), micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
-        let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
+        let parts = ModelPartsAndGradientBuckets::new(&shard, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
         let adapters = InterStageAdapterGroups::new(&plan, &mut partitions);
         placement.declare_operator_partitions(partitions);
@@ -246,7 +246,7 @@ impl TrainingGenerator {
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds)
-            .map(|_| ExactAndMinimumNodeCount::default())
+            .map(|_| CachedNodeCountAndMinimum::default())
             .collect();
         Ok(Self {
             model,

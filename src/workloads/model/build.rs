@@ -1,7 +1,9 @@
-//! Converts the tables of a model file to a [`ModelFromDefinitionFile`]. Defines the file format and checks
+//! Converts the tables of a model file to a [`ModelWithDefinitionProperties`]. Defines the file format and checks
 //! all rules for models.
 
-use super::{Model, ModelDefinitionForm, ModelError, ModelFromDefinitionFile, ModelSizeOverrides};
+use super::{
+    Model, ModelDefinitionForm, ModelError, ModelSizeOverrides, ModelWithDefinitionProperties,
+};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod chain;
@@ -19,7 +21,7 @@ const MOST_LAYERS: u64 = 20_000;
 /// Keys that all model files have.
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
-impl ModelFromDefinitionFile {
+impl ModelWithDefinitionProperties {
     /// Parses a model file. Error messages call the file `file`. If `tokens` is given, it replaces
     /// the file's number of tokens per sample.
     ///
@@ -57,13 +59,13 @@ fn parse_definition(
     text: &str,
     file: &str,
     sizes: ModelSizeOverrides,
-) -> Result<ModelFromDefinitionFile, ModelError> {
+) -> Result<ModelWithDefinitionProperties, ModelError> {
     let ModelSizeOverrides { tokens, layers } = sizes;
     // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
         check_counts_fit_64_bits(&model, file)?;
-        return Ok(ModelFromDefinitionFile {
+        return Ok(ModelWithDefinitionProperties {
             kind: ModelDefinitionForm::Transformer,
             hidden: Some(hidden),
             model,
@@ -110,7 +112,7 @@ fn parse_definition(
         layers,
     };
     check_counts_fit_64_bits(&model, file)?;
-    Ok(ModelFromDefinitionFile {
+    Ok(ModelWithDefinitionProperties {
         kind,
         hidden,
         model,

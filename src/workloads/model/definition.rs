@@ -63,7 +63,7 @@ use super::Model;
 
 /// A model, with properties that its file gives for the whole model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelFromDefinitionFile {
+pub struct ModelWithDefinitionProperties {
     /// Form in which the file describes the model.
     pub kind: ModelDefinitionForm,
     /// Width of the activations between blocks; `None` if blocks differ in width.

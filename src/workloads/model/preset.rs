@@ -1,7 +1,7 @@
 //! The built-in models, and the search for a model file by preset name or path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
-use super::{Model, ModelError, ModelFromDefinitionFile, ModelSizeOverrides};
+use super::{Model, ModelError, ModelSizeOverrides, ModelWithDefinitionProperties};
 use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -153,8 +153,8 @@ impl ModelFileText {
     pub fn parse_definition(
         &self,
         tokens: Option<u64>,
-    ) -> Result<ModelFromDefinitionFile, ModelError> {
-        ModelFromDefinitionFile::parse(&self.text, &self.file, tokens)
+    ) -> Result<ModelWithDefinitionProperties, ModelError> {
+        ModelWithDefinitionProperties::parse(&self.text, &self.file, tokens)
     }
 
     /// Parses the text; `sizes` replace the sizes in the file.
@@ -165,8 +165,8 @@ impl ModelFileText {
     pub fn parse_definition_with_sizes(
         &self,
         sizes: ModelSizeOverrides,
-    ) -> Result<ModelFromDefinitionFile, ModelError> {
-        ModelFromDefinitionFile::parse_with_sizes(&self.text, &self.file, sizes)
+    ) -> Result<ModelWithDefinitionProperties, ModelError> {
+        ModelWithDefinitionProperties::parse_with_sizes(&self.text, &self.file, sizes)
     }
 
     /// Returns the size that the key `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`)

@@ -66,12 +66,12 @@ pub struct TensorAxis {
     /// Size of the axis for one sample.
     pub extent: u64,
     /// The degree that divides the axis, if any.
-    pub cut: AxisDividingDegree,
+    pub cut: DividingDegreeOrReason,
 }
 
 /// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AxisDividingDegree {
+pub enum DividingDegreeOrReason {
     /// The degree of the given operator axis divides this axis. The string is a plural noun for the
     /// axis's units, for error messages.
     By(OperatorShardAxis, &'static str),
@@ -161,7 +161,7 @@ pub enum OperatorInputSource {
 
 /// Side of an operator (before or after it) on which ranks with different experts exchange tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertExchangeSide {
+pub enum OperatorTokenExchangeSide {
     /// After the operator: copies of tokens are sent to their experts.
     Dispatch,
     /// Before the operator: results return from the experts to the ranks that have the tokens.
@@ -170,7 +170,7 @@ pub enum ExpertExchangeSide {
 
 /// Description of an operator: its axes, tensors, matrix products and kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperatorAxesAndTensors {
+pub struct OperatorComputationSpec {
     /// Name of the operator in model files.
     pub name: &'static str,
     /// Axes of all tensors that the operator has.
@@ -196,10 +196,10 @@ pub struct OperatorAxesAndTensors {
     /// Kernels of the forward pass and of the backward pass.
     pub kernels: OperatorKernelSpec,
     /// The token exchange before or after the operator, if expert parallelism needs one.
-    pub exchange: Option<ExpertExchangeSide>,
+    pub exchange: Option<OperatorTokenExchangeSide>,
 }
 
-impl OperatorAxesAndTensors {
+impl OperatorComputationSpec {
     /// Returns true if the operator has an axis with the letter `letter`.
     pub fn has_axis(&self, letter: char) -> bool {
         self.axes.iter().any(|axis| axis.letter == letter)
@@ -232,7 +232,7 @@ impl OperatorAxesAndTensors {
     /// Returns true if the degree of `axis` divides the tensor with the axes `axes`.
     pub fn is_tensor_divided_along_axis(&self, axis: OperatorShardAxis, axes: &str) -> bool {
         let cut =
-            |one: &&TensorAxis| matches!(one.cut, AxisDividingDegree::By(by, _) if by == axis);
+            |one: &&TensorAxis| matches!(one.cut, DividingDegreeOrReason::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
         all.any(|one| axes.contains(one.letter))
     }
@@ -243,7 +243,7 @@ impl OperatorAxesAndTensors {
         axis: OperatorShardAxis,
     ) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
-            AxisDividingDegree::By(by, what) if by == axis => Some((one.extent, what)),
+            DividingDegreeOrReason::By(by, what) if by == axis => Some((one.extent, what)),
             _ => None,
         })
     }
@@ -335,8 +335,10 @@ impl OperatorAxesAndTensors {
     pub fn allow_column_division(mut self) -> Self {
         let alone = self.computes_columns_independently();
         for axis in &mut self.axes {
-            if let (AxisDividingDegree::Whole(OperatorShardAxis::N, _), true) = (axis.cut, alone) {
-                axis.cut = AxisDividingDegree::By(OperatorShardAxis::N, "columns");
+            if let (DividingDegreeOrReason::Whole(OperatorShardAxis::N, _), true) =
+                (axis.cut, alone)
+            {
+                axis.cut = DividingDegreeOrReason::By(OperatorShardAxis::N, "columns");
             }
         }
         self

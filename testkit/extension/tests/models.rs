@@ -3,8 +3,8 @@
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::extend::{CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle};
 use chakram::generate::{
-    CollectivePattern, KernelChainPattern, MemoryAccessPattern, P2pPattern, TrafficPattern,
-    WorkloadPattern,
+    CollectivePattern, LoadKernelStorePattern, P2pPattern, ParallelKernelChainsPattern,
+    TrafficPattern, WorkloadPattern,
 };
 use chakram::trace::CollectiveKind;
 use chakram::units::{Bandwidth, FlopRate, Span};
@@ -66,7 +66,7 @@ fn a_star_carries_out_an_all_reduce() {
 /// Ten kernels of 2 GFLOP run at 1 TFLOP/s, regardless of the machine's peak rate.
 #[test]
 fn kernels_take_what_their_model_says() {
-    let mut chain = KernelChainPattern::new(1, 10);
+    let mut chain = ParallelKernelChainsPattern::new(1, 10);
     chain.flops = 2_000_000_000;
     let options = ReplayOptions::with_changes(|options| {
         let speed = UniformRateModel(FlopRate::new(1e12).unwrap());
@@ -86,7 +86,7 @@ fn loads_come_from_tape() {
     let remote = "\n[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
                   capacity = \"1 TB\"\n";
     let machine = Machine::parse(&format!("{text}{remote}"), "tape").unwrap();
-    let loads = job(WorkloadPattern::Memory(MemoryAccessPattern::new(
+    let loads = job(WorkloadPattern::Memory(LoadKernelStorePattern::new(
         2, 1, 1_000_000,
     )));
     let options = ReplayOptions::with_changes(|options| {

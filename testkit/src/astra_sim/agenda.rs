@@ -36,7 +36,7 @@ pub enum DelayedCall {
     /// The memory server takes the next request.
     MemoryNext(usize),
     /// A delay on a side of the shared bus ends.
-    Bus(usize, super::bus::EndedBusDelay),
+    Bus(usize, super::bus::EndedBusTransferPhase),
 }
 
 /// A packet, that is, data of a stream on the way between network and memory.

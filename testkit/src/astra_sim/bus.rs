@@ -25,7 +25,7 @@ const INNER_GAP: f64 = 0.0038;
 
 /// The end of a delay on the given side of a bus.
 #[derive(Clone, Copy, Debug)]
-pub enum EndedBusDelay {
+pub enum EndedBusTransferPhase {
     Sent(usize),
     Received(usize),
     Reduced(usize),
@@ -46,11 +46,11 @@ struct BusRequest {
 enum BusFollowUp {
     Packet(StreamBusPacket),
     /// The transfer has crossed the second bus, and continues on the NPU's side of the shared bus.
-    Outer(SharedBusNextAction, Box<BusRequest>),
+    Outer(ActionAfterSecondBus, Box<BusRequest>),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum SharedBusNextAction {
+enum ActionAfterSecondBus {
     Send,
     Reduce,
     Retire,
@@ -87,7 +87,13 @@ impl OracleSimulator<'_> {
             then: BusFollowUp::Packet(packet),
         };
         if how.to_memory {
-            self.move_over_second_bus(npu, INNER_MEMORY, SharedBusNextAction::Send, request, false);
+            self.move_over_second_bus(
+                npu,
+                INNER_MEMORY,
+                ActionAfterSecondBus::Send,
+                request,
+                false,
+            );
         } else {
             self.queue_bus_request(npu, MEMORY, request);
         }
@@ -102,7 +108,7 @@ impl OracleSimulator<'_> {
         &mut self,
         npu: usize,
         from: usize,
-        stage: SharedBusNextAction,
+        stage: ActionAfterSecondBus,
         what: BusRequest,
         back: bool,
     ) {
@@ -165,30 +171,30 @@ impl OracleSimulator<'_> {
         partner.in_a_row = 0;
         let there = offset as f64 + bytes * gap + bus.l as f64 + bus.o as f64;
         let sent = offset as f64 + gap * bytes;
-        let received = DelayedCall::Bus(npu, EndedBusDelay::Received(side ^ 1));
+        let received = DelayedCall::Bus(npu, EndedBusTransferPhase::Received(side ^ 1));
         self.agenda.add_delay(npu, there as u64, received);
         self.agenda.add_delay(
             npu,
             sent as u64,
-            DelayedCall::Bus(npu, EndedBusDelay::Sent(side)),
+            DelayedCall::Bus(npu, EndedBusTransferPhase::Sent(side)),
         );
     }
 
     /// Continues a transfer at the end of a bus delay.
-    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: EndedBusDelay) {
+    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: EndedBusTransferPhase) {
         let now = self.agenda.now;
-        let (EndedBusDelay::Sent(side)
-        | EndedBusDelay::Received(side)
-        | EndedBusDelay::Reduced(side)) = signal;
+        let (EndedBusTransferPhase::Sent(side)
+        | EndedBusTransferPhase::Received(side)
+        | EndedBusTransferPhase::Reduced(side)) = signal;
         let this = self.bus_side_mut(npu, side);
         match signal {
-            EndedBusDelay::Sent(_) => {
+            EndedBusTransferPhase::Sent(_) => {
                 this.last = now;
                 this.before = this.state;
                 this.state = SharedBusSideState::Free;
                 this.in_a_row += 1;
             }
-            EndedBusDelay::Received(_) => {
+            EndedBusTransferPhase::Received(_) => {
                 this.last = now;
                 this.before = this.state;
                 if this.receives.len() < 2 {
@@ -204,7 +210,7 @@ impl OracleSimulator<'_> {
                     }
                 }
             }
-            EndedBusDelay::Reduced(_) => {
+            EndedBusTransferPhase::Reduced(_) => {
                 this.reducing = false;
                 if let Some(request) = this.reductions.pop_front() {
                     self.return_or_finish_bus_request(npu, side, request);
@@ -217,7 +223,7 @@ impl OracleSimulator<'_> {
 
     fn queue_reduction(&mut self, npu: usize, side: usize, request: BusRequest) {
         if side == NPU {
-            self.move_over_second_bus(npu, INNER_NPU, SharedBusNextAction::Reduce, request, true);
+            self.move_over_second_bus(npu, INNER_NPU, ActionAfterSecondBus::Reduce, request, true);
         } else {
             self.bus_side_mut(npu, side).reductions.push_back(request);
         }
@@ -227,12 +233,18 @@ impl OracleSimulator<'_> {
         if request.send_back {
             request.send_back = false;
             if side == NPU {
-                self.move_over_second_bus(npu, INNER_NPU, SharedBusNextAction::Send, request, true);
+                self.move_over_second_bus(
+                    npu,
+                    INNER_NPU,
+                    ActionAfterSecondBus::Send,
+                    request,
+                    true,
+                );
             } else {
                 self.bus_side_mut(npu, side).sends.push_back(request);
             }
         } else if side == NPU {
-            self.move_over_second_bus(npu, INNER_NPU, SharedBusNextAction::Retire, request, false);
+            self.move_over_second_bus(npu, INNER_NPU, ActionAfterSecondBus::Retire, request, false);
         } else {
             self.finish_request(npu, request);
         }
@@ -247,7 +259,7 @@ impl OracleSimulator<'_> {
         if let Some(request) = this.reductions.front() {
             let ns = request.bytes as u64 / 100 * delay + 50;
             this.reducing = true;
-            let call = DelayedCall::Bus(npu, EndedBusDelay::Reduced(side));
+            let call = DelayedCall::Bus(npu, EndedBusTransferPhase::Reduced(side));
             self.agenda.add_delay(npu, ns, call);
         }
     }
@@ -257,12 +269,14 @@ impl OracleSimulator<'_> {
             BusFollowUp::Packet(packet) => self.continue_packet(packet),
             BusFollowUp::Outer(stage, what) => {
                 match stage {
-                    SharedBusNextAction::Send => self.bus_side_mut(npu, NPU).sends.push_back(*what),
-                    SharedBusNextAction::Reduce => {
+                    ActionAfterSecondBus::Send => {
+                        self.bus_side_mut(npu, NPU).sends.push_back(*what)
+                    }
+                    ActionAfterSecondBus::Reduce => {
                         self.bus_side_mut(npu, NPU).reductions.push_back(*what);
                         self.start_next_reduction(npu, NPU);
                     }
-                    SharedBusNextAction::Retire => self.finish_request(npu, *what),
+                    ActionAfterSecondBus::Retire => self.finish_request(npu, *what),
                 }
                 self.send_next_bus_transfer(npu, NPU);
             }

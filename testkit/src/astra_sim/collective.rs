@@ -7,7 +7,7 @@ use super::algorithm::{RingMembersAndOwnIndex, RunningAlgorithm, credits, custom
 use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
 use super::post::encode_collective_tag as tag_of;
-use super::{ChunkNumbering, ChunkStream, OracleSimulator};
+use super::{ChunkStream, OracleSimulator, OriginalOrSeparateChunkNumbering};
 use plan::{padded_and_chunk_size, plan_phases};
 use std::collections::VecDeque;
 
@@ -236,10 +236,10 @@ impl OracleSimulator<'_> {
     ) {
         let numbers = &mut self.npus[npu].numbers;
         let set = match self.numbering {
-            ChunkNumbering::Original => 0,
-            ChunkNumbering::Apart => set,
+            OriginalOrSeparateChunkNumbering::Original => 0,
+            OriginalOrSeparateChunkNumbering::Apart => set,
         };
-        if self.numbering == ChunkNumbering::Original && group != 0 {
+        if self.numbering == OriginalOrSeparateChunkNumbering::Original && group != 0 {
             *numbers.entry((0, 0)).or_default() += 1;
         }
         let count = numbers.entry((group, set)).or_default();

@@ -144,7 +144,7 @@ pub(super) fn create_clock(options: &Options, rank: u32) -> SimulatedRankState {
 }
 
 /// One rank's view of meetings (collectives and messages) while some of their ends are unknown.
-struct RankUnfinishedCommunications<'a> {
+struct LiveRankCommunicationAccess<'a> {
     history: &'a mut RankCommunicationHistory,
     rank: u32,
     layout: &'a JobGroupsAndCommunications,
@@ -153,7 +153,7 @@ struct RankUnfinishedCommunications<'a> {
     arrived: &'a mut Vec<u32>,
 }
 
-impl CommunicationAccess for RankUnfinishedCommunications<'_> {
+impl CommunicationAccess for LiveRankCommunicationAccess<'_> {
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
         let at = self.history.communication_position(step, m);
         self.history.parts[at] = MemberCommunicationTimes {
@@ -235,7 +235,7 @@ pub(super) fn simulate_job(
                 continue;
             }
             arrived.clear();
-            let mut live = RankUnfinishedCommunications {
+            let mut live = LiveRankCommunicationAccess {
                 history: &mut outcome.histories[rank],
                 rank: rank as u32,
                 layout,

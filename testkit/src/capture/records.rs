@@ -58,7 +58,7 @@ pub(super) enum RuntimeCallOrGpuRecord {
 
 /// A worker's annotation that has not ended, and possibly has not started.
 #[derive(Clone, Copy, Debug)]
-struct PendingAnnotation {
+struct PendingWorkerAnnotation {
     at: u64,
     m: u32,
     thread: u8,
@@ -89,7 +89,7 @@ pub(super) struct StepRecords<'p> {
     /// Next external id, and number of ids left in the block, for each thread.
     external: [(u64, u64); 6],
     blocks: u64,
-    starting: Vec<PendingAnnotation>,
+    starting: Vec<PendingWorkerAnnotation>,
     ending: Vec<(u64, u32)>,
 }
 
@@ -231,7 +231,7 @@ impl<'p> StepRecords<'p> {
             match (start, end) {
                 (Some(start), end) if end.is_none_or(|end| start.0 <= end.0) => {
                     let pending = self.starting.remove(start.1);
-                    let PendingAnnotation { at, m, end, .. } = pending;
+                    let PendingWorkerAnnotation { at, m, end, .. } = pending;
                     let op = self.program.meets[m as usize].op;
                     let record =
                         self.begin_operator(op, (pending.thread, 0), (at, end), pending.rf);
@@ -290,7 +290,7 @@ impl EventRecorder for StepRecords<'_> {
         let thread = worker.map_or(self.thread, |worker| worker + 2);
         debug_assert!(worker.is_some() || self.program.meets[m as usize].axis == GroupAxis::Pair);
         let rf = self.next_record_function_id();
-        self.starting.push(PendingAnnotation {
+        self.starting.push(PendingWorkerAnnotation {
             rf,
             at: start,
             m,

@@ -71,9 +71,9 @@ proptest! {
 }
 
 /// A question, as a tree. The test formats the question as text for the program, and evaluates it
-/// with [`AskedQuestion::holds`].
+/// with [`MetadataConditionTree::holds`].
 #[derive(Clone, Debug)]
-enum AskedQuestion {
+enum MetadataConditionTree {
     /// Key, sign and value, each by its index.
     Compare(usize, usize, usize),
     Not(Box<Self>),
@@ -129,7 +129,7 @@ fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
     }
 }
 
-impl AskedQuestion {
+impl MetadataConditionTree {
     /// Returns the question in words; `binds` is the precedence of the operator around the
     /// question.
     fn text(&self, binds: u32) -> String {
@@ -183,16 +183,16 @@ impl AskedQuestion {
     }
 }
 
-fn open_question() -> impl Strategy<Value = AskedQuestion> {
+fn open_question() -> impl Strategy<Value = MetadataConditionTree> {
     let leaf = (0..VALUES.len(), 0..SIGNS.len(), 0usize..60)
-        .prop_map(|(key, sign, value)| AskedQuestion::Compare(key, sign, value));
+        .prop_map(|(key, sign, value)| MetadataConditionTree::Compare(key, sign, value));
     leaf.prop_recursive(4, 16, 2, |inner| {
         let pair = (inner.clone(), inner.clone());
         prop_oneof![
-            inner.prop_map(|one| AskedQuestion::Not(Box::new(one))),
+            inner.prop_map(|one| MetadataConditionTree::Not(Box::new(one))),
             pair.clone()
-                .prop_map(|(a, b)| AskedQuestion::And(Box::new(a), Box::new(b))),
-            pair.prop_map(|(a, b)| AskedQuestion::Or(Box::new(a), Box::new(b))),
+                .prop_map(|(a, b)| MetadataConditionTree::And(Box::new(a), Box::new(b))),
+            pair.prop_map(|(a, b)| MetadataConditionTree::Or(Box::new(a), Box::new(b))),
         ]
     })
 }

@@ -54,7 +54,7 @@ const OTHERS: &[(&str, i32, &str)] = &[
 ];
 
 /// Finish times and exposed communication by NPU.
-type FinishAndExposedTimes = Vec<Option<(u64, i64)>>;
+type FinishAndExposedTimesByNpu = Vec<Option<(u64, i64)>>;
 
 /// Returns the original's last line of results, if the original finished.
 fn expected(case: &CaseFiles) -> Option<Value> {
@@ -64,7 +64,7 @@ fn expected(case: &CaseFiles) -> Option<Value> {
 }
 
 /// Returns the differences, if any, between the original's answer and `ends`.
-fn difference(expected: &Value, ends: &FinishAndExposedTimes) -> Vec<String> {
+fn difference(expected: &Value, ends: &FinishAndExposedTimesByNpu) -> Vec<String> {
     let mut faults = Vec::new();
     if expected["finish_ns"].is_null() {
         let finish = |end: Option<&Option<(u64, i64)>>| end.copied().flatten().map(|end| end.0);
@@ -180,7 +180,8 @@ fn fault(name: &str, case: &CaseFiles) -> Option<String> {
             ran.code, ran.error
         ));
     };
-    let ends: FinishAndExposedTimes = (0..npus).map(|npu| ran.finish.get(&npu).copied()).collect();
+    let ends: FinishAndExposedTimesByNpu =
+        (0..npus).map(|npu| ran.finish.get(&npu).copied()).collect();
     let mut different = difference(&expected, &ends);
     let code = if ends.iter().all(Option::is_some) {
         0

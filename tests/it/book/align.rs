@@ -2,7 +2,7 @@
 
 /// One line of an alignment.
 #[derive(Debug, PartialEq)]
-pub enum Line<'a> {
+pub enum DiffLine<'a> {
     /// The line is shown and printed; a cut counts as equal.
     Same(&'a str),
     /// The line is shown, but not printed.
@@ -44,7 +44,7 @@ fn cost(shown: &str, printed: &str) -> u32 {
 }
 
 /// Returns the alignment with the fewest different lines; omits printed lines that a cut covers.
-pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
+pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<DiffLine<'a>> {
     let (n, m) = (shown.len(), printed.len());
     // costs[i][j] is the least cost to align the lines shown from i on with the lines printed from
     // j on.
@@ -70,22 +70,22 @@ pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>
         let cut = i < n && is_cut(shown[i]);
         let here = costs[i][j];
         if cut && here == costs[i + 1][j] {
-            lines.push(Line::Same(shown[i]));
+            lines.push(DiffLine::Same(shown[i]));
             i += 1;
         } else if cut {
             j += 1;
         } else if i < n && j < m && here == costs[i + 1][j + 1] + cost(shown[i], &printed[j]) {
             if same(shown[i], &printed[j]) {
-                lines.push(Line::Same(shown[i]));
+                lines.push(DiffLine::Same(shown[i]));
             } else {
-                lines.extend([Line::Gone(shown[i]), Line::New(&printed[j])]);
+                lines.extend([DiffLine::Gone(shown[i]), DiffLine::New(&printed[j])]);
             }
             (i, j) = (i + 1, j + 1);
         } else if i < n && here == costs[i + 1][j] + GONE {
-            lines.push(Line::Gone(shown[i]));
+            lines.push(DiffLine::Gone(shown[i]));
             i += 1;
         } else {
-            lines.push(Line::New(&printed[j]));
+            lines.push(DiffLine::New(&printed[j]));
             j += 1;
         }
     }
@@ -97,21 +97,21 @@ fn cuts_stand_for_lines_and_rests_of_lines() {
     let printed = ["a 1", "b 2", "c 3", "d 4"].map(str::to_owned);
     assert_eq!(
         align_steps(&["a …", "…", "d 4"], &printed),
-        ["a …", "…", "d 4"].map(Line::Same)
+        ["a …", "…", "d 4"].map(DiffLine::Same)
     );
     // The second line changes, the third does not change, and the cut stays.
     let lines = align_steps(&["a 1", "b 7", "c 3", "…"], &printed);
     let expected = [
-        Line::Same("a 1"),
-        Line::Gone("b 7"),
-        Line::New("b 2"),
-        Line::Same("c 3"),
-        Line::Same("…"),
+        DiffLine::Same("a 1"),
+        DiffLine::Gone("b 7"),
+        DiffLine::New("b 2"),
+        DiffLine::Same("c 3"),
+        DiffLine::Same("…"),
     ];
     assert_eq!(lines, expected);
-    assert_eq!(align_steps(&[], &printed[..1]), [Line::New("a 1")]);
+    assert_eq!(align_steps(&[], &printed[..1]), [DiffLine::New("a 1")]);
     assert_eq!(
         align_steps(&["a 1", "z"], &printed[..1]),
-        [Line::Same("a 1"), Line::Gone("z")]
+        [DiffLine::Same("a 1"), DiffLine::Gone("z")]
     );
 }

@@ -1,6 +1,6 @@
 //! Runs the commands of a page in order, and checks their output.
 
-use super::align::{Line, align_steps};
+use super::align::{DiffLine, align_steps};
 use super::{pages_of_right_commands, root, text};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -172,13 +172,17 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
                     "{place}\n  exits with an error; {}",
                     printed.join("\n  ")
                 );
-            } else if !bless && alignment.iter().any(|line| !matches!(line, Line::Same(_))) {
+            } else if !bless
+                && alignment
+                    .iter()
+                    .any(|line| !matches!(line, DiffLine::Same(_)))
+            {
                 let _ = writeln!(wrong, "{place}");
                 for line in &alignment {
                     match line {
-                        Line::Same(_) => {}
-                        Line::Gone(line) => _ = writeln!(wrong, "  shown   {line}"),
-                        Line::New(line) => _ = writeln!(wrong, "  printed {line}"),
+                        DiffLine::Same(_) => {}
+                        DiffLine::Gone(line) => _ = writeln!(wrong, "  shown   {line}"),
+                        DiffLine::New(line) => _ = writeln!(wrong, "  printed {line}"),
                     }
                 }
             }
@@ -190,9 +194,9 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
             let mut gone = None;
             for line in &alignment {
                 match *line {
-                    Line::Same(line) => blessed.push(line.to_owned()),
-                    Line::Gone(line) => gone = Some(line),
-                    Line::New(line) => blessed.push(cut_as(gone.take(), line)),
+                    DiffLine::Same(line) => blessed.push(line.to_owned()),
+                    DiffLine::Gone(line) => gone = Some(line),
+                    DiffLine::New(line) => blessed.push(cut_as(gone.take(), line)),
                 }
             }
             copied = step.shown.start + shown.len();

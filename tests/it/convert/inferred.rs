@@ -41,9 +41,9 @@ fn makespan(job: &ConversionResult) -> u64 {
 }
 
 /// Members, kind and bytes of a rank's collectives, sorted by group.
-type RankCollectiveCalls = Vec<(Vec<u32>, i64, i64)>;
+type RankCollectivesSortedByGroup = Vec<(Vec<u32>, i64, i64)>;
 
-fn converted(job: &ConversionResult, rank: usize) -> RankCollectiveCalls {
+fn converted(job: &ConversionResult, rank: usize) -> RankCollectivesSortedByGroup {
     let nodes = job.traces[rank].nodes.iter();
     let calls = nodes.filter(|node| node.r#type == COLLECTIVE).map(|node| {
         let name = text(node, "pg_name").unwrap_or("0");
@@ -55,14 +55,14 @@ fn converted(job: &ConversionResult, rank: usize) -> RankCollectiveCalls {
             number("comm_size"),
         )
     });
-    let mut calls: RankCollectiveCalls = calls.collect();
+    let mut calls: RankCollectivesSortedByGroup = calls.collect();
     // Groups run at the same time, so only the order within each group is kept.
     calls.sort_by(|one, other| one.0.cmp(&other.0));
     calls
 }
 
 /// Returns the collectives that the generated program requested on a rank.
-fn asked(truth: &JobTruth, rank: u32) -> RankCollectiveCalls {
+fn asked(truth: &JobTruth, rank: u32) -> RankCollectivesSortedByGroup {
     let own = truth
         .collectives
         .iter()
@@ -80,7 +80,7 @@ fn asked(truth: &JobTruth, rank: u32) -> RankCollectiveCalls {
         };
         (meeting.ranks.clone(), *kind as i64, bytes as i64)
     });
-    let mut calls: RankCollectiveCalls = calls.collect();
+    let mut calls: RankCollectivesSortedByGroup = calls.collect();
     calls.sort_by(|one, other| one.0.cmp(&other.0));
     calls
 }

@@ -283,14 +283,18 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Error of a predicted step without the profiler, and true if its interval contains the measured
 /// step.
-struct StepPredictionErrorAndCoverage {
+struct StepPredictionErrorAndIntervalHit {
     error: f64,
     is_within: bool,
 }
 
 /// Predicts the step of one side of a pair from its capture, with or without the unprofiled steps that its process
 /// measured, and compares it with the median of other processes.
-fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPredictionErrorAndCoverage {
+fn predicted_step(
+    side: &Path,
+    with_steps: bool,
+    kineto: &str,
+) -> StepPredictionErrorAndIntervalHit {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let steps = timing["profiled_step_ms"].as_array().expect("steps").len();
     let folder = tempfile::tempdir().expect("there is room");
@@ -331,7 +335,7 @@ fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction
         ms("makespan_ps"),
         (ms("makespan_ps") / measured - 1.0) * 100.0
     );
-    StepPredictionErrorAndCoverage {
+    StepPredictionErrorAndIntervalHit {
         error: (ms("makespan_ps") / measured - 1.0).abs(),
         is_within: (low..=high).contains(&measured),
     }

@@ -179,10 +179,10 @@ fn reports_have_the_time_of_steps_and_modules() {
 
 /// A slice on a track: the names of all open slices from the outermost inwards, and begin and end
 /// in us.
-type DrawnTrackSlice = (Vec<String>, f64, f64);
+type DrawnSliceWithAncestors = (Vec<String>, f64, f64);
 
 /// Slices by track.
-type DrawnSlicesByTrack = BTreeMap<u64, Vec<DrawnTrackSlice>>;
+type DrawnSlicesByTrack = BTreeMap<u64, Vec<DrawnSliceWithAncestors>>;
 
 /// Arrows by id, each with the track and the time of both ends.
 type DrawnArrowEndsById = BTreeMap<u64, Vec<(u64, f64)>>;
@@ -233,7 +233,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     run_program(&["replay", &path, "-m", "dgx-h100", "--timeline", &file]);
     let timeline = serde_json::from_slice(&std::fs::read(&timeline).unwrap()).unwrap();
     let (slices, arrows) = drawn(&timeline);
-    let launches: Vec<&DrawnTrackSlice> = slices
+    let launches: Vec<&DrawnSliceWithAncestors> = slices
         .values()
         .flatten()
         .filter(|(names, ..)| names.last().is_some_and(|name| name == "cudaLaunchKernel"))

@@ -9,7 +9,7 @@ use syn::{Fields, Item, ItemStruct, Visibility};
 const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Dataflow", "dataflow", &[]),
     ("Processors", "processors", &["dataflow", "lanes"]),
-    ("NpuLanes", "lanes", &["dataflow"]),
+    ("LanesOfAllNpus", "lanes", &["dataflow"]),
     ("AllProgramLaunches", "frames", &["dataflow", "lanes"]),
     ("RunningFeeds", "feeding", &[]),
     ("TileGroups", "tile_groups", &["dataflow", "lanes"]),

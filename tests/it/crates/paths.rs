@@ -7,7 +7,7 @@ use syn::{Attribute, Ident, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 
 /// A path as written in the source.
 #[derive(Debug)]
-pub struct RustSourcePath {
+pub struct ItemPathInSource {
     pub line: usize,
     pub names: Vec<String>,
     /// `true` inside a `use`, where a single name is also a path.
@@ -25,41 +25,41 @@ pub struct FileOrInlineModule {
     pub globs: Vec<Vec<String>>,
     /// Modules that are declared with a semicolon outside unit tests, and have files of their own.
     pub files: Vec<String>,
-    pub paths: Vec<RustSourcePath>,
+    pub paths: Vec<ItemPathInSource>,
 }
 
 /// The modules of a file, by path within the file. The file itself has the empty path.
-pub type FileModulesByPath = BTreeMap<Vec<String>, FileOrInlineModule>;
+pub type ModulesInFileByPath = BTreeMap<Vec<String>, FileOrInlineModule>;
 
 /// Finds the modules of `source`, and the paths in each module.
-pub fn modules(source: &str) -> Result<FileModulesByPath, syn::Error> {
-    let mut finder = FileModuleCollector {
+pub fn modules(source: &str) -> Result<ModulesInFileByPath, syn::Error> {
+    let mut finder = ModulesInFileCollector {
         at: Vec::new(),
         is_test: false,
         depth: 0,
-        found: FileModulesByPath::from([(Vec::new(), FileOrInlineModule::default())]),
+        found: ModulesInFileByPath::from([(Vec::new(), FileOrInlineModule::default())]),
     };
     finder.visit_file(&syn::parse_file(source)?);
     Ok(finder.found)
 }
 
-struct FileModuleCollector {
+struct ModulesInFileCollector {
     at: Vec<String>,
     is_test: bool,
     /// Nesting depth of the current item within its module. Imports inside functions declare no
     /// names in the module.
     depth: usize,
-    found: FileModulesByPath,
+    found: ModulesInFileByPath,
 }
 
-impl FileModuleCollector {
+impl ModulesInFileCollector {
     fn module(&mut self) -> &mut FileOrInlineModule {
         self.found.entry(self.at.clone()).or_default()
     }
 
     fn path(&mut self, names: &[Ident], is_import: bool) {
         let Some(first) = names.first() else { return };
-        let found = RustSourcePath {
+        let found = ItemPathInSource {
             line: first.span().start().line,
             names: names.iter().map(Ident::to_string).collect(),
             is_import,
@@ -142,7 +142,7 @@ impl FileModuleCollector {
     }
 }
 
-impl<'ast> Visit<'ast> for FileModuleCollector {
+impl<'ast> Visit<'ast> for ModulesInFileCollector {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.is_test;
         self.is_test |= attributes(item).iter().any(is_test);

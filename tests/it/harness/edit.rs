@@ -4,7 +4,7 @@
 
 use chakram::edit::{
     JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions, ScaledDimension,
-    ShardSizeRule, SliceNodeSelector, TraceAnonymiser, TraceAuditFindings,
+    ShardedBufferKeptSize, SliceNodeSelector, TraceAnonymiser, TraceAuditFindings,
 };
 use chakram::units::Span;
 use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
@@ -35,7 +35,10 @@ pub fn run(data: &[u8]) {
     if let Err(error) = TraceAuditFindings::search_trace(data) {
         assert!(!error.to_string().is_empty());
     }
-    for (to, sharded) in [(5, ShardSizeRule::KeepTotal), (1, ShardSizeRule::KeepShard)] {
+    for (to, sharded) in [
+        (5, ShardedBufferKeptSize::KeepTotal),
+        (1, ShardedBufferKeptSize::KeepShard),
+    ] {
         scale(data, to, sharded);
     }
 }
@@ -71,7 +74,7 @@ fn slice(data: &[u8], cut: &SliceNodeSelector, whole: bool) {
     }
 }
 
-fn scale(data: &[u8], to: u32, sharded: ShardSizeRule) {
+fn scale(data: &[u8], to: u32, sharded: ShardedBufferKeptSize) {
     let grid = RankGridDimensions::parse("dp=2,tp=2").expect("it is right");
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
     let mut scaling = JobScaler::new(along, sharded, DeclaredGroups::new()).expect("no group");

@@ -1,7 +1,7 @@
 //! Uses random bytes as a model file. The file is rejected with an error, or gives a model whose
 //! parts add up to the whole.
 
-use chakram::model::ModelFromDefinitionFile;
+use chakram::model::ModelWithDefinitionProperties;
 use std::collections::BTreeSet;
 
 /// Runs the target on `data`.
@@ -10,7 +10,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     for tokens in [None, Some(3)] {
-        let found = match ModelFromDefinitionFile::parse(text, "fuzz.toml", tokens) {
+        let found = match ModelWithDefinitionProperties::parse(text, "fuzz.toml", tokens) {
             Ok(found) => found,
             Err(error) => {
                 let error = error.to_string();

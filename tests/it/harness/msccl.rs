@@ -1,7 +1,7 @@
 //! Uses random bytes as MSCCL algorithms, which are rejected, or converted to scripts that the
 //! script reader accepts.
 
-use chakram::astra_sim::custom_algorithm::{self, ScriptComputeDurationSource};
+use chakram::astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations};
 use chakram::internals::{MscclAlgorithm, MscclTraceWriter};
 
 /// An algorithm that is not rejected has both ends of all its messages.
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     let traces: Vec<Vec<u8>> = traces.collect();
     // Steps may wait for one another in a cycle, so such an algorithm cannot run.
     let Ok(read) =
-        custom_algorithm::read_custom_algorithm(&traces, ScriptComputeDurationSource::Recorded)
+        custom_algorithm::read_custom_algorithm(&traces, AstraOrRecordedScriptDurations::Recorded)
     else {
         return;
     };

@@ -3,14 +3,14 @@
 //! compared with one another and replayed.
 
 use chakram::engine::{
-    CompiledReplay, KernelDurationSource, ReplayError, ReplayOptions, RooflineEfficiency,
+    CompiledReplay, KernelDurationSource, ReplayError, ReplayOptions, RooflinePeakFraction,
 };
 use chakram::generate::{
     CheckedWorkloadPattern, ParallelismPlan, PlanSummary, RecomputePolicy, TrainingPattern,
     WorkloadPattern, ZeroStage,
 };
 use chakram::machine::Machine;
-use chakram::model::{Model, ModelFromDefinitionFile};
+use chakram::model::{Model, ModelWithDefinitionProperties};
 use chakram::trace::{GroupName, NodeView, Op, Sink, TensorClass, TraceError};
 use chakram::workload::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ algorithm = "ring"
 
 /// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanCheckDepth {
+pub enum PlanCheckOutcome {
     /// The plan was rejected.
     Refused,
     /// The plan has too many nodes for any check.
@@ -173,12 +173,13 @@ pub fn run(data: &[u8]) {
         }
     };
     let model = MODELS[usize::from(*first) % MODELS.len()];
-    let model = ModelFromDefinitionFile::parse(model, "model.toml", None).expect("it is a model");
+    let model =
+        ModelWithDefinitionProperties::parse(model, "model.toml", None).expect("it is a model");
     look(&model.model, &plan);
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepth {
+pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     let operators = model
         .layers
         .iter()
@@ -193,18 +194,18 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepth {
     };
     // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
-        return PlanCheckDepth::Long;
+        return PlanCheckOutcome::Long;
     }
     let job = match CheckedWorkloadPattern::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
             assert!((10..400).contains(&why.len()), "{why}");
-            return PlanCheckDepth::Refused;
+            return PlanCheckOutcome::Refused;
         }
     };
     if work > MORE {
-        return PlanCheckDepth::Long;
+        return PlanCheckOutcome::Long;
     }
     let summary = training()
         .summarize_plan()
@@ -227,10 +228,10 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepth {
         );
     }
     if work > LITTLE || plan.rank_count() > RANKS {
-        return PlanCheckDepth::Summed;
+        return PlanCheckOutcome::Summed;
     }
     ranks(&job, plan, &summary);
-    PlanCheckDepth::Held
+    PlanCheckOutcome::Held
 }
 
 /// Sums over the work of all ranks.
@@ -245,7 +246,7 @@ struct SumsOverAllRanks {
 }
 
 /// Receives one rank's nodes in order.
-struct OneRankReceiver<'a> {
+struct RankNodeSummingSink<'a> {
     all: &'a mut SumsOverAllRanks,
     groups: &'a DeclaredGroups,
     ranks: u32,
@@ -254,7 +255,7 @@ struct OneRankReceiver<'a> {
     used: [u128; TensorClass::COUNT],
 }
 
-impl Sink for OneRankReceiver<'_> {
+impl Sink for RankNodeSummingSink<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         assert_eq!(node.id, self.last + 1, "ids ascend");
         self.last = node.id;
@@ -309,7 +310,7 @@ fn ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSum
     let groups = job.declared_groups();
     let mut all = SumsOverAllRanks::default();
     for rank in 0..job.rank_count() {
-        let mut one = OneRankReceiver {
+        let mut one = RankNodeSummingSink {
             all: &mut all,
             groups: &groups,
             ranks: job.rank_count(),
@@ -342,7 +343,7 @@ fn ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSum
     let workload = job.build_workload().expect("a job is a workload");
     let machine = machine(job.rank_count());
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can be replayed");
     match prepared.run(()) {

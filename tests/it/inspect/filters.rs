@@ -7,13 +7,13 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// A node's facts, found without the filters: its record, its start and its end.
-struct UnfilteredNodeFacts {
+struct UnfilteredNodeRecordAndTimes {
     rank: u64,
     node: Node,
     times: (u64, u64),
 }
 
-fn known() -> Vec<UnfilteredNodeFacts> {
+fn known() -> Vec<UnfilteredNodeRecordAndTimes> {
     let list = json(&["traces/ddp-resnet18", "--list"]);
     let times: BTreeMap<(u64, u64), (u64, u64)> = rows(&list, "nodes")
         .iter()
@@ -25,13 +25,15 @@ fn known() -> Vec<UnfilteredNodeFacts> {
     let ranks = (0..2).map(|rank| (rank, parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).1));
     let known = ranks.flat_map(|(rank, nodes)| {
         let times = &times;
-        nodes.into_iter().map(move |node| UnfilteredNodeFacts {
-            rank,
-            times: times[&(rank, node.id)],
-            node,
-        })
+        nodes
+            .into_iter()
+            .map(move |node| UnfilteredNodeRecordAndTimes {
+                rank,
+                times: times[&(rank, node.id)],
+                node,
+            })
     });
-    let known: Vec<UnfilteredNodeFacts> = known.collect();
+    let known: Vec<UnfilteredNodeRecordAndTimes> = known.collect();
     assert_eq!(known.len(), times.len());
     known
 }
@@ -49,7 +51,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
             .or(attribute(node, "tid"))
             .is_some_and(|value| matches!(value, Attribute::Int64Val(v) if lane == v.to_string()))
     };
-    type Test<'t> = Box<dyn Fn(&UnfilteredNodeFacts) -> bool + 't>;
+    type Test<'t> = Box<dyn Fn(&UnfilteredNodeRecordAndTimes) -> bool + 't>;
     let tests: Vec<(Vec<&str>, Test<'_>)> = vec![
         (
             vec!["--name", "conv"],

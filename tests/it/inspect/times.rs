@@ -3,7 +3,7 @@
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
-use chakram::inspect::{InspectedTrace, RankTimesSource};
+use chakram::inspect::{InspectedTrace, TraceTimingCompleteness};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::machine::Machine;
@@ -68,7 +68,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
         let trace = InspectedTrace::read_trace(rank, contents[rank as usize], |e| e).unwrap();
-        assert_eq!(trace.times.basis, RankTimesSource::Kept);
+        assert_eq!(trace.times.basis, TraceTimingCompleteness::Kept);
         let (_, end) = trace.times.first_start_and_last_end();
         assert_eq!(Some(Span(end.0)), trace.raw.metadata.captured);
     }

@@ -3,7 +3,7 @@
 use super::rig::cases;
 use chakram::extend::{CollectiveStage, CollectiveStagePrimitive, MemberLinePosition};
 use chakram::machine::CollectiveAlgorithm;
-use chakram::units::BufferPartSize;
+use chakram::units::UnroundedBufferShare;
 use proptest::prelude::*;
 
 const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
@@ -41,7 +41,7 @@ fn line(
     let stage = CollectiveStage {
         phase: 0,
         primitive,
-        buffer: BufferPartSize::from_bytes(bytes),
+        buffer: UnroundedBufferShare::from_bytes(bytes),
         mirrored: false,
         bidirectional: false,
     };

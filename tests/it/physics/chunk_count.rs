@@ -5,8 +5,8 @@ use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
 use crate::corpus::sample_every_nth;
 use chakram::machine::{
-    ChunkingSettings, CollectiveAlgorithm as A, DimensionAlgorithmChoice, DimensionVisitOrder,
-    Machine,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm as A, DimensionAlgorithmChoice,
+    DimensionVisitOrder, Machine,
 };
 use chakram::topology::DimensionShape as S;
 use chakram::trace::CollectiveKind as K;
@@ -18,12 +18,12 @@ use std::num::NonZeroU32;
 /// regular test run.
 const SAMPLE: [u32; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 21, 28, 37, 50, 75, 128];
 
-const UNSTATED: ChunkingSettings = ChunkingSettings {
+const UNSTATED: ChunkCountOrderAndOverlap = ChunkCountOrderAndOverlap {
     chunks: None,
     ..ONE_CHUNK
 };
 
-fn makespan(machine: &Machine, pipeline: ChunkingSettings, job: &Workload) -> u64 {
+fn makespan(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: &Workload) -> u64 {
     let machine = machine.clone().with_chunking(pipeline);
     replay(job, &machine).outcome.makespan.0
 }
@@ -33,14 +33,18 @@ fn makespan(machine: &Machine, pipeline: ChunkingSettings, job: &Workload) -> u6
 fn excess_over(
     stated: impl IntoIterator<Item = u32>,
     machine: &Machine,
-    pipeline: ChunkingSettings,
+    pipeline: ChunkCountOrderAndOverlap,
     job: &Workload,
 ) -> (f64, u32) {
     let chosen = makespan(machine, pipeline, job);
     let times = stated.into_iter().map(|count| {
         let chunks = NonZeroU32::new(count);
         (
-            makespan(machine, ChunkingSettings { chunks, ..pipeline }, job),
+            makespan(
+                machine,
+                ChunkCountOrderAndOverlap { chunks, ..pipeline },
+                job,
+            ),
             count,
         )
     });
@@ -48,7 +52,7 @@ fn excess_over(
     (chosen as f64 / best as f64, count)
 }
 
-fn excess(machine: &Machine, pipeline: ChunkingSettings, job: &Workload) -> (f64, u32) {
+fn excess(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: &Workload) -> (f64, u32) {
     excess_over(SAMPLE, machine, pipeline, job)
 }
 
@@ -85,7 +89,7 @@ proptest! {
         bytes in prop::sample::select(SIZES.to_vec()),
     ) {
         let job = job(kind, bytes, dims.iter().map(|dim| dim.size).product(), 0);
-        let pipeline = ChunkingSettings { inter, ..UNSTATED };
+        let pipeline = ChunkCountOrderAndOverlap { inter, ..UNSTATED };
         let (excess, best) = excess(&machine(&dims), pipeline, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }

@@ -7,25 +7,25 @@ use super::rig::{
     Dim, ReplayOutcomeAndLog, contents, dim, job, machine, over, released, replay_with, stepwise,
     traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptComputeDurationSource, read_custom_algorithm};
+use chakram::astra_sim::custom_algorithm::{AstraOrRecordedScriptDurations, read_custom_algorithm};
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
-use chakram::machine::{CollectiveAlgorithm, CustomCollective};
+use chakram::machine::{CollectiveAlgorithm, NamedScriptedAlgorithm};
 use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};
 use chakram::workload::{MissingRankPolicy, Workload};
 
 /// Implements `kind` with one trace for each position.
-fn custom(kind: K, positions: &[Vec<TestTraceNode>]) -> CustomCollective {
+fn custom(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScriptedAlgorithm {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
-    let scripts = read_custom_algorithm(&files, ScriptComputeDurationSource::Recorded).unwrap();
-    CustomCollective {
+    let scripts = read_custom_algorithm(&files, AstraOrRecordedScriptDurations::Recorded).unwrap();
+    NamedScriptedAlgorithm {
         kind,
         name: "mine".to_owned(),
         scripts: scripts.with_matched_labels().unwrap(),
     }
 }
 
-fn with(custom: &CustomCollective, options: ReplayOptions) -> ReplayOptions {
+fn with(custom: &NamedScriptedAlgorithm, options: ReplayOptions) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         *o = options;
         o.custom = vec![custom.clone()];

@@ -13,7 +13,7 @@ use chakram::extend::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
 use chakram::machine::CollectiveAlgorithm;
-use chakram::units::BufferPartSize;
+use chakram::units::UnroundedBufferShare;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -220,7 +220,7 @@ impl LineCollective {
         let stage = CollectiveStage {
             phase: 0,
             primitive: self.primitive,
-            buffer: BufferPartSize::from_bytes(BYTES),
+            buffer: UnroundedBufferShare::from_bytes(BYTES),
             mirrored: self.mirrored,
             bidirectional: false,
         };

@@ -4,8 +4,8 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, ObserverLog, cases, dim, job, machine, replay, replay_with, stepwise};
 use chakram::engine::ReplayOptions;
 use chakram::generate::{
-    CheckedWorkloadPattern, DataParallelPattern, KernelChainPattern, P2pPattern, TrafficPattern,
-    WorkloadPattern,
+    CheckedWorkloadPattern, DataParallelPattern, P2pPattern, ParallelKernelChainsPattern,
+    TrafficPattern, WorkloadPattern,
 };
 use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 fn the_same_workload_gives_the_same_events_in_the_same_order() {
     let mut traffic = P2pPattern::new(TrafficPattern::Random(7), 10_000, 8);
     traffic.count = 20;
-    let mut chains = KernelChainPattern::new(8, 60);
+    let mut chains = ParallelKernelChainsPattern::new(8, 60);
     chains.chains = 6;
     let patterns = [
         WorkloadPattern::P2p(traffic),

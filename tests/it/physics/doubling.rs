@@ -2,7 +2,7 @@
 
 use super::lines::TestTraceNode;
 use super::rig::{ObserverLog, job};
-use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflineEfficiency};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::machine::Machine;
 use chakram::workload::Workload;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ capacity = "90 GB"
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });
     let prepared = CompiledReplay::new(workload, &machine, &options).map_err(|e| e.to_string())?;
     let (outcome, _) = prepared
@@ -61,13 +61,13 @@ fn run(workload: &Workload, text: &str) -> Result<u64, String> {
 
 /// The changed lines of the file, counted from 0.
 #[derive(Default)]
-pub struct DoubledMachineFileLines(pub BTreeSet<usize>);
+pub struct DoubledLineNumbers(pub BTreeSet<usize>);
 
 /// Replays `ranks` on the machine file, and again after replacing `old` by `new` in `old => new`.
 /// Expects these makespans; the first may be an error that contains this text.
 #[track_caller]
 pub fn doubled(
-    keys: &mut DoubledMachineFileLines,
+    keys: &mut DoubledLineNumbers,
     entry: &str,
     ranks: &[Vec<TestTraceNode>],
     before: Result<u64, &str>,

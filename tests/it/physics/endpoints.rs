@@ -17,7 +17,7 @@ use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
 use chakram::trace::{CollectiveKind as K, MemoryLocation};
-use chakram::units::{Bandwidth, BufferPartSize, Span, Time};
+use chakram::units::{Bandwidth, Span, Time, UnroundedBufferShare};
 use chakram::workload::Workload;
 use proptest::prelude::*;
 
@@ -325,7 +325,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryLoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferPartSize::from_bytes(bytes) };
+        let transfer = MemoryLoadStoreTransfer { op: OpIndex(0), ends, path, amount: UnroundedBufferShare::from_bytes(bytes) };
         let alone = path.time_message(transfer.amount);
         let now = Time(1_000_000);
         let taken = [

@@ -5,7 +5,9 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay_with};
 use crate::corpus::is_whole;
 use chakram::engine::{NetworkModel, ReplayOptions};
-use chakram::machine::{ChunkingSettings, CollectiveAlgorithm, DimensionVisitOrder, Machine};
+use chakram::machine::{
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionVisitOrder, Machine,
+};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
@@ -226,10 +228,10 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         })
         .collect();
     let npus: u32 = dims.iter().map(|d| d.size).product();
-    let pipeline = ChunkingSettings {
+    let pipeline = ChunkCountOrderAndOverlap {
         chunks: NonZeroU32::new(dice.one(&[1, 1, 3])),
         inter: dice.one(&DimensionVisitOrder::ALL).0,
-        ..ChunkingSettings::default()
+        ..ChunkCountOrderAndOverlap::default()
     };
     let machine = machine(&dims).with_chunking(pipeline);
     let inner = dims[0].size;

@@ -5,7 +5,7 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
     CompiledReplay, EnumeratedSetting, FeedRequestBuffer, InstanceId, LanelessProcessorModel,
-    LaunchFeed, LaunchKernelDurationSource, LaunchRecord, LaunchRequest, NetworkModel,
+    LaunchFeed, LaunchKernelDurationAdjustment, LaunchRecord, LaunchRequest, NetworkModel,
     ProcessorJobTimes, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
     SingleLaunchFeed, TimedLaunchFeed, run_launches,
 };
@@ -209,8 +209,8 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
     let first = job(&[rank(10, 1), rank(100, 1)], &[]);
     let second = job(&[rank(50, 2), rank(50, 2)], &[]);
     let machine = machine(&[ring(2)]);
-    struct TwoProgramLaunchFeed(bool);
-    impl LaunchFeed for TwoProgramLaunchFeed {
+    struct TwoLaunchesAtStartFeed(bool);
+    impl LaunchFeed for TwoLaunchesAtStartFeed {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
@@ -231,7 +231,7 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
     let mut log = LaunchLog::default();
     run_launches(
         &programs,
-        &mut [&mut TwoProgramLaunchFeed(false)],
+        &mut [&mut TwoLaunchesAtStartFeed(false)],
         None,
         &mut log,
     )
@@ -251,7 +251,7 @@ impl Random {
 }
 
 /// Requests with random service times, one launch each.
-struct Requests {
+struct RandomRequestFeed {
     program: u32,
     /// Arrival and service time of each request; the last entry is the next request.
     waiting: Vec<(Time, Span)>,
@@ -259,7 +259,7 @@ struct Requests {
     ends: Vec<u64>,
 }
 
-impl LaunchFeed for Requests {
+impl LaunchFeed for RandomRequestFeed {
     fn wake_at(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
@@ -268,7 +268,7 @@ impl LaunchFeed for Requests {
             queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: self.launched,
-                prices: LaunchKernelDurationSource::ByClass(Arc::new([Some(service)])),
+                prices: LaunchKernelDurationAdjustment::ByClass(Arc::new([Some(service)])),
                 ..LaunchRequest::default()
             });
             self.launched += 1;
@@ -315,7 +315,7 @@ fn requests_at_random_times_follow_lindley() {
     });
     let ends: Vec<u64> = ends.collect();
     assert!((60_000..75_000).contains(&queued), "{queued} had to wait");
-    let mut feed = Requests {
+    let mut feed = RandomRequestFeed {
         program: 0,
         waiting,
         launched: 0,
@@ -329,12 +329,12 @@ fn requests_at_random_times_follow_lindley() {
 
 /// Each NPU has one server, which takes the shortest waiting job when the previous job has ended.
 #[derive(Default)]
-struct ShortestJobFirstServer {
+struct ShortestJobFirstProcessor {
     waiting: Vec<ProcessorKernelJob>,
     busy: bool,
 }
 
-impl ShortestJobFirstServer {
+impl ShortestJobFirstProcessor {
     fn next(&mut self, now: Time, started: &mut Vec<ProcessorJobTimes>) {
         let waiting = self.waiting.iter().enumerate();
         let Some((place, _)) = waiting.min_by_key(|(_, job)| (job.price, job.launch)) else {
@@ -350,7 +350,7 @@ impl ShortestJobFirstServer {
     }
 }
 
-impl LanelessProcessorModel for ShortestJobFirstServer {
+impl LanelessProcessorModel for ShortestJobFirstProcessor {
     fn serves_program(&self, npu: Npu, _: u32) -> bool {
         npu == Npu(1)
     }
@@ -388,13 +388,13 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
             queue.begin_launch(LaunchRequest {
                 tag: self.0,
                 npu: Some(Npu(1)),
-                prices: LaunchKernelDurationSource::ByClass(Arc::new([price, price])),
+                prices: LaunchKernelDurationAdjustment::ByClass(Arc::new([price, price])),
                 ..LaunchRequest::default()
             });
             self.0 += 1;
         }
     }
-    let (mut log, mut server) = (LaunchLog::default(), ShortestJobFirstServer::default());
+    let (mut log, mut server) = (LaunchLog::default(), ShortestJobFirstProcessor::default());
     let feeds: &mut [&mut dyn LaunchFeed] = &mut [&mut ThreeLaunchFeed(0)];
     run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
     let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
@@ -423,8 +423,8 @@ fn stuck_launches_are_named() {
     let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
-    struct OneRankReleasedFeed(bool);
-    impl LaunchFeed for OneRankReleasedFeed {
+    struct NeverReleasedRankFeed(bool);
+    impl LaunchFeed for NeverReleasedRankFeed {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
@@ -432,7 +432,7 @@ fn stuck_launches_are_named() {
             self.0 = true;
             queue.begin_launch(LaunchRequest::default());
             let half = queue.begin_launch(LaunchRequest {
-                release: chakram::engine::LaunchRankStartMode::ByRank,
+                release: chakram::engine::LaunchRankReleaseMode::ByRank,
                 ..LaunchRequest::default()
             });
             queue.release_rank(half, chakram::ids::Rank(1));
@@ -440,7 +440,7 @@ fn stuck_launches_are_named() {
     }
     let found = run_launches(
         &[program],
-        &mut [&mut OneRankReleasedFeed(false)],
+        &mut [&mut NeverReleasedRankFeed(false)],
         None,
         &mut (),
     );

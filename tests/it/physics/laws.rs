@@ -29,14 +29,16 @@ use super::rig::{self, Dim, ReplayOutcomeAndLog, job, machine_of, replay_with};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
     EventScheduler, LineSendPattern, MessageProgressNotice, NetworkBackend, NetworkEvent,
-    NetworkMessage, OpIndex, PortRange,
+    NetworkMessage, OpIndex, OperationPortRange,
 };
 use chakram::ids::Npu;
 use chakram::internals::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
     PortContentionNetwork,
 };
-use chakram::machine::{ChunkingSettings, CollectiveAlgorithm, DimensionAlgorithmChoice, Machine};
+use chakram::machine::{
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionAlgorithmChoice, Machine,
+};
 use chakram::report;
 use chakram::topology::{DimensionShape, SwitchingMode, Topology};
 use chakram::trace::{CollectiveKind, Op};
@@ -104,9 +106,9 @@ fn machine(draw: &mut SplitMixRandom) -> (Vec<Dim>, Machine) {
         SwitchingMode::StoreAndForward,
     ]);
     let machine = machine_of(&dims, choices.collect(), switching);
-    let pipeline = ChunkingSettings {
+    let pipeline = ChunkCountOrderAndOverlap {
         chunks: NonZeroU32::new(draw.one(&[1, 1, 1, 2, 4])),
-        ..ChunkingSettings::default()
+        ..ChunkCountOrderAndOverlap::default()
     };
     (dims, machine.with_chunking(pipeline))
 }
@@ -271,11 +273,11 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
     const NAME: &'static str = N::NAME;
     const SHARED: bool = N::SHARED;
 
-    fn open_ports(&mut self, count: u32) -> PortRange {
+    fn open_ports(&mut self, count: u32) -> OperationPortRange {
         self.operations += 1;
         let range = match N::SHARED {
             // Operations share all ports. Separate port ranges only identify the operation here.
-            true => PortRange::new(self.next_port, count),
+            true => OperationPortRange::new(self.next_port, count),
             false => self.network.open_ports(count),
         };
         self.next_port += count + 1;
@@ -286,7 +288,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
         range
     }
 
-    fn close_ports(&mut self, ports: PortRange) {
+    fn close_ports(&mut self, ports: OperationPortRange) {
         if !N::SHARED {
             self.network.close_ports(ports);
         }

@@ -4,7 +4,8 @@ use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::{
-    ChunkingSettings, CollectiveAlgorithm, DimensionVisitOrder, Machine, WaitingChunkPriority,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionVisitOrder, Machine,
+    WaitingChunkPriority,
 };
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -22,8 +23,8 @@ pub fn pipeline(
     active: u32,
     inter: DimensionVisitOrder,
     intra: WaitingChunkPriority,
-) -> ChunkingSettings {
-    ChunkingSettings {
+) -> ChunkCountOrderAndOverlap {
+    ChunkCountOrderAndOverlap {
         chunks: Some(count(chunks)),
         active: count(active),
         inter,

@@ -4,7 +4,7 @@ use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{ObserverLog, dim, job, machine, released};
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
-use chakram::engine::{CollectiveTimeSource, CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::engine::{CollectiveCurvesOrAlgorithms, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::{Npu, Rank};
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report::{self, Report};
@@ -250,7 +250,7 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
     let workload = job(&ranks, &groups);
     let options = ReplayOptions::with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
-        o.collectives = Some(CollectiveTimeSource::Curves);
+        o.collectives = Some(CollectiveCurvesOrAlgorithms::Curves);
         o.changes.slow = vec![(Rank(3), 1.5)];
     });
     let prepared = CompiledReplay::new(&workload, &nodes, &options).unwrap();

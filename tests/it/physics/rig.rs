@@ -6,7 +6,7 @@ use chakram::engine::{
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
-    ChunkingSettings, CollectiveAlgorithm, DimensionAlgorithmChoice, DimensionVisitOrder,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionAlgorithmChoice, DimensionVisitOrder,
     LocalMemory, Machine, NpuClass, PeakRatesByFormat, WaitingChunkPriority,
 };
 use chakram::report::{CollectiveRecord, Observer};
@@ -132,7 +132,7 @@ pub fn machine_of(
 }
 
 /// Collectives in one chunk, even if several chunks would be faster.
-pub const ONE_CHUNK: ChunkingSettings = ChunkingSettings {
+pub const ONE_CHUNK: ChunkCountOrderAndOverlap = ChunkCountOrderAndOverlap {
     chunks: Some(NonZeroU32::MIN),
     active: NonZeroU32::MIN,
     inter: DimensionVisitOrder::Ascending,

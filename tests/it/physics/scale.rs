@@ -7,8 +7,8 @@ use super::rig::{Dim, dim, job, machine_of};
 use crate::corpus::sample_every_nth;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
-    ChunkingSettings, CollectiveAlgorithm, DimensionAlgorithmChoice, DimensionVisitOrder, Machine,
-    WaitingChunkPriority,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionAlgorithmChoice, DimensionVisitOrder,
+    Machine, WaitingChunkPriority,
 };
 use chakram::topology::{DimensionShape, SwitchingMode};
 use chakram::trace::CollectiveKind as K;
@@ -37,7 +37,7 @@ struct ScalableMachineAndJob {
     dims: Vec<Dim>,
     choices: Vec<DimensionAlgorithmChoice>,
     switching: SwitchingMode,
-    pipeline: ChunkingSettings,
+    pipeline: ChunkCountOrderAndOverlap,
     model: NetworkModel,
     stepwise: bool,
     ranks: Vec<Vec<TestTraceNode>>,
@@ -74,7 +74,7 @@ impl ScalableMachineAndJob {
                 SwitchingMode::IDEAL,
                 SwitchingMode::StoreAndForward,
             ]),
-            pipeline: ChunkingSettings {
+            pipeline: ChunkCountOrderAndOverlap {
                 chunks: Some(count(dice, &[1, 1, 2, 4])),
                 active: count(dice, &[1, 2]),
                 inter: dice.pick(&DimensionVisitOrder::ALL.map(|(inter, _)| inter)),

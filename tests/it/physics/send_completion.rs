@@ -9,10 +9,10 @@ use super::rig::{
     ReplayOutcomeAndLog, cases, contents, dim, job, machine, over, replay, replay_with, stepwise,
     traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptComputeDurationSource, read_custom_algorithm};
+use chakram::astra_sim::custom_algorithm::{AstraOrRecordedScriptDurations, read_custom_algorithm};
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
 use chakram::machine::SendCompletion::{Delivered, Injected};
-use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
+use chakram::machine::{CollectiveAlgorithm, Machine, NamedScriptedAlgorithm};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, Workload};
@@ -186,10 +186,10 @@ fn sends_of_custom_algorithms_are_complete_alike() {
         vec![receive(0, 10_000).tag(1), receive(0, 10_000).tag(2).on(1)],
     ];
     let files: Vec<Vec<u8>> = scripts.iter().map(|lines| contents(lines)).collect();
-    let custom = CustomCollective {
+    let custom = NamedScriptedAlgorithm {
         kind: K::Broadcast,
         name: "twice".to_owned(),
-        scripts: read_custom_algorithm(&files, ScriptComputeDurationSource::Recorded)
+        scripts: read_custom_algorithm(&files, AstraOrRecordedScriptDurations::Recorded)
             .unwrap()
             .with_matched_labels()
             .unwrap(),

@@ -3,12 +3,14 @@
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send, shaped};
 use super::rig::job;
-use chakram::engine::{CollectiveTimeSource, CompiledReplay, KernelDurationSource, ReplayOptions};
+use chakram::engine::{
+    CollectiveCurvesOrAlgorithms, CompiledReplay, KernelDurationSource, ReplayOptions,
+};
 use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
 use chakram::job::{EditedMachineValue, Job, edits_from_preset, note_settings_without_effect};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
-use chakram::model::{ModelFileText, ModelFromDefinitionFile};
+use chakram::model::{ModelFileText, ModelWithDefinitionProperties};
 use chakram::report::{Report, replay_to_report};
 use chakram::trace::{
     CollectiveKind, Dtype, KernelShape, MemoryBoundKernelClass, MemoryLocation, Op,
@@ -179,7 +181,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         jobs.push(
             PlacedJob::new("unmeasured", collectives(12, &SIZES), &first)
                 .for_keys("dimension/", |options| {
-                    options.collectives = Some(CollectiveTimeSource::Curves)
+                    options.collectives = Some(CollectiveCurvesOrAlgorithms::Curves)
                 }),
         );
     }
@@ -345,7 +347,7 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
     plan.linears = (dtype != Dtype::Bf16).then_some(dtype);
     let source = ModelFileText::find_source("gpt2-small").unwrap();
     let text = source.text.replace("layers = 12", "layers = 2");
-    let model = ModelFromDefinitionFile::parse(&text, "small.toml", Some(64))
+    let model = ModelWithDefinitionProperties::parse(&text, "small.toml", Some(64))
         .unwrap()
         .model;
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));

@@ -7,7 +7,7 @@
 //! (1 - f + f / 5), and the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
-use chakram::generate::{CheckedWorkloadPattern, MemoryAccessPattern, WorkloadPattern};
+use chakram::generate::{CheckedWorkloadPattern, LoadKernelStorePattern, WorkloadPattern};
 use chakram::machine::{Machine, PRESETS};
 use chakram::units::Span;
 use chakram::workload::Workload;
@@ -18,7 +18,7 @@ const BYTES: u64 = 1_000_000_000;
 
 /// Returns a job with one load on every NPU, and a kernel after it.
 fn job(kernel_ns: u64) -> Workload {
-    let mut options = MemoryAccessPattern::new(NPUS as u32, 1, BYTES);
+    let mut options = LoadKernelStorePattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
     CheckedWorkloadPattern::new(WorkloadPattern::Memory(options))
         .unwrap()

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// A server on a path.
 #[derive(Clone, Copy, Debug)]
-struct PathServer {
+struct ServerOnMessagePath {
     /// The dimension, the NPU, and the name of the server at that NPU.
     name: (usize, u32, &'static str),
     ps_per_byte: u64,
@@ -25,14 +25,14 @@ struct PathServer {
 }
 
 /// Returns all servers on the path between two NPUs, in order.
-fn route(dims: &[Dim], from: u32, to: u32) -> Vec<PathServer> {
+fn route(dims: &[Dim], from: u32, to: u32) -> Vec<ServerOnMessagePath> {
     let mut way = Vec::new();
     let (mut at, mut stride) = (from, 1);
     for (d, dim) in dims.iter().enumerate() {
         let n = dim.size;
         let place = |npu: u32| npu / stride % n;
         let mut go = |at: u32, which, latency, far_end| {
-            way.push(PathServer {
+            way.push(ServerOnMessagePath {
                 name: (d, at, which),
                 ps_per_byte: dim.link_ps(),
                 latency,

@@ -192,7 +192,7 @@ fn a_million_requests() {
     let report = chakram::serve::serve_requests(
         &scenario,
         Some(&platform),
-        chakram::serve::ServeSloOption::default(),
+        chakram::serve::ServeTimeLimitOption::default(),
         &mut chakram::serve::NoRequestObserver,
     )
     .unwrap();

@@ -2,7 +2,7 @@
 //! was expected.
 
 use super::{build_scenario, served};
-use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeSloOption, serve_requests};
+use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeTimeLimitOption, serve_requests};
 use std::path::Path;
 
 const GOOD: &str = "name = \"good\"
@@ -137,7 +137,7 @@ fn what_can_never_be_served_is_refused() {
         serve_requests(
             &scenario,
             platform.as_ref(),
-            ServeSloOption::default(),
+            ServeTimeLimitOption::default(),
             &mut NoRequestObserver,
         )
         .expect_err("it is refused")
@@ -176,7 +176,7 @@ fn files_of_arrivals_are_held_line_by_line() {
         serve_requests(
             &scenario,
             None,
-            ServeSloOption::default(),
+            ServeTimeLimitOption::default(),
             &mut NoRequestObserver,
         )
     };

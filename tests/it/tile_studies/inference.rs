@@ -1,6 +1,6 @@
 //! Tests Table V: inference in 8 bits on Grayskull.
 
-use super::{StudiedPlan, seconds};
+use super::{StudiedModelAndPlan, seconds};
 use crate::files::Folder;
 
 /// Returns the samples per second twice: first in steady state, by the additional time of a third
@@ -25,7 +25,7 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
     .concat();
     let run = |depths: u32| {
         let batch = depths * pipeline * data;
-        let plan = StudiedPlan {
+        let plan = StudiedModelAndPlan {
             model,
             tensor,
             data,

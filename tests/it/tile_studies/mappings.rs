@@ -1,6 +1,6 @@
 //! Tests Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree.
 
-use super::StudiedPlan;
+use super::StudiedModelAndPlan;
 use crate::files::Folder;
 
 /// Returns the samples per second of a model in 20 stages of 16 cores on the wafer, where a
@@ -10,7 +10,7 @@ fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str;
     // Each replica has a whole number of samples, and 20 micro-batches.
     let micro_batch = (samples + data / 2) / data;
     let [place, neighbours] = laid;
-    let plan = StudiedPlan {
+    let plan = StudiedModelAndPlan {
         model,
         tensor,
         data,

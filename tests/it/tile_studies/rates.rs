@@ -1,6 +1,6 @@
 //! Tests Tables IV and VII: samples per second of transformers in training.
 
-use super::{StudiedPlan, seconds};
+use super::{StudiedModelAndPlan, seconds};
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
@@ -79,7 +79,7 @@ fn published_rates_of_table_iv_are_tflops_over_flops() {
         sample_every_nth(3, rows)
     {
         let model = format!("megatron-{model}");
-        let plan = StudiedPlan {
+        let plan = StudiedModelAndPlan {
             model: &model,
             tensor: 8,
             data: replicas,
@@ -118,7 +118,7 @@ fn the_wafer_trains_the_models_of_table_vii() {
         ("megatron-76.1b", 44, 1848, 2.0176, 2.0652),
         ("megatron-145.6b", 58, 2320, 1.0512, 1.1238),
     ] {
-        let plan = StudiedPlan {
+        let plan = StudiedModelAndPlan {
             model,
             tensor: 8,
             data: 2,
@@ -223,7 +223,7 @@ fn table_iv_follows_from_its_first_row() {
         ("megatron-529.6b", 9, 35, 2520, 46.593),
     ] {
         let machine = format!("palm-gpux{}", data * pipeline);
-        let plan = StudiedPlan {
+        let plan = StudiedModelAndPlan {
             model,
             tensor: 8,
             data,

@@ -158,7 +158,7 @@ fn a_sweep_has_links_by_tensor_degree() {
 /// norm.
 #[test]
 fn blocks_of_t_18b_take_289_9_gb() {
-    let plan = super::StudiedPlan {
+    let plan = super::StudiedModelAndPlan {
         model: "megatron-18.4b",
         tensor: 1,
         data: 1,

@@ -7,7 +7,7 @@ use chakram::generate::{
     RecomputePolicy,
 };
 use chakram::machine::Machine;
-use chakram::model::{Model, ModelFromDefinitionFile};
+use chakram::model::{Model, ModelWithDefinitionProperties};
 use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn blocks(count: u32, on: u32) -> Model {
          [[layer]]\nname = \"block\"\nrole = \"block\"\nrepeat = {count}\noperators = [{}]\n",
         operators.join(", ")
     );
-    ModelFromDefinitionFile::parse(&text, "branches.toml", None)
+    ModelWithDefinitionProperties::parse(&text, "branches.toml", None)
         .unwrap()
         .model
 }

@@ -27,7 +27,7 @@ use chakram::generate::{
     CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
 use chakram::machine::Machine;
-use chakram::model::{Model, ModelFromDefinitionFile, OperatorKind};
+use chakram::model::{Model, ModelWithDefinitionProperties, OperatorKind};
 
 mod captures;
 mod event;
@@ -79,7 +79,7 @@ fn captured() -> Vec<ProductOrAllReduce> {
 }
 
 fn model() -> Model {
-    ModelFromDefinitionFile::parse(MODEL, "model.toml", None)
+    ModelWithDefinitionProperties::parse(MODEL, "model.toml", None)
         .unwrap()
         .model
 }

@@ -1,6 +1,6 @@
 //! Tests conservation laws for any model, parallelism, schedule, sharding and recomputation.
 
-use super::{GPT, Sums, bert, gpt, job, llama, replay};
+use super::{GPT, RankNodeSums, bert, gpt, job, llama, replay};
 use crate::corpus::is_whole;
 use chakram::generate::{
     AttentionKernel, BucketPolicy, CheckedWorkloadPattern, ContextExchange, ParallelismPlan,
@@ -108,8 +108,8 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
 fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
     let job = job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
-    let ranks: Vec<Sums> = (0..job.rank_count())
-        .map(|rank| Sums::of(&job, rank))
+    let ranks: Vec<RankNodeSums> = (0..job.rank_count())
+        .map(|rank| RankNodeSums::of(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
     assert_eq!(all, flops(model, plan), "{about}");
@@ -119,7 +119,7 @@ fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(),
 }
 
 /// Checks that everything sent is received once, and that everything allocated is freed.
-fn is_even(ranks: &[Sums], about: &str) {
+fn is_even(ranks: &[RankNodeSums], about: &str) {
     let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
     for sums in ranks {
         for (key, ends) in &sums.messages {
@@ -301,7 +301,7 @@ fn buckets_of_parameters_hold_all_gradients() {
         let job = job(&gpt(), plan).unwrap();
         let of_rank = |rank| {
             let (mut count, mut bytes) = (0, 0);
-            for (name, _, size) in Sums::of(&job, rank).collectives {
+            for (name, _, size) in RankNodeSums::of(&job, rank).collectives {
                 if name.contains("/gradients/") {
                     (count, bytes) = (count + 1, bytes + size);
                 }

@@ -1,7 +1,7 @@
 //! Tests amounts of memory, and the time for which it stays allocated.
 
-use super::{GPT, Sums, gpt, job, products};
-use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflineEfficiency};
+use super::{GPT, RankNodeSums, gpt, job, products};
+use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
     AttentionKernel, ParallelismPlan, PipelineSchedule, RecomputePolicy, TrainingPattern, ZeroStage,
 };
@@ -25,7 +25,7 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         let job = super::job(&products(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
             // A product keeps its input of 10 numbers of 2 B.
-            Sums::of(&job, stage).peak(TensorClass::Activations) / 20
+            RankNodeSums::of(&job, stage).peak(TensorClass::Activations) / 20
         });
         stages.to_vec()
     };
@@ -50,7 +50,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     let workload = job(&model, &plan).unwrap().build_workload().unwrap();
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.compute = KernelDurationSource::Roofline(RooflineEfficiency::default());
+        o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     let rows = prepared
@@ -117,7 +117,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         let mut model = gpt();
         let sum = |model: &chakram::model::Model| {
             let job = job(model, &plan).unwrap();
-            Sums::of(&job, 0).peak(TensorClass::Activations)
+            RankNodeSums::of(&job, 0).peak(TensorClass::Activations)
         };
         let four = sum(&model);
         model.layers.remove(1);
@@ -176,7 +176,7 @@ fn recomputation_as_needed_is_the_least_that_fits() {
         plan.batch = 4;
         plan.micro_batch = 4;
         let job = job(&gpt(), &plan)?;
-        Ok::<_, String>(Sums::of(&job, 0).peak.iter().sum::<u64>())
+        Ok::<_, String>(RankNodeSums::of(&job, 0).peak.iter().sum::<u64>())
     };
     let [none, selective, full] = [
         RecomputePolicy::None,
@@ -216,7 +216,7 @@ fn gathered_parameters_are_few_at_a_time() {
         let job = job(&products(8, 10), &plan).unwrap();
         // A layer has 10 x 10 weights of 2 B and the same number of gradients, and the norms at
         // both ends have 10.
-        Sums::of(&job, 0).peak(TensorClass::Temporary)
+        RankNodeSums::of(&job, 0).peak(TensorClass::Temporary)
     };
     assert_eq!(
         [peak(0, true), peak(1, true), peak(3, true)],

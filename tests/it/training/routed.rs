@@ -1,6 +1,6 @@
 //! Compares the bytes of token exchanges with a routing of single tokens.
 
-use super::{Sums, experts, job};
+use super::{RankNodeSums, experts, job};
 use chakram::generate::{
     ContextExchange, ExpertCapacityFactor, ExpertExchangeForm, ExpertRoutingBalance,
     ParallelismPlan,
@@ -70,7 +70,7 @@ fn exchanges(
     change(&mut plan);
     let job = job(&model, &plan).unwrap();
     let ranks = (0..job.rank_count()).map(|rank| {
-        let all = Sums::of(&job, rank).collectives.into_iter();
+        let all = RankNodeSums::of(&job, rank).collectives.into_iter();
         let own = all.filter(|(name, ..)| name.contains("/layer1/") && name.contains("experts."));
         // Sums and gathers among the members of a tensor group belong to products.
         own.filter(|(name, ..)| name.contains("dispatch.") || name.contains("combine."))

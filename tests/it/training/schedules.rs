@@ -2,7 +2,7 @@
 //! makespans that follow by formula, groups that reduce gradients of two copies, and memory.
 
 use super::time::{F, IDEAL, SIDE};
-use super::{GPT, Sums, gpt, job, products, replay};
+use super::{GPT, RankNodeSums, gpt, job, products, replay};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, StagePassOrders,
@@ -241,7 +241,7 @@ fn a_file_says_any_order() {
     plan.without = parsed.without;
     let job = job(&products(4, 10), &plan).unwrap();
     // Parts 1 and 2 are neighbours on one stage, so there is no message between them.
-    let messages = Sums::of(&job, 0).messages;
+    let messages = RankNodeSums::of(&job, 0).messages;
     assert_eq!(messages.len(), 8);
     replay(&job, &ideal());
     for (text, expected) in [
@@ -292,7 +292,7 @@ fn copies_of_two_stages_are_summed() {
     let state = summary.stages[1].memory[TensorClass::Optimizer as usize];
     assert_eq!(state, 12 * 200 / 4);
     // Each rank reduces two parts once.
-    let sums = Sums::of(&job, 0);
+    let sums = RankNodeSums::of(&job, 0);
     let reductions = sums
         .collectives
         .iter()
@@ -321,7 +321,7 @@ fn between_two_passes_stays_what_weights_need() {
         plan.batch = orders.micro_batches().into();
         plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
         let job = job(&model, &plan).unwrap();
-        Sums::of(&job, 0).peak(TensorClass::Activations)
+        RankNodeSums::of(&job, 0).peak(TensorClass::Activations)
     };
     let (s, h, a) = (GPT.tokens, GPT.hidden, GPT.heads);
     let whole = 34 * s * h + 5 * a * s * s;

@@ -1,7 +1,7 @@
 //! Tests sharded parameters over several micro-batches: the number of transfers, the bytes, and the
 //! time for which parameters stay allocated.
 
-use super::{Sums, job, products};
+use super::{RankNodeSums, job, products};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
 use chakram::model::LayerRole;
 use chakram::trace::{CollectiveKind, TensorClass};
@@ -20,12 +20,12 @@ fn plan(zero: ZeroStage) -> ParallelismPlan {
 const WEIGHTS: u64 = 820;
 const LAYERS: usize = 10;
 
-fn sums(plan: &ParallelismPlan) -> Sums {
-    Sums::of(&job(&products(8, 10), plan).unwrap(), 1)
+fn sums(plan: &ParallelismPlan) -> RankNodeSums {
+    RankNodeSums::of(&job(&products(8, 10), plan).unwrap(), 1)
 }
 
 /// Returns the number of collectives of a kind, and the sum of their sizes.
-fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
+fn moved(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
     let found = sums
         .collectives
         .iter()
@@ -122,11 +122,11 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         }
         let mut model = products(2, 10);
         let job = job(&model, &plan).unwrap();
-        let sums = Sums::of(&job, 0);
+        let sums = RankNodeSums::of(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
         // The model has only such layers: every pass is a single node.
         model.layers.retain(|layer| layer.role != LayerRole::Block);
         let job = super::job(&model, &plan).unwrap();
-        assert_eq!(Sums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");
+        assert_eq!(RankNodeSums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests stages with chosen layers and ranks.
 
-use super::{Sums, job, products, replay};
+use super::{RankNodeSums, job, products, replay};
 use chakram::generate::{ParallelismPlan, TrainingPattern};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ fn uneven_stages_have_what_they_were_dealt() {
     // stage: 10 numbers of 2 B for each of three micro-batches, with separate tags.
     let job = job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
-    let ranks: Vec<_> = (0..6).map(|rank| Sums::of(&job, rank)).collect();
+    let ranks: Vec<_> = (0..6).map(|rank| RankNodeSums::of(&job, rank)).collect();
     for (key, [sent, _]) in ranks.iter().flat_map(|sums| &sums.messages) {
         if sent.is_empty() {
             continue;
@@ -113,12 +113,12 @@ layers = ["2", "6-7"]
     let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
     let model = products(6, 10);
     let job = job(&model, &plan).unwrap();
-    let flops = [0, 1].map(|rank| Sums::of(&job, rank).flops);
+    let flops = [0, 1].map(|rank| RankNodeSums::of(&job, rank).flops);
     // The stages have 1 + 3 and 1 + 1 products, and two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);
     // There are three boundaries, in both directions.
     let sent = |rank| {
-        let messages = Sums::of(&job, rank).messages;
+        let messages = RankNodeSums::of(&job, rank).messages;
         let sent = messages.values().filter(|[sent, _]| !sent.is_empty());
         sent.count()
     };

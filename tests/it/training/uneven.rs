@@ -1,7 +1,7 @@
 //! Tests stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
 use super::time::{F, SIDE};
-use super::{Sums, job, replay};
+use super::{RankNodeSums, job, replay};
 use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedule};
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
@@ -130,7 +130,7 @@ fn unlike_stages_do_all_the_work() {
             let mut flops = 0;
             let mut messages = std::collections::BTreeMap::new();
             for rank in 0..job.rank_count() {
-                let own = Sums::of(&job, rank);
+                let own = RankNodeSums::of(&job, rank);
                 flops += own.flops;
                 for (key, [sent, received]) in own.messages {
                     let entry: &mut [Vec<u64>; 2] = messages.entry(key).or_default();

@@ -1,6 +1,6 @@
 //! Compares volumes of communication with published formulas.
 
-use super::{GPT, Sums, gpt, job, transformer};
+use super::{GPT, RankNodeSums, gpt, job, transformer};
 use chakram::generate::{ParallelismPlan, ZeroStage};
 use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
@@ -44,7 +44,7 @@ fn a_layer_moves_what_eq_6_says() {
         // There is a bucket for each layer.
         plan.bucket = 1;
         let job = job(&model, &plan).unwrap();
-        let sums = Sums::of(&job, 0);
+        let sums = RankNodeSums::of(&job, 0);
         let of_layer = sums
             .collectives
             .iter()
@@ -90,7 +90,11 @@ fn zero_moves_what_its_paper_says() {
             CollectiveKind::ReduceScatter => size / 2,
             _ => panic!("{kind}"),
         };
-        Sums::of(&job, 0).collectives.iter().map(bytes).sum::<u64>()
+        RankNodeSums::of(&job, 0)
+            .collectives
+            .iter()
+            .map(bytes)
+            .sum::<u64>()
     };
     let plain = volume(ZeroStage::None, true);
     // There are two phases, each with half of 2 B per parameter.

@@ -1,7 +1,7 @@
 //! Tests the effects that `--without` removes, for every node: exactly the named nodes are removed,
 //! and no nodes are added.
 
-use super::{Sums, gpt, job, replay};
+use super::{RankNodeSums, gpt, job, replay};
 use chakram::generate::{
     AblationEffect, AttentionKernel, CheckedWorkloadPattern, ParallelismPlan, RecomputePolicy,
 };
@@ -119,7 +119,7 @@ fn check(
         let found = nodes(&less, rank);
         let found: Vec<_> = found.iter().map(|node| (&node.name, &node.op)).collect();
         assert_eq!(found, expected, "{effect}, rank {rank}");
-        assert_eq!(Sums::of(&less, rank).used[3..], [0, 0], "{effect}");
+        assert_eq!(RankNodeSums::of(&less, rank).used[3..], [0, 0], "{effect}");
     }
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let counts = (0..8).map(|rank| less.node_count(rank));
@@ -199,7 +199,10 @@ fn nothing_is_found_again_without_recomputation() {
     none.recompute = RecomputePolicy::None;
     let [less, none] = [less, none].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
-        assert_eq!(Sums::of(&less, rank).peak, Sums::of(&none, rank).peak);
+        assert_eq!(
+            RankNodeSums::of(&less, rank).peak,
+            RankNodeSums::of(&none, rank).peak
+        );
     }
 }
 

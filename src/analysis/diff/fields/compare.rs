@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape_name};
-use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
+use chakram_trace::graph::raw_trace::{RawNodeCommonFields, RawTraceNode};
 
 /// Names of the values, shapes and types of a node's inputs and outputs.
 const IO: [[&str; 3]; 2] = [
@@ -105,8 +105,8 @@ pub(in crate::diff) fn compare_nodes(
 }
 
 fn compare_views(
-    a: &CompactNodeView<'_>,
-    b: &CompactNodeView<'_>,
+    a: &RawNodeCommonFields<'_>,
+    b: &RawNodeCommonFields<'_>,
     found: &mut ChangeCollector<'_>,
 ) {
     let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();

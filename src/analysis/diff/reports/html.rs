@@ -4,7 +4,7 @@
 //! the comparison.
 
 use super::{
-    CollectiveChange, RankFinishTimeChange, ReplayDiff, ReportDiff, TimeContributorChange,
+    GroupCollectivesChange, RankFinishTimeChange, ReplayDiff, ReportDiff, TimeContributorChange,
 };
 use crate::diff::AmountChange;
 use crate::diff::render::words::{
@@ -209,7 +209,7 @@ fn render_collectives_table(
     pointer: &dyn Fn(&str) -> String,
     names: [&str; 2],
 ) -> String {
-    type Amount = fn(&CollectiveChange) -> &AmountChange;
+    type Amount = fn(&GroupCollectivesChange) -> &AmountChange;
     let amounts: [(&str, &str, Amount, AmountFormat); 4] = [
         (
             "transfer of all calls",

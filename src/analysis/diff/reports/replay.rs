@@ -1,7 +1,7 @@
 //! Compares two single-machine reports.
 
 use super::{
-    CollectiveChange, RankFinishTimeChange, ReplayDiff, TimeContributorChange, TimePartChange,
+    GroupCollectivesChange, RankFinishTimeChange, ReplayDiff, TimeContributorChange, TimePartChange,
 };
 use crate::diff::AmountChange;
 use chakram_report::{self as report, Report};
@@ -164,23 +164,24 @@ fn compare_contributions(
 }
 
 /// Returns the collectives that changed, and true if any collective's number of calls changed.
-fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
-    let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
+fn compare_collectives(both: [&Report; 2]) -> (Vec<GroupCollectivesChange>, bool) {
+    let mut found: BTreeMap<(String, usize), GroupCollectivesChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
             let what = format!("{}, {}", row.kind, row.group);
             // If groups have equal names, their order in the report distinguishes them.
             let twin = twins.entry(what.clone()).or_default();
-            let entry = found
-                .entry((what.clone(), *twin))
-                .or_insert_with(|| CollectiveChange {
-                    what,
-                    calls: AmountChange::default(),
-                    bytes: AmountChange::default(),
-                    transfer: AmountChange::default(),
-                    waited: AmountChange::default(),
-                });
+            let entry =
+                found
+                    .entry((what.clone(), *twin))
+                    .or_insert_with(|| GroupCollectivesChange {
+                        what,
+                        calls: AmountChange::default(),
+                        bytes: AmountChange::default(),
+                        transfer: AmountChange::default(),
+                        waited: AmountChange::default(),
+                    });
             *twin += 1;
             for (shift, amount) in [
                 (&mut entry.calls, row.tally.calls),
@@ -199,13 +200,13 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     }
     let mut all: Vec<_> = found.into_values().collect();
     let calls = all.iter().any(|c| c.calls.signed_increase() != 0);
-    let still = |c: &CollectiveChange| {
+    let still = |c: &GroupCollectivesChange| {
         [c.calls, c.bytes, c.transfer, c.waited]
             .iter()
             .all(|s| s.signed_increase() == 0)
     };
     all.retain(|collective| !still(collective));
-    let by = |c: &CollectiveChange| {
+    let by = |c: &GroupCollectivesChange| {
         let [transfer, waited] = [c.transfer, c.waited].map(|s| s.signed_increase().unsigned_abs());
         Reverse((transfer, waited))
     };

@@ -5,7 +5,7 @@ use crate::diff::fields::{bytes_of, group_name, type_name};
 use crate::diff::matching::{MANY, run_both};
 use crate::diff::node_labels::type_of;
 use chakram_trace::format::{Op, append_name_family};
-use chakram_trace::graph::raw_trace::CompactNodeView;
+use chakram_trace::graph::raw_trace::RawNodeCommonFields;
 use chakram_trace::graph::{Interner, RawTrace};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl ComparedNodeTotals {
         ]
     }
 
-    fn add_node(&mut self, view: &CompactNodeView<'_>, second: bool) {
+    fn add_node(&mut self, view: &RawNodeCommonFields<'_>, second: bool) {
         let flops = match view.op {
             Op::Compute { flops, .. } => flops,
             _ => 0,

@@ -1,7 +1,7 @@
 //! Writes a new rank's trace.
 
 use super::group_scaling::ScalingEffectOnGroup;
-use super::{JobScaler, ShardSizeRule};
+use super::{JobScaler, ShardedBufferKeptSize};
 use crate::edit::for_each_attribute;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
@@ -254,10 +254,10 @@ impl ScaledRankWriter<'_> {
     ) -> Result<u64, TraceError> {
         use CollectiveKind as K;
         match (self.scaling.sharded, kind) {
-            (ShardSizeRule::KeepTotal, K::AllGather | K::Gather) => {
+            (ShardedBufferKeptSize::KeepTotal, K::AllGather | K::Gather) => {
                 scale_rounding_up(node, bytes, old, new)
             }
-            (ShardSizeRule::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
+            (ShardedBufferKeptSize::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
                 scale_rounding_up(node, bytes, new, old)
             }
             _ => Ok(bytes),
@@ -280,8 +280,10 @@ impl ScaledRankWriter<'_> {
         let part = gathers && input || scatters && !input;
         let whole = gathers && !input || scatters && input || kind == K::AllToAll;
         match self.scaling.sharded {
-            ShardSizeRule::KeepTotal if part => scale_rounding_up(view.id, bytes, old, new),
-            ShardSizeRule::KeepShard if whole => scale_rounding_up(view.id, bytes, new, old),
+            ShardedBufferKeptSize::KeepTotal if part => scale_rounding_up(view.id, bytes, old, new),
+            ShardedBufferKeptSize::KeepShard if whole => {
+                scale_rounding_up(view.id, bytes, new, old)
+            }
             _ => Ok(bytes),
         }
     }

@@ -60,7 +60,7 @@ fn read(mut bytes: &[u8]) -> Vec<Node> {
 fn scaling(
     grid: &str,
     to: (&str, u32),
-    sharded: ShardSizeRule,
+    sharded: ShardedBufferKeptSize,
     groups: &[(&str, &[u32])],
 ) -> JobScaler {
     let along = ScaledDimension::new(RankGridDimensions::parse(grid).unwrap(), to.0, to.1).unwrap();
@@ -99,8 +99,8 @@ fn shards_shrink_or_wholes_grow() {
         .collect();
     let before = file(&nodes);
     for (sharded, total) in [
-        (ShardSizeRule::KeepTotal, true),
-        (ShardSizeRule::KeepShard, false),
+        (ShardedBufferKeptSize::KeepTotal, true),
+        (ShardedBufferKeptSize::KeepShard, false),
     ] {
         let mut scaling = scaling("dp=2", ("dp", 6), sharded, &[("d", &[0, 1])]);
         for rank in 0..2 {
@@ -131,7 +131,12 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     };
     let first = file(&[declares("tp", "[0, 1]")]);
     let second = file(&[declares("tp", "[2, 3]"), broadcast]);
-    let mut scaling = scaling("dp=2,tp=2", ("dp", 5), ShardSizeRule::KeepTotal, &[]);
+    let mut scaling = scaling(
+        "dp=2,tp=2",
+        ("dp", 5),
+        ShardedBufferKeptSize::KeepTotal,
+        &[],
+    );
     for rank in 0..4 {
         let file = if rank < 2 { &first } else { &second };
         scaling.scan_rank(rank, file).unwrap();
@@ -187,7 +192,12 @@ fn messages_follow_their_ranks() {
             message(4, true, pp * 3 + (dp + 2) % 3),
         ])
     };
-    let mut scaling = scaling("pp=2,dp=3", ("dp", 5), ShardSizeRule::KeepTotal, &[]);
+    let mut scaling = scaling(
+        "pp=2,dp=3",
+        ("dp", 5),
+        ShardedBufferKeptSize::KeepTotal,
+        &[],
+    );
     for rank in 0..6 {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
@@ -202,7 +212,7 @@ fn messages_follow_their_ranks() {
 
 #[test]
 fn messages_along_the_dimension_that_differ_are_refused() {
-    let mut open = scaling("dp=2", ("dp", 4), ShardSizeRule::KeepTotal, &[]);
+    let mut open = scaling("dp=2", ("dp", 4), ShardedBufferKeptSize::KeepTotal, &[]);
     open.scan_rank(0, &file(&[message(1, false, 1)])).unwrap();
     open.scan_rank(1, &file(&[message(1, true, 0)])).unwrap();
     let error = open.check_equal_ranks().unwrap_err().to_string();
@@ -212,7 +222,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     );
     // In a ring of one rank, a rank would send a message to itself, so the scaling fails.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
-    let mut one = scaling("dp=2", ("dp", 1), ShardSizeRule::KeepTotal, &[]);
+    let mut one = scaling("dp=2", ("dp", 1), ShardedBufferKeptSize::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();
     one.scan_rank(1, &ring(0)).unwrap();
     one.check_equal_ranks().unwrap();
@@ -224,12 +234,12 @@ fn messages_along_the_dimension_that_differ_are_refused() {
 fn groups_that_do_not_fit_are_named() {
     let along = ScaledDimension::new(RankGridDimensions::parse("dp=4").unwrap(), "dp", 8).unwrap();
     let half = DeclaredGroups::from([("half".to_owned(), vec![0, 1])]);
-    let error = JobScaler::new(along, ShardSizeRule::KeepTotal, half).unwrap_err();
+    let error = JobScaler::new(along, ShardedBufferKeptSize::KeepTotal, half).unwrap_err();
     assert!(
         error.to_string().contains("group `half`, ranks 0, 1"),
         "{error}"
     );
-    let mut none = scaling("dp=4", ("dp", 8), ShardSizeRule::KeepTotal, &[]);
+    let mut none = scaling("dp=4", ("dp", 8), ShardedBufferKeptSize::KeepTotal, &[]);
     let lost = file(&[collective(5, CollectiveKind::AllReduce, 8, "lost")]);
     let error = none.scan_rank(0, &lost).unwrap_err().to_string();
     assert!(

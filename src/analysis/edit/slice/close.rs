@@ -11,7 +11,7 @@ type DependencyOnKeptNode = (u32, bool);
 
 /// The dependencies of each node, after other nodes were cut.
 #[derive(Debug)]
-pub(super) struct DependencyListsAfterCut {
+pub(super) struct TraceDependenciesAfterCut {
     joints: Vec<bool>,
     /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if the dependencies did not
     /// change. For a cut node, the range of the nodes that replace it.
@@ -19,7 +19,7 @@ pub(super) struct DependencyListsAfterCut {
     list: Vec<DependencyOnKeptNode>,
 }
 
-impl DependencyListsAfterCut {
+impl TraceDependenciesAfterCut {
     /// Computes the new dependencies, in time linear in the number of dependencies.
     pub fn new(trace: &ReplayableTrace<'_>, kept: &[bool]) -> Self {
         // One reverse pass over the known order finds all cut nodes that a kept node depends on, directly or through

@@ -15,12 +15,12 @@ pub(super) const KEPT: &str = "unedited_records";
 
 /// Replaced records with their indices in the unedited trace, and the number of records in that trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ReplacedRecords {
+pub(super) struct OriginalRecordsToRestore {
     count: usize,
     records: BTreeMap<usize, Vec<u8>>,
 }
 
-impl ReplacedRecords {
+impl OriginalRecordsToRestore {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
     /// Returns `None` if `before` and `again` have different numbers of records, so that the records cannot be compared
     /// one by one.
@@ -105,19 +105,22 @@ mod tests {
     fn records_that_differ_are_put_back() {
         let before = trace(&[b"meta", b"one", b"two", b"three"]);
         let again = trace(&[b"meta", b"one", b"other", b"three"]);
-        let kept = ReplacedRecords::find_changed_records(&before, &again)
+        let kept = OriginalRecordsToRestore::find_changed_records(&before, &again)
             .unwrap()
             .unwrap();
         assert_eq!(kept.to_text(), "4 2:74776f");
-        assert_eq!(ReplacedRecords::parse(&kept.to_text()), Some(kept.clone()));
+        assert_eq!(
+            OriginalRecordsToRestore::parse(&kept.to_text()),
+            Some(kept.clone())
+        );
         assert_eq!(kept.put_back(again).unwrap(), before);
         // An earlier edit has changed the number of records.
         let shorter = trace(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
         assert_eq!(
-            ReplacedRecords::find_changed_records(&before, &shorter).unwrap(),
+            OriginalRecordsToRestore::find_changed_records(&before, &shorter).unwrap(),
             None
         );
-        assert_eq!(ReplacedRecords::parse("4 2:7g"), None);
+        assert_eq!(OriginalRecordsToRestore::parse("4 2:7g"), None);
     }
 }

@@ -4,7 +4,7 @@
 //! follows the previous item of its thread or stream. After an edit, such a dependency is moved to the item that now
 //! precedes this item. All other dependencies remain on the same item.
 
-use super::kept_records::{KEPT, ReplacedRecords};
+use super::kept_records::{KEPT, OriginalRecordsToRestore};
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
@@ -52,9 +52,9 @@ impl StepPhase {
 
 /// Makes [`RawTrace`] store the complete view of each node.
 #[derive(Debug, Default)]
-pub(super) struct RetainWholeViews;
+pub(super) struct WholeNodeViewRetention;
 
-impl<'a> NodeRetention<'a> for RetainWholeViews {
+impl<'a> NodeRetention<'a> for WholeNodeViewRetention {
     type Kept = NodeView<'a>;
 
     fn retain_view(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
@@ -129,7 +129,7 @@ const HIDDEN: [(&str, &str); 2] = [
 
 pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
-    pub raw: RawTrace<'a, RetainWholeViews>,
+    pub raw: RawTrace<'a, WholeNodeViewRetention>,
     pub facts: Vec<NodeFactsOutsideView<'a>>,
     /// Nodes, followed by copies and inserted items. The first items are the nodes, in index order.
     pub items: Vec<NodeOrNodeCopy>,
@@ -155,7 +155,8 @@ pub(super) type NodeThread = (bool, Option<i64>);
 impl<'a> RankProgram<'a> {
     /// Parses a trace. Fails on a trace that a replay would reject.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut raw: RawTrace<'a, RetainWholeViews> = RawTrace::read_trace_retaining(contents);
+        let mut raw: RawTrace<'a, WholeNodeViewRetention> =
+            RawTrace::read_trace_retaining(contents);
         if !raw.faults.is_empty() {
             return Err(raw.faults.swap_remove(0).error);
         }
@@ -593,7 +594,7 @@ impl<'a> RankProgram<'a> {
             .kept
             .as_deref()
             .filter(|_| self.cancels_earlier_edits());
-        match kept.and_then(ReplacedRecords::parse) {
+        match kept.and_then(OriginalRecordsToRestore::parse) {
             Some(kept) => kept.put_back(out),
             None => Ok(out),
         }

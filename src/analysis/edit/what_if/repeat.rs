@@ -237,7 +237,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
 pub(super) fn split_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
-    place: RemainingPipelineStages,
+    place: StagesToPipelineEnd,
     scaler: &KernelScaler,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
@@ -344,7 +344,7 @@ pub(super) struct NextStageRanksAndPassOrder {
 
 /// A rank's position in its pipeline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RemainingPipelineStages {
+pub(super) struct StagesToPipelineEnd {
     /// Number of stages from the rank's own stage to the last stage, inclusive.
     pub stages: u32,
     /// True if the pass order of one of these stages is certainly 1F1B.
@@ -376,8 +376,8 @@ impl NextStageRanksAndPassOrder {
     }
 
     /// Returns a rank's position in its pipeline.
-    pub fn place_of(&self, rank: u32) -> RemainingPipelineStages {
-        let mut place = RemainingPipelineStages {
+    pub fn place_of(&self, rank: u32) -> StagesToPipelineEnd {
+        let mut place = StagesToPipelineEnd {
             stages: 1,
             alternates: self.alternate.contains(&rank),
         };

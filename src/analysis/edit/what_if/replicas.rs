@@ -11,7 +11,7 @@ use super::grammar::JobEdit;
 use super::kernels::KernelScaler;
 use super::program::{NewAttributeValue, RankProgram, StepPhase};
 use super::roles::{self, AbsentRankModelRule, RankTraces};
-use crate::edit::scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardSizeRule};
+use crate::edit::scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub(super) fn scale_replicas(
             *trace = Arc::new(program.write_trace()?);
         }
     }
-    let mut scaling = JobScaler::new(along, ShardSizeRule::KeepTotal, groups)?;
+    let mut scaling = JobScaler::new(along, ShardedBufferKeptSize::KeepTotal, groups)?;
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }

@@ -1,7 +1,7 @@
 //! Compares critical paths with handwritten ones, and checks the paths of small random graphs.
 
 use super::*;
-use crate::inspect::{InspectedTrace, RankTimesSource};
+use crate::inspect::{InspectedTrace, TraceTimingCompleteness};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
@@ -43,7 +43,7 @@ fn track(rank: u32, lines: &[TestNodeFields]) -> RankPathInput {
     let contents = writer.into_inner();
     let trace = InspectedTrace::read_trace(rank, &contents, |e| e).unwrap();
     assert_eq!(trace.faults.fault_count(), 0);
-    assert_eq!(trace.times.basis, RankTimesSource::Kept);
+    assert_eq!(trace.times.basis, TraceTimingCompleteness::Kept);
     RankPathInput::new(trace).unwrap()
 }
 

@@ -16,7 +16,7 @@ const SCHEMA: &str = "chakram.inspection.1";
 
 /// A view of traces as a JSON document: the view's name, followed by its contents.
 #[derive(Debug, Serialize)]
-pub struct ViewDocument<T> {
+pub struct NamedViewDocument<T> {
     view: &'static str,
     #[serde(flatten)]
     body: T,
@@ -26,8 +26,8 @@ pub struct ViewDocument<T> {
 pub fn build_view_document<T: Serialize>(
     view: &'static str,
     body: T,
-) -> VersionedDocument<ViewDocument<T>> {
-    VersionedDocument::new(SCHEMA, ViewDocument { view, body })
+) -> VersionedDocument<NamedViewDocument<T>> {
+    VersionedDocument::new(SCHEMA, NamedViewDocument { view, body })
 }
 
 /// The conditions of a node filter as the user wrote them, by option.
@@ -235,7 +235,7 @@ struct AttributeCount<'j> {
 pub fn build_summary_document<'j>(
     job: &'j JobInspectionSummary,
     options: Vec<(&'static str, Vec<String>)>,
-) -> VersionedDocument<ViewDocument<SummaryDocument<'j>>> {
+) -> VersionedDocument<NamedViewDocument<SummaryDocument<'j>>> {
     let body = SummaryDocument {
         filter: FilterOptions(options),
         shared_clock: job.has_common_time_origin(),

@@ -1,6 +1,6 @@
 //! Formats text fragments that several views of traces share.
 
-use crate::inspect::{CountedFault, FaultSummary, RankTimesSource};
+use crate::inspect::{CountedFault, FaultSummary, TraceTimingCompleteness};
 use chakram_base::units::Span;
 use chakram_report::summary::format_thousands;
 
@@ -44,23 +44,23 @@ pub fn format_faults<'a>(
 /// Describes the source of a rank's times; `end` is the rank's computed end, and `captured` the end in the
 /// capture.
 pub fn describe_time_basis(
-    basis: RankTimesSource,
+    basis: TraceTimingCompleteness,
     whole_micros: bool,
     end: Span,
     captured: Option<Span>,
 ) -> String {
     match (basis, captured) {
-        (RankTimesSource::Given, _) => {
+        (TraceTimingCompleteness::Given, _) => {
             "starts as in the file, counted from the first start of each rank".to_owned()
         }
-        (RankTimesSource::Kept, Some(captured)) if captured == end => {
+        (TraceTimingCompleteness::Kept, Some(captured)) if captured == end => {
             "durations and delays as captured; ends with the capture, to the picosecond".to_owned()
         }
-        (RankTimesSource::Kept, Some(captured)) => {
+        (TraceTimingCompleteness::Kept, Some(captured)) => {
             format!("durations and delays as captured; the capture ended at {captured}")
         }
-        (RankTimesSource::Kept, None) => "durations and delays as in the file".to_owned(),
-        (RankTimesSource::Estimated, _) => format!(
+        (TraceTimingCompleteness::Kept, None) => "durations and delays as in the file".to_owned(),
+        (TraceTimingCompleteness::Estimated, _) => format!(
             "an estimate: the file has durations{} and no delays, so gaps are missing and starts are early",
             if whole_micros {
                 " in whole microseconds"
@@ -68,7 +68,7 @@ pub fn describe_time_basis(
                 ""
             }
         ),
-        (RankTimesSource::Unknown, _) => "unknown: the file has no durations".to_owned(),
+        (TraceTimingCompleteness::Unknown, _) => "unknown: the file has no durations".to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Renders a node with all its fields, and the nodes around it.
 
 use super::OmissionHints;
-use super::json::{ViewDocument, build_view_document};
+use super::json::{NamedViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use super::list::{self, NodeDocument};
 use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
@@ -214,7 +214,7 @@ struct DependencyEdgeDocument {
 pub fn build_node_document<'n>(
     trace: &InspectedTrace<'_>,
     near: &'n NodeNeighbourhood<'_>,
-) -> VersionedDocument<ViewDocument<NeighbourhoodDocument<'n>>> {
+) -> VersionedDocument<NamedViewDocument<NeighbourhoodDocument<'n>>> {
     let node = &near.node;
     let fields = node
         .fields

@@ -1,11 +1,11 @@
 //! Renders the critical path of a job, or the critical paths of its ranks.
 
 use super::OmissionHints;
-use super::json::{ViewDocument, build_view_document};
+use super::json::{NamedViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use crate::inspect::{
-    CriticalPath, NodeClass, PathDelayWaitWorkTotals, PathSegment, RankPathInput, RankTimesSource,
-    sum_path_time_by_key,
+    CriticalPath, NodeClass, PathDelayWaitWorkTotals, PathSegment, RankPathInput,
+    TraceTimingCompleteness, sum_path_time_by_key,
 };
 use chakram_base::ids::format_ranges;
 use chakram_base::units::format_count;
@@ -61,8 +61,9 @@ pub fn find_paths(
 
 /// Returns true if the times of all ranks share one origin.
 fn share_one_clock(tracks: &[RankPathInput]) -> bool {
-    let kept =
-        |track: &RankPathInput| track.basis == RankTimesSource::Kept && track.captured.is_some();
+    let kept = |track: &RankPathInput| {
+        track.basis == TraceTimingCompleteness::Kept && track.captured.is_some()
+    };
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
@@ -148,7 +149,7 @@ impl PathRenderInput<'_> {
     pub fn build_paths_document<'p>(
         &self,
         paths: &'p [CriticalPathAndRankInputs<'_>],
-    ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
+    ) -> VersionedDocument<NamedViewDocument<PathsDocument<'p>>> {
         let body = PathsDocument {
             shared_clock: share_one_clock(self.tracks),
             paths: paths
@@ -453,7 +454,7 @@ struct CriticalPathDocument<'p> {
 
 /// Sum over the parts of a path that have the same key, such as a node type or operator.
 #[derive(Debug, Serialize)]
-struct PathTimeSums {
+struct PathTimeSumsPerKey {
     nodes: u64,
     time_ps: Span,
     work_ps: Span,
@@ -461,7 +462,7 @@ struct PathTimeSums {
     wait_ps: Span,
 }
 
-impl From<&PathDelayWaitWorkTotals> for PathTimeSums {
+impl From<&PathDelayWaitWorkTotals> for PathTimeSumsPerKey {
     fn from(spent: &PathDelayWaitWorkTotals) -> Self {
         Self {
             nodes: spent.pieces,
@@ -476,21 +477,21 @@ impl From<&PathDelayWaitWorkTotals> for PathTimeSums {
 #[derive(Debug, Serialize)]
 struct NodeTypePathTime {
     #[serde(flatten)]
-    spent: PathTimeSums,
+    spent: PathTimeSumsPerKey,
     r#type: String,
 }
 
 #[derive(Debug, Serialize)]
 struct RankTime {
     #[serde(flatten)]
-    spent: PathTimeSums,
+    spent: PathTimeSumsPerKey,
     rank: u32,
 }
 
 #[derive(Debug, Serialize)]
 struct OperatorTime {
     #[serde(flatten)]
-    spent: PathTimeSums,
+    spent: PathTimeSumsPerKey,
     name: String,
     r#type: String,
 }

@@ -1,6 +1,6 @@
 //! Renders the table of quirks' effects as text, CSV and JSON.
 
-use super::{CorrectedQuirks, QuirkReplayResult, QuirkRow};
+use super::{QuirkReplayResult, QuirkRow, QuirksCorrectedInReplay};
 use crate::terminal::plain_style;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -13,17 +13,17 @@ use serde_json::{Map, Value};
 impl QuirkRow {
     fn row_name(&self) -> &'static str {
         match self.corrected {
-            CorrectedQuirks::Nothing => "(nothing)",
-            CorrectedQuirks::One(quirk) => quirk.quirk_name(),
-            CorrectedQuirks::Everything => "(everything)",
+            QuirksCorrectedInReplay::Nothing => "(nothing)",
+            QuirksCorrectedInReplay::One(quirk) => quirk.quirk_name(),
+            QuirksCorrectedInReplay::Everything => "(everything)",
         }
     }
 
     fn quirk_text(&self) -> &'static str {
         match self.corrected {
-            CorrectedQuirks::Nothing => "as ASTRA-sim does",
-            CorrectedQuirks::One(quirk) => quirk.corrected_behaviour(),
-            CorrectedQuirks::Everything => "all of the above",
+            QuirksCorrectedInReplay::Nothing => "as ASTRA-sim does",
+            QuirksCorrectedInReplay::One(quirk) => quirk.corrected_behaviour(),
+            QuirksCorrectedInReplay::Everything => "all of the above",
         }
     }
 
@@ -75,7 +75,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
             Some(after) => {
                 let (by, percent) = makespan_change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
-                    (CorrectedQuirks::Nothing, _) => (String::new(), String::new()),
+                    (QuirksCorrectedInReplay::Nothing, _) => (String::new(), String::new()),
                     (_, None) => (format_ns(by), String::new()),
                     (_, Some(percent)) => (format_ns(by), format!("{percent:.3}")),
                 };
@@ -133,9 +133,9 @@ impl<'a> QuirkReplay<'a> {
             .known_makespan()
             .map(|after| makespan_change(before, after));
         let (corrected, quirk) = match row.corrected {
-            CorrectedQuirks::Nothing => ("nothing", None),
-            CorrectedQuirks::One(quirk) => (quirk.quirk_name(), Some(quirk)),
-            CorrectedQuirks::Everything => ("everything", None),
+            QuirksCorrectedInReplay::Nothing => ("nothing", None),
+            QuirksCorrectedInReplay::One(quirk) => (quirk.quirk_name(), Some(quirk)),
+            QuirksCorrectedInReplay::Everything => ("everything", None),
         };
         Self {
             corrected,
@@ -196,14 +196,14 @@ mod tests {
         };
         let rows = [
             row(
-                CorrectedQuirks::Nothing,
+                QuirksCorrectedInReplay::Nothing,
                 QuirkReplayResult::After(Span(2000)),
             ),
             row(
-                CorrectedQuirks::One(Quirk::StoreAndForward),
+                QuirksCorrectedInReplay::One(Quirk::StoreAndForward),
                 QuirkReplayResult::NotApplicable,
             ),
-            row(CorrectedQuirks::Everything, how),
+            row(QuirksCorrectedInReplay::Everything, how),
         ];
         assert_eq!(
             render_csv(&rows, Span(2000)),

@@ -50,7 +50,7 @@ const ENDINGS: [(&str, OutputTraceForm, &str); 6] = [
 ];
 
 /// Parts of an output name: format, compression, name without the ending, and ending.
-struct OutputNameParts<'o> {
+struct OutputFormatAndCompressionFromName<'o> {
     to: OutputTraceForm,
     packed: &'static str,
     stem: &'o str,
@@ -149,7 +149,10 @@ pub(super) fn plan_outputs(
 }
 
 /// Fails if the format `to` contradicts the ending of the name, or if there is neither a format nor an ending.
-fn parse(name: &str, to: Option<OutputTraceFormArg>) -> Result<OutputNameParts<'_>, String> {
+fn parse(
+    name: &str,
+    to: Option<OutputTraceFormArg>,
+) -> Result<OutputFormatAndCompressionFromName<'_>, String> {
     let to = to.map(|to| match to {
         OutputTraceFormArg::Et => OutputTraceForm::Et,
         OutputTraceFormArg::Jsonl => OutputTraceForm::JsonLines,
@@ -161,7 +164,7 @@ fn parse(name: &str, to: Option<OutputTraceFormArg>) -> Result<OutputNameParts<'
         (Some((.., form, _)), Some(to)) if form != to => Err(format!(
             "--to contradicts the ending of {name}\n  try: one of the two"
         )),
-        (Some((stem, ending, to, packed)), _) => Ok(OutputNameParts {
+        (Some((stem, ending, to, packed)), _) => Ok(OutputFormatAndCompressionFromName {
             to,
             packed,
             stem,
@@ -176,7 +179,7 @@ fn parse(name: &str, to: Option<OutputTraceFormArg>) -> Result<OutputNameParts<'
                 *form == to && packed.is_empty()
             };
             let (ending, ..) = ENDINGS.iter().find(plain).expect("every form has one");
-            Ok(OutputNameParts {
+            Ok(OutputFormatAndCompressionFromName {
                 to,
                 packed,
                 stem: name,

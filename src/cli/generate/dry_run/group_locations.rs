@@ -14,15 +14,15 @@ pub struct SameExtentGroups {
     /// Number of groups that have this extent.
     pub groups: u32,
     /// Common extent of the groups.
-    pub extent: SharedGroupExtent,
+    pub extent: GroupExtentWithoutPosition,
     /// Routes from each member to the next member; `None` unless the machine has tiles.
-    pub neighbours: Option<GroupNeighbourRoutes>,
+    pub neighbours: Option<NeighbourRouteAndLinkCounts>,
 }
 
 /// Routes from each member of a group to the next member and, in a ring, from the last member back
 /// to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupNeighbourRoutes {
+pub struct NeighbourRouteAndLinkCounts {
     /// Number of routes that were counted.
     pub ways: u32,
     /// Number of links, summed over all routes.
@@ -33,7 +33,7 @@ pub struct GroupNeighbourRoutes {
     pub between_dies: u32,
 }
 
-impl GroupNeighbourRoutes {
+impl NeighbourRouteAndLinkCounts {
     /// Adds the routes between neighbouring members of a group. If `closes` is true, groups of more
     /// than two members also get the route from the last member to the first.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
@@ -59,17 +59,17 @@ impl GroupNeighbourRoutes {
 
 /// Extent of a group along each dimension. Groups that differ only in position have the same extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SharedGroupExtent {
+pub struct GroupExtentWithoutPosition {
     /// True if the members form a grid, that is, if every combination of their coordinates is a member. If the members
     /// form no grid, a collective runs as a single ring over all members.
     pub regular: bool,
     /// Dimensions along which the members' coordinates differ, innermost first.
-    pub along: Vec<GroupDimensionCoordinates>,
+    pub along: Vec<GroupExtentInOneDimension>,
 }
 
 /// Coordinates of a group's members along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GroupDimensionCoordinates {
+pub struct GroupExtentInOneDimension {
     /// Index of the dimension; the innermost is 0.
     pub dimension: usize,
     /// Name of the dimension in the machine file.
@@ -100,7 +100,8 @@ pub fn locate_groups(
     let stages = (summary.stages.len() > 1).then_some((STAGES, &summary.pipelines));
     let mut all = Vec::new();
     for (family, groups) in families.chain(stages) {
-        let mut alike: BTreeMap<SharedGroupExtent, (u32, GroupNeighbourRoutes)> = BTreeMap::new();
+        let mut alike: BTreeMap<GroupExtentWithoutPosition, (u32, NeighbourRouteAndLinkCounts)> =
+            BTreeMap::new();
         for members in groups {
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
@@ -123,7 +124,7 @@ pub fn locate_groups(
     all
 }
 
-fn shared_extent(npus: &[Npu], topology: &Topology) -> SharedGroupExtent {
+fn shared_extent(npus: &[Npu], topology: &Topology) -> GroupExtentWithoutPosition {
     let dimensions = topology.dimensions().iter().enumerate();
     let along = dimensions.filter_map(|(dimension, of)| {
         let mut found: Vec<u32> = npus
@@ -134,7 +135,7 @@ fn shared_extent(npus: &[Npu], topology: &Topology) -> SharedGroupExtent {
         found.dedup();
         let mut gaps = found.windows(2).map(|pair| pair[1] - pair[0]);
         let first = gaps.next()?;
-        Some(GroupDimensionCoordinates {
+        Some(GroupExtentInOneDimension {
             dimension,
             name: of.name.clone(),
             size: of.size,
@@ -142,7 +143,7 @@ fn shared_extent(npus: &[Npu], topology: &Topology) -> SharedGroupExtent {
             apart: gaps.all(|gap| gap == first).then_some(first),
         })
     });
-    SharedGroupExtent {
+    GroupExtentWithoutPosition {
         along: along.collect(),
         regular: GroupPlacement::new(npus, topology).regular,
     }
@@ -157,9 +158,9 @@ mod tests {
         size: u32,
         members: u32,
         apart: Option<u32>,
-    ) -> GroupDimensionCoordinates {
+    ) -> GroupExtentInOneDimension {
         let name = ["nvlink", "infiniband"][dimension].to_owned();
-        GroupDimensionCoordinates {
+        GroupExtentInOneDimension {
             dimension,
             name,
             size,
@@ -176,7 +177,7 @@ mod tests {
         let machine = Machine::load_preset("wafer-5x4").unwrap();
         let count = |npus: &[u32], closes| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
-            let mut hops = GroupNeighbourRoutes::default();
+            let mut hops = NeighbourRouteAndLinkCounts::default();
             hops.count_routes(&npus, closes, machine.topology());
             (hops.ways, hops.links, hops.most, hops.between_dies)
         };

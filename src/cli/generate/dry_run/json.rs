@@ -56,12 +56,12 @@ struct PlacedGroupFamilyDocument<'a> {
     regular: bool,
     along: Vec<GroupDimensionDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    neighbours: Option<NeighbourLinksDocument>,
+    neighbours: Option<NeighbourLinkCountsDocument>,
 }
 
 /// Numbers of links between a group's member and the next member, on a machine of tiles.
 #[derive(Serialize)]
-struct NeighbourLinksDocument {
+struct NeighbourLinkCountsDocument {
     mean_links: f64,
     most_links: u32,
     ways: u32,
@@ -160,7 +160,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
             family: lies.family,
             count: lies.groups,
             regular: lies.extent.regular,
-            neighbours: lies.neighbours.map(|hops| NeighbourLinksDocument {
+            neighbours: lies.neighbours.map(|hops| NeighbourLinkCountsDocument {
                 mean_links: hops.mean_hops(),
                 most_links: hops.most,
                 ways: hops.ways,

@@ -1,6 +1,6 @@
 //! Renders the plan of a dry run as text.
 
-use super::group_locations::{GroupDimensionCoordinates, SameExtentGroups};
+use super::group_locations::{GroupExtentInOneDimension, SameExtentGroups};
 use super::memory_fit::AllStagesMemoryFit;
 use super::{DryRunReport, phase_name};
 use chakram_base::units::{Bytes, format_percent};
@@ -182,7 +182,7 @@ fn write_group_locations(
 }
 
 /// Formats a group's members along a dimension: `2 of 8 nvlink, stride 4`.
-fn format_dimension_members(along: &GroupDimensionCoordinates) -> String {
+fn format_dimension_members(along: &GroupExtentInOneDimension) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
         Some(apart) => format!(", stride {apart}"),

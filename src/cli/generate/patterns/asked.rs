@@ -4,8 +4,8 @@ use super::super::TraceOutputOrReplayArgs;
 use super::{PalmTableModelArg, PatternArgs, TrafficArg};
 use chakram_trace::format::CollectiveKind;
 use chakram_workloads::generate::{
-    CollectivePattern, DataParallelPattern, KernelChainPattern, MemoryAccessPattern, P2pPattern,
-    PalmPattern, TrafficPattern, WorkloadPattern,
+    CollectivePattern, DataParallelPattern, LoadKernelStorePattern, P2pPattern, PalmPattern,
+    ParallelKernelChainsPattern, TrafficPattern, WorkloadPattern,
 };
 use clap::ValueEnum;
 
@@ -85,7 +85,7 @@ impl PatternArgs {
                 dtype,
                 target,
             } => {
-                let pattern = WorkloadPattern::Chain(KernelChainPattern {
+                let pattern = WorkloadPattern::Chain(ParallelKernelChainsPattern {
                     ranks: *ranks,
                     nodes: *nodes,
                     chains: *chains,
@@ -108,7 +108,7 @@ impl PatternArgs {
                 memory,
                 target,
             } => {
-                let pattern = WorkloadPattern::Memory(MemoryAccessPattern {
+                let pattern = WorkloadPattern::Memory(LoadKernelStorePattern {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,

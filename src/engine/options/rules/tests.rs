@@ -49,7 +49,7 @@ fn options_of_compute_need_kernels_that_they_price() {
     let recorded = workload(KERNEL, 5);
     let open = workload(KERNEL, 0);
     let host = workload(Op::Host, 5);
-    let half = RooflineEfficiency::new(0.5).unwrap();
+    let half = RooflinePeakFraction::new(0.5).unwrap();
     for (model, work, expected) in [
         (
             "recorded",
@@ -127,7 +127,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
             "`compute = curves`: machine `mi300x` has no curves of measured kernels\n  try: `compute = roofline`",
         ),
         (
-            |options| options.collectives = Some(CollectiveTimeSource::Curves),
+            |options| options.collectives = Some(CollectiveCurvesOrAlgorithms::Curves),
             "`collectives = curves`: machine `mi300x` has no measured collectives\n  try: `collectives = algorithms`",
         ),
         (
@@ -144,7 +144,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         assert_eq!(refusal("dgx-h100", &work, change), "");
     }
     let without: [Change; 3] = [
-        |options| options.collectives = Some(CollectiveTimeSource::Algorithms),
+        |options| options.collectives = Some(CollectiveCurvesOrAlgorithms::Algorithms),
         |options| options.launch = HostLaunchMode::None,
         |options| options.compute = KernelDurationSource::RecordedOnly,
     ];

@@ -78,7 +78,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                     let stage = CollectiveStage {
                         phase: 0,
                         primitive,
-                        buffer: BufferPartSize::from_bytes(2 * 12_252_240),
+                        buffer: UnroundedBufferShare::from_bytes(2 * 12_252_240),
                         mirrored: false,
                         bidirectional: algorithm == A::Ring && line.round,
                     };
@@ -127,7 +127,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
     ];
     for (algorithm, primitive, ns) in table {
         let cost = on(DimensionShape::Ring, 8, |line| {
-            algorithm.estimate_cost(&line, primitive, BufferPartSize::from_bytes(80_000))
+            algorithm.estimate_cost(&line, primitive, UnroundedBufferShare::from_bytes(80_000))
         });
         assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
     }
@@ -140,7 +140,7 @@ fn the_choice_is_the_least_of_all() {
             for bytes in [0, 1, 1000, 100_000, 100_000_000] {
                 for primitive in PRIMITIVES {
                     on(shape, n, |line| {
-                        let buffer = BufferPartSize::from_bytes(bytes);
+                        let buffer = UnroundedBufferShare::from_bytes(bytes);
                         let cost =
                             |a: CollectiveAlgorithm| a.estimate_cost(&line, primitive, buffer);
                         let (chosen, least) = line.choose_fastest(primitive, buffer);
@@ -165,7 +165,7 @@ fn the_choice_is_the_least_of_all() {
 fn size_decides() {
     let choose = |shape, n, primitive, bytes| {
         on(shape, n, |line| {
-            line.choose_fastest(primitive, BufferPartSize::from_bytes(bytes))
+            line.choose_fastest(primitive, UnroundedBufferShare::from_bytes(bytes))
                 .0
         })
     };
@@ -199,7 +199,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     // ring take 2 x 4,900 ns.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
-            line.prefers_fused_all_reduce(BufferPartSize::from_bytes(bytes))
+            line.prefers_fused_all_reduce(UnroundedBufferShare::from_bytes(bytes))
         })
     };
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
@@ -222,7 +222,7 @@ fn choices_do_not_depend_on_the_scale() {
         let n = 2 + dice(8) as u32;
         let (ps_per_byte, bytes) = (1 + dice(9), dice(400));
         let latency = [0, dice(50), ps_per_byte * bytes / 2 * dice(3)][dice(3) as usize];
-        let buffer = BufferPartSize::from_bytes(bytes).nth_part(1 + dice(3) as u32);
+        let buffer = UnroundedBufferShare::from_bytes(bytes).nth_part(1 + dice(3) as u32);
         let at = |factor: u64| {
             let rate = 1e12 / (ps_per_byte * factor) as f64;
             let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
@@ -262,7 +262,7 @@ fn a_tie_is_one_whatever_rounds() {
         let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
         let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
         assert_eq!(
-            line.choose_fastest(P::Broadcast, BufferPartSize::from_bytes(1001))
+            line.choose_fastest(P::Broadcast, UnroundedBufferShare::from_bytes(1001))
                 .0,
             A::Ring
         );

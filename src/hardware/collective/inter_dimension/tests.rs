@@ -26,7 +26,7 @@ fn cut(
     chunks: u32,
 ) -> Vec<(u32, Vec<usize>)> {
     let (extent, topology) = machine(dimensions);
-    let of = (kind, BufferPartSize::from_bytes(bytes));
+    let of = (kind, UnroundedBufferShare::from_bytes(bytes));
     let (ways, way_of) = choose_routes(inter, of, (&extent, &topology), chunks);
     let way = |number: &u32| &ways[*number as usize];
     let chunks = way_of.iter().map(way);
@@ -108,7 +108,7 @@ fn what_flexible_chunks_leave_alone() {
     // A group of one member has no gap to close either.
     let (_, topology) = machine(&three);
     let alone = GroupPlacement::new(&[Npu(3)], &topology);
-    let of = (FLEX.1, BufferPartSize::from_bytes(1000));
+    let of = (FLEX.1, UnroundedBufferShare::from_bytes(1000));
     let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
     // Chunks are equal if the data does not shrink, or is too large to be divided into exact grains.

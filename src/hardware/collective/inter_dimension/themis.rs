@@ -54,7 +54,7 @@ pub(super) struct ThemisBalancer<'a> {
 impl<'a> ThemisBalancer<'a> {
     /// Creates a balancer for equal chunks, without any load yet.
     pub fn new(extent: &'a GroupPlacement, topology: &Topology) -> Self {
-        let rate = |phase: &crate::group::CollectiveDimensionPhase| {
+        let rate = |phase: &crate::group::PhaseDimensionSizeAndStride| {
             let dimension = &topology.dimensions()[phase.dimension];
             dimension.bandwidth.bytes_per_second()
         };

@@ -31,7 +31,7 @@ pub struct MemoryLevel {
 }
 
 /// Loop dimensions that run along the rows and along the columns of an array.
-pub type SpatialLoopDimensions = [LoopDimension; 2];
+pub type RowAndColumnLoopDimensions = [LoopDimension; 2];
 
 /// An accelerator: levels of memory, and an array of units.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub struct LoopNestAccelerator {
     /// Numbers of rows and columns in the array of units.
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
-    pub choices: Vec<SpatialLoopDimensions>,
+    pub choices: Vec<RowAndColumnLoopDimensions>,
     /// Bytes per word of each [`LayerTensor`]. A word of the outputs is a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.

@@ -20,7 +20,11 @@ fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> M
 
 /// Returns an accelerator with registers in each unit, a buffer, and memory at half a byte per
 /// cycle.
-fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialLoopDimensions>) -> LoopNestAccelerator {
+fn small(
+    array: [u32; 2],
+    buffer: u64,
+    choices: Vec<RowAndColumnLoopDimensions>,
+) -> LoopNestAccelerator {
     let mut memory = cut_level("memory", [true; 3], LevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
     LoopNestAccelerator {

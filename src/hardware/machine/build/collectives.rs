@@ -1,25 +1,27 @@
 //! The `collectives` table: chunking of collectives.
 
-use crate::collective::{ChunkingSettings, DimensionVisitOrder, WaitingChunkPriority};
+use crate::collective::{ChunkCountOrderAndOverlap, DimensionVisitOrder, WaitingChunkPriority};
 use chakram_base::config::{ConfigError, ConfigTable};
 use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
 /// Parses the number, order and overlap of chunks.
-pub(super) fn parse_chunking(root: &ConfigTable<'_>) -> Result<ChunkingSettings, ConfigError> {
+pub(super) fn parse_chunking(
+    root: &ConfigTable<'_>,
+) -> Result<ChunkCountOrderAndOverlap, ConfigError> {
     let Some(field) = root.get("collectives") else {
-        return Ok(ChunkingSettings::default());
+        return Ok(ChunkCountOrderAndOverlap::default());
     };
     let table = field.read_table(Some(KEYS))?;
     let count = |key: &str| {
         table.read_or_default(key, None, |field| {
             Ok(NonZeroU32::new(
-                field.read_count(ChunkingSettings::MOST_CHUNKS)?,
+                field.read_count(ChunkCountOrderAndOverlap::MOST_CHUNKS)?,
             ))
         })
     };
-    Ok(ChunkingSettings {
+    Ok(ChunkCountOrderAndOverlap {
         chunks: count("chunks")?,
         active: count("active")?.unwrap_or(NonZeroU32::MIN),
         inter: table.read_or_default("schedule", DimensionVisitOrder::default(), |field| {

@@ -1,6 +1,6 @@
 //! The `correction` tables: factors on durations, derived from measured steps.
 
-use crate::machine::KernelTimeCorrection;
+use crate::machine::PassKernelTimeCorrection;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 
 const KEYS: &[&str] = &["gemms", "factor", "error"];
@@ -11,11 +11,11 @@ const MOST: f64 = 100.0;
 /// Parses the corrections in the order of the file.
 pub(super) fn parse_corrections(
     root: &ConfigTable<'_>,
-) -> Result<Vec<KernelTimeCorrection>, ConfigError> {
+) -> Result<Vec<PassKernelTimeCorrection>, ConfigError> {
     let Some(field) = root.get("correction") else {
         return Ok(Vec::new());
     };
-    let mut corrections: Vec<KernelTimeCorrection> = Vec::new();
+    let mut corrections: Vec<PassKernelTimeCorrection> = Vec::new();
     for table in field.read_tables(KEYS)? {
         let expected = "two matrix multiplications, each as [rows, columns, summed over]";
         let gemms = table.read_optional("gemms", |field| {
@@ -33,7 +33,7 @@ pub(super) fn parse_corrections(
             let field = table.require_field(key, "a number above zero")?;
             field.read_positive(MOST)
         };
-        corrections.push(KernelTimeCorrection {
+        corrections.push(PassKernelTimeCorrection {
             gemms,
             factor: number("factor")?,
             error: number("error")?,

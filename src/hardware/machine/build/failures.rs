@@ -1,6 +1,6 @@
 //! The `failure` tables: parts of the machine that stop working during a replay.
 
-use crate::machine::{FailedPart, MachineFailure};
+use crate::machine::{FailedPart, FailedPartAndTime};
 use crate::topology::Topology;
 use crate::topology::link_graph::MOST_NPUS;
 use chakram_base::config::{ConfigError, ConfigTable};
@@ -13,14 +13,14 @@ const KEYS: &[&str] = &["npu", "link", "at"];
 pub(super) fn parse_failures(
     root: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<Vec<MachineFailure>, ConfigError> {
+) -> Result<Vec<FailedPartAndTime>, ConfigError> {
     let Some(field) = root.get("failure") else {
         return Ok(Vec::new());
     };
     let tables = field.read_tables(KEYS)?;
     let failures = tables.iter().map(|table| {
         let at: Span = table.read_quantity("at", "2 ms")?;
-        Ok(MachineFailure {
+        Ok(FailedPartAndTime {
             part: parse_failed_part(table, topology)?,
             at: Time::ZERO + at,
         })

@@ -1,7 +1,7 @@
 //! The `host` table: times to launch work.
 
 use super::LATENCY;
-use crate::machine::{Host, HostSyncPoints};
+use crate::machine::{Host, HostBlockingOperations};
 use chakram_base::config::{ConfigError, ConfigTable};
 use chakram_base::units::Span;
 
@@ -39,7 +39,7 @@ pub(super) fn parse_host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigE
         message: table.read_quantity("message", LATENCY)?,
         step: table.read_quantity("step", LATENCY)?,
         queue: table.read_count("queue", MAX_QUEUE)?,
-        waits: table.read_choice("waits", &HostSyncPoints::ALL)?,
+        waits: table.read_choice("waits", &HostBlockingOperations::ALL)?,
         error: table.read_or_default("error", UNSTATED_ERROR, |field| field.read_positive(10.0))?,
         jitter: table
             .read_or_default("jitter", Span::ZERO, |field| field.read_quantity(LATENCY))?,

@@ -1,7 +1,7 @@
 //! The `measured` tables of an NPU class, written by `chakram calibrate --kernels`: times of kernels by name.
 
 use super::LATENCY;
-use crate::compute::{MeasuredKernelTime, MeasuredKernelTimesByWork, MeasuredKernels};
+use crate::compute::{MeasuredKernelTimesByWork, MeasuredKernels, MeasuredTimeAtFlopsAndBytes};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
@@ -52,11 +52,13 @@ pub(super) fn parse_measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels,
     Ok(all)
 }
 
-fn parse_measured_time(field: &ConfigField<'_>) -> Result<MeasuredKernelTime, ConfigError> {
+fn parse_measured_time(
+    field: &ConfigField<'_>,
+) -> Result<MeasuredTimeAtFlopsAndBytes, ConfigError> {
     let expected = "FLOPs, bytes and a time, such as [2048, 512, \"1.5 us\"]";
     let [flops, bytes, time] = field.read_array("values", expected)?;
     let span: Span = time.read_quantity(LATENCY)?;
-    Ok(MeasuredKernelTime {
+    Ok(MeasuredTimeAtFlopsAndBytes {
         flops: flops.read_integer_between(0, MOST)?,
         bytes: bytes.read_integer_between(0, MOST)?,
         seconds: span.as_seconds(),

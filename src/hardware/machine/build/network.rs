@@ -1,7 +1,7 @@
 //! The `dimension` tables and the `network` table: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::super::{NetworkSettings, SpareNpuDomains};
+use super::super::{DomainsWithUnusedNpus, NetworkSettings};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{CollectiveCurve, DimensionAlgorithmChoice, FittedCollectiveProtocol};
 use crate::machine::Machine;
@@ -38,7 +38,7 @@ pub(super) const KEYS: &[&str] = &[
 const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 
 /// Contents of the `dimension` tables and the `network` table.
-pub(super) struct ParsedNetworkTables {
+pub(super) struct NetworkBuiltFromTables {
     pub topology: Topology,
     pub settings: NetworkSettings,
     pub algorithms: Vec<DimensionAlgorithmChoice>,
@@ -48,7 +48,7 @@ pub(super) struct ParsedNetworkTables {
     pub protocols: Vec<Vec<FittedCollectiveProtocol>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub rank_domain: Option<SpareNpuDomains>,
+    pub rank_domain: Option<DomainsWithUnusedNpus>,
 }
 
 /// Parses and checks all `dimension` tables and the `network` table. If the file is an edited machine file, `original`
@@ -56,7 +56,7 @@ pub(super) struct ParsedNetworkTables {
 pub(super) fn parse_network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
-) -> Result<ParsedNetworkTables, ConfigError> {
+) -> Result<NetworkBuiltFromTables, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first, or a table [tiles]";
     let field = root.require_field("dimension", expected)?;
     let tables = field.read_tables(KEYS)?;
@@ -143,7 +143,7 @@ pub(super) fn parse_network(
                 .invalid_value_error(found, expected));
         }
     }
-    Ok(ParsedNetworkTables {
+    Ok(NetworkBuiltFromTables {
         topology: settings.apply_to_topology(topology),
         settings,
         algorithms,
@@ -161,9 +161,9 @@ fn parse_rank_domain(
     index: usize,
     size: u32,
     npus: u32,
-) -> Result<SpareNpuDomains, ConfigError> {
+) -> Result<DomainsWithUnusedNpus, ConfigError> {
     let ranks = field.read_count(size)?;
-    Ok(SpareNpuDomains {
+    Ok(DomainsWithUnusedNpus {
         dimension: index,
         npus,
         used: npus / size * ranks,

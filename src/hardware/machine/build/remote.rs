@@ -2,8 +2,8 @@
 
 use super::{BANDWIDTH, LATENCY, parse_capacity, parse_optional_capacity, parse_size};
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPortNpus, MeshPool,
-    NamedRemoteMemory, RemoteMemory, RingPool, SwitchLevel, SwitchPool,
+    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPortPlacement, MeshPool,
+    MultiLevelSwitchPool, NamedRemoteMemory, RemoteMemory, RingPool, SwitchLevel,
 };
 use crate::topology::Topology;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
@@ -199,7 +199,7 @@ fn parse_port_bandwidth(
 fn parse_memory_ports(
     table: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<MemoryPortNpus, ConfigError> {
+) -> Result<MemoryPortPlacement, ConfigError> {
     let expected = format!(
         "NPUs from 0 to {} such as \"0-3,6\"",
         topology.npu_count() - 1
@@ -212,7 +212,10 @@ fn parse_memory_ports(
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))
         .collect();
-    Ok(MemoryPortNpus::new(npus.into_iter().collect(), topology))
+    Ok(MemoryPortPlacement::new(
+        npus.into_iter().collect(),
+        topology,
+    ))
 }
 
 fn parse_hierarchical_pool(
@@ -236,7 +239,7 @@ fn parse_switch_pool(
     table: &ConfigTable<'_>,
     npus: u32,
     npu_bandwidth: Bandwidth,
-) -> Result<SwitchPool, ConfigError> {
+) -> Result<MultiLevelSwitchPool, ConfigError> {
     let expected =
         "a table [[remote_memory.level]] for each level of switches, nearest to the NPUs first";
     let tables = table
@@ -254,7 +257,7 @@ fn parse_switch_pool(
             bandwidth: parse_rate(level, "bandwidth")?,
         });
     }
-    Ok(SwitchPool {
+    Ok(MultiLevelSwitchPool {
         groups: table.read_count("groups", MOST)?,
         npu_bandwidth,
         levels,

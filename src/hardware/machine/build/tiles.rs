@@ -1,6 +1,6 @@
 //! The `tiles` table: a wafer or chip of many cores, which replaces dimensions.
 
-use super::network::{ParsedNetworkTables, parse_network_settings};
+use super::network::{NetworkBuiltFromTables, parse_network_settings};
 use super::{BANDWIDTH, LATENCY};
 use crate::collective::{CollectiveAlgorithm, DimensionAlgorithmChoice};
 use crate::memory::RemoteMemory;
@@ -39,7 +39,7 @@ const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
 pub(super) fn parse_tiles(
     root: &ConfigTable<'_>,
     field: &ConfigField<'_>,
-) -> Result<(ParsedNetworkTables, Option<RemoteMemory>), ConfigError> {
+) -> Result<(NetworkBuiltFromTables, Option<RemoteMemory>), ConfigError> {
     for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
         // The DRAM of a grid counts as its remote memory, so a second remote memory is an error.
         let allowed = key == "remote_memory" && field.read_table(Some(KEYS))?.get("dram").is_none();
@@ -66,7 +66,7 @@ pub(super) fn parse_tiles(
     let settings = parse_network_settings(root, NetworkModelKind::Exclusive)?;
     let topology = settings.apply_to_topology(topology);
     let dram = table.read_optional("dram", |field| dram::parse_dram(field, &topology))?;
-    let section = ParsedNetworkTables {
+    let section = NetworkBuiltFromTables {
         topology,
         settings,
         algorithms: vec![algorithm; 2],

@@ -3,7 +3,7 @@
 use super::{GOOD, refused_in};
 use crate::machine::Machine;
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MeshPool, RingPool, SwitchLevel, SwitchPool,
+    HierarchicalPool, MemoryAttachment, MeshPool, MultiLevelSwitchPool, RingPool, SwitchLevel,
 };
 use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::{EndpointId, Npu};
@@ -66,7 +66,7 @@ fn designs_are_read_as_written() {
         fan_in,
         bandwidth: gb(rate),
     };
-    let switch = SwitchPool {
+    let switch = MultiLevelSwitchPool {
         groups: 3,
         npu_bandwidth: gb(50.0),
         levels: vec![level(2, 20.0), level(4, 60.0)],

@@ -160,7 +160,7 @@ fn mistakes_are_refused_by_key_and_line() {
 /// 2 x 4 + 4 + 100 - 2 = 110 cycles at 1 GHz; the peak alone would take 2 x 4 x 4 x 100 / 10^12 s = 3.2 ns.
 #[test]
 fn a_class_may_have_systolic_arrays() {
-    use crate::compute::{KernelDurationSource, KernelTraceFacts, RooflineEfficiency};
+    use crate::compute::{KernelDurationSource, KernelTraceFacts, RooflinePeakFraction};
     use chakram_base::dtype::Dtype;
     use chakram_base::kernel_shape::KernelShape;
     use chakram_base::units::Span;
@@ -182,7 +182,7 @@ fn a_class_may_have_systolic_arrays() {
             k: 100,
         }),
     };
-    let model = KernelDurationSource::Roofline(RooflineEfficiency::default());
+    let model = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     let price = |kernel: &KernelTraceFacts<'_>| {
         model
             .price_kernel(

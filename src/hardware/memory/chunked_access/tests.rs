@@ -2,8 +2,8 @@
 
 use crate::memory::fair_sharing::testing::create_pool;
 use crate::memory::{
-    MemoryAttachment, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
-    RemoteMemorySimulation, SwitchPool,
+    MemoryAttachment, MemoryNetworkAttachment, MultiLevelSwitchPool, RemoteMemory,
+    RemoteMemoryAccess, RemoteMemorySimulation,
 };
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::ids::Npu;
@@ -20,7 +20,7 @@ fn two(memory: f64) -> RemoteMemory {
         latency: Span::ZERO,
     };
     let topology = Topology::new(vec![dimension]).unwrap();
-    let design = SwitchPool {
+    let design = MultiLevelSwitchPool {
         groups: 1,
         npu_bandwidth: port,
         levels: Vec::new(),
@@ -61,7 +61,7 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
             assert_eq!(remote.begin_access(now, access), None);
             begun += 1;
         }
-        let serve = |request: super::ChunkPortArrival| {
+        let serve = |request: super::ChunkArrivalAtNpuPort| {
             let free = &mut free[request.npu.index()][usize::from(request.store)];
             let begin = now.max(*free);
             *free = begin + request.span;

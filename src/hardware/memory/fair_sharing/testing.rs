@@ -98,7 +98,7 @@ pub(in crate::memory) fn simulate_staggered_ends(
 #[test]
 fn latency_comes_on_top_and_nothing_takes_no_time() {
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-    let design = crate::memory::SwitchPool {
+    let design = crate::memory::MultiLevelSwitchPool {
         groups: 1,
         npu_bandwidth: rate(1.0),
         levels: Vec::new(),
@@ -122,7 +122,7 @@ fn what_one_leaves_another_takes() {
         fan_in: 3,
         bandwidth: rate(6.0),
     };
-    let design = crate::memory::SwitchPool {
+    let design = crate::memory::MultiLevelSwitchPool {
         groups: 1,
         npu_bandwidth: rate(1e9),
         levels: vec![level],

@@ -2,17 +2,17 @@
 
 use super::route::{is_border, link_after_server};
 use super::{
-    BufferPartSize, NetworkMessage, Npu, RouteCursor, RouteServer, RouteServerScope, Span,
-    SwitchingMode, Time, Topology,
+    NetworkMessage, Npu, PortsOrLinksOnRoute, RouteCursor, RouteServer, Span, SwitchingMode, Time,
+    Topology, UnroundedBufferShare,
 };
 use crate::network::servers::QueueingServerId;
 use crate::topology::{PathLatencyAndRates, RouteDieLinkCounts};
-use chakram_base::units::{Bandwidth, InverseRate};
+use chakram_base::units::{Bandwidth, SummedSecondsPerByte};
 
 /// A message in flight: the next server that it must pass, and its times at this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightMessage {
-    amount: BufferPartSize,
+    amount: UnroundedBufferShare,
     sender: Npu,
     /// The rest of the route, after `stop`.
     route: RouteCursor,
@@ -31,7 +31,7 @@ pub(super) struct InFlightMessage {
     slowest: Option<Bandwidth>,
     /// Sum of the inverse rates of the links that the message has passed, except one of the slowest links and all links
     /// in the dimension of `stop`.
-    before: InverseRate,
+    before: SummedSecondsPerByte,
     links: u32,
     passed: Span,
     /// On tiles, the number of links passed between dies. `links` then counts the links inside dies, along both
@@ -45,7 +45,7 @@ impl InFlightMessage {
     pub fn new(
         now: Time,
         (message, path): (&NetworkMessage, &PathLatencyAndRates),
-        reach: RouteServerScope,
+        reach: PortsOrLinksOnRoute,
         topology: &Topology,
     ) -> Self {
         let mut route = RouteCursor::new(reach, message.ends, topology);
@@ -65,7 +65,7 @@ impl InFlightMessage {
             transit: Span::ZERO,
             slowest_rest: Span::ZERO,
             slowest: Some(path.bandwidth),
-            before: InverseRate::ZERO,
+            before: SummedSecondsPerByte::ZERO,
             links: 0,
             passed: Span::ZERO,
             borders: 0,

@@ -16,7 +16,7 @@ pub(super) const DOWNWARDS: usize = 2;
 
 /// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouteServerScope {
+pub enum PortsOrLinksOnRoute {
     /// Two servers in each dimension that is crossed: the egress port of the NPU where the message enters the
     /// dimension, and the ingress port of the NPU where the message leaves the dimension.
     Ports,
@@ -39,7 +39,7 @@ pub(in crate::network) struct RouteServer {
 /// The part of a route that the message has not passed yet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::network) struct RouteCursor {
-    reach: RouteServerScope,
+    reach: PortsOrLinksOnRoute,
     at: Npu,
     to: Npu,
     /// Number of dimensions crossed so far; the first of these dimensions is `first`.
@@ -52,7 +52,7 @@ pub(in crate::network) struct RouteCursor {
 
 impl RouteCursor {
     /// Creates a cursor at the beginning of a route.
-    pub fn new(reach: RouteServerScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
+    pub fn new(reach: PortsOrLinksOnRoute, (at, to): (Npu, Npu), topology: &Topology) -> Self {
         Self {
             reach,
             at,
@@ -93,7 +93,7 @@ impl RouteCursor {
                 // With a switch, the second server is the link from the switch. Without a switch, the second server is
                 // at the end of the route in this dimension.
                 let leads_on =
-                    shape == DimensionShape::Switch && self.reach == RouteServerScope::Links;
+                    shape == DimensionShape::Switch && self.reach == PortsOrLinksOnRoute::Links;
                 return Some(RouteServer {
                     place: place(side.into(), from),
                     links: u32::from(leads_on),
@@ -106,7 +106,7 @@ impl RouteCursor {
             if x != y {
                 let up = shape.has_ports() || shape.is_upward(size, x, y);
                 let (side, next, links, last) = match (self.reach, shape) {
-                    (RouteServerScope::Ports, _) => {
+                    (PortsOrLinksOnRoute::Ports, _) => {
                         let apart = if up { 0 } else { DOWNWARDS };
                         self.second = Some((IN + apart) as u8);
                         (OUT + apart, y, shape.hop_count(size, x, y), false)
@@ -149,7 +149,7 @@ impl RouteCursor {
 /// first or the last server of the route.
 #[inline]
 pub(in crate::network) fn iter_servers_between<'t>(
-    reach: RouteServerScope,
+    reach: PortsOrLinksOnRoute,
     ends: (EndpointId, EndpointId),
     topology: &'t Topology,
 ) -> impl Iterator<Item = RouteServer> + use<'t> {
@@ -203,7 +203,7 @@ pub(super) fn is_border(place: QueueingServerId, topology: &Topology) -> bool {
 
 /// Returns all servers that `npu` uses to send or receive along dimension `d`.
 pub(super) fn servers_of_npu(
-    reach: RouteServerScope,
+    reach: PortsOrLinksOnRoute,
     topology: &Topology,
     npu: Npu,
     d: usize,
@@ -221,7 +221,7 @@ pub(super) fn servers_of_npu(
     };
     let others = match dimension.shape {
         DimensionShape::Switch | DimensionShape::FullyConnected => [None; 2],
-        _ if reach == RouteServerScope::Ports => {
+        _ if reach == PortsOrLinksOnRoute::Ports => {
             [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu)))
         }
         DimensionShape::Ring => [
@@ -255,7 +255,7 @@ mod tests {
 
     /// Returns the servers on the route between two NPUs, as (dimension, side, NPU).
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
-        let mut route = RouteCursor::new(RouteServerScope::Links, (Npu(a), Npu(b)), topology);
+        let mut route = RouteCursor::new(PortsOrLinksOnRoute::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
         let place = |stop: RouteServer| (stop.place.dimension, stop.place.side, stop.place.npu.0);
         stops.map(place).collect()
@@ -291,7 +291,7 @@ mod tests {
             (DimensionShape::FullyConnected, 2),
         ]);
         let ports = |a, b| -> Vec<_> {
-            let mut route = RouteCursor::new(RouteServerScope::Ports, (Npu(a), Npu(b)), &t);
+            let mut route = RouteCursor::new(PortsOrLinksOnRoute::Ports, (Npu(a), Npu(b)), &t);
             let stops = std::iter::from_fn(|| route.next(&t));
             let place = |s: RouteServer| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
             stops.map(place).collect()
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
         let named = |t: &Topology, npu, d| -> Vec<_> {
-            servers_of_npu(RouteServerScope::Links, t, Npu(npu), d)
+            servers_of_npu(PortsOrLinksOnRoute::Links, t, Npu(npu), d)
                 .map(|p| (p.side, p.npu.0))
                 .collect()
         };

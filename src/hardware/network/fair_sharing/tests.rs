@@ -2,7 +2,7 @@
 
 use super::super::test_harness::{PendingEvents, simulate_delivery_times};
 use super::*;
-use crate::topology::link_graph::{ClosLevels, RoutePolicy};
+use crate::topology::link_graph::{ClosChildrenAndUplinks, RoutePolicy};
 use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
 use chakram_base::ids::OpIndex;
 use chakram_base::units::Bandwidth;
@@ -73,7 +73,7 @@ fn rates_are_max_min_fair() {
 
 #[test]
 fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
-    let levels = ClosLevels {
+    let levels = ClosChildrenAndUplinks {
         children: vec![2, 2],
         uplinks: vec![2],
     };
@@ -110,7 +110,7 @@ proptest! {
         let mut received = [(u64::MAX, 0, 0_u64); 12];
         for (&(at, from, to, bytes), &end) in messages.iter().zip(&found) {
             let path = topology.path_between_npus(Npu(from), Npu(to)).unwrap();
-            let alone = path.time_message(BufferPartSize::from_bytes(bytes)).0;
+            let alone = path.time_message(UnroundedBufferShare::from_bytes(bytes)).0;
             prop_assert!(end + 2 >= at + alone, "{end} < {at} + {alone}");
             let own = &mut received[to as usize];
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
@@ -220,7 +220,7 @@ mod solved_anew {
     }
 
     fn clos(levels: (&[u32], &[u32]), policy: RoutePolicy) -> Topology {
-        let levels = ClosLevels {
+        let levels = ClosChildrenAndUplinks {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         };
@@ -337,11 +337,11 @@ mod stored {
         let topology = path();
         let network = FairSharingNetwork::new(&topology).unwrap();
         let ends = (Npu(0), Npu(3));
-        let alone = network.uncontended_time(ends, BufferPartSize::from_bytes(1000));
+        let alone = network.uncontended_time(ends, UnroundedBufferShare::from_bytes(1000));
         assert_eq!(alone, Some(Span(4_000_200)));
         let time = path().path_between_npus(Npu(0), Npu(3)).unwrap();
         assert_eq!(
-            time.time_message(BufferPartSize::from_bytes(1000)),
+            time.time_message(UnroundedBufferShare::from_bytes(1000)),
             Span(4_000_200)
         );
     }
@@ -427,7 +427,7 @@ mod packets {
 
     /// Returns the arrival time of the last flow, in us.
     fn last(levels: (&[u32], &[u32]), policy: RoutePolicy, flows: &[(u64, u32, u32, u64)]) -> f64 {
-        let levels = ClosLevels {
+        let levels = ClosChildrenAndUplinks {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         };
@@ -503,7 +503,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryLoadStoreTransfer { op: OpIndex(0), ends, path, amount: BufferPartSize::from_bytes(bytes) };
+        let transfer = MemoryLoadStoreTransfer { op: OpIndex(0), ends, path, amount: UnroundedBufferShare::from_bytes(bytes) };
         let mut network = FairSharingNetwork::new(&topology).unwrap();
         let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
         let end = network.serve_access(Time(500), &transfer, &mut pending);

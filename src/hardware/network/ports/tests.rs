@@ -5,11 +5,11 @@ use super::*;
 use crate::network::test_harness::{
     PendingEvents, create_message, create_topology, cut_through_by_segment, simulate_delivery_times,
 };
-use crate::network::{CollectiveLinkReservations, NetworkBackend};
+use crate::network::{ClosedFormLinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Ring, Switch};
 use crate::topology::SwitchingMode;
 use chakram_base::ids::Npu;
-use chakram_base::units::{BufferPartSize, Span, Time};
+use chakram_base::units::{Span, Time, UnroundedBufferShare};
 
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
@@ -154,6 +154,7 @@ fn alone_is_alone() {
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortContentionNetwork::new(&t);
     // The uncontended time is 50 + 20 + 4,000 ps. A message to the same NPU has no uncontended time.
-    let alone = |b| network.uncontended_time((Npu(0), Npu(b)), BufferPartSize::from_bytes(1000));
+    let alone =
+        |b| network.uncontended_time((Npu(0), Npu(b)), UnroundedBufferShare::from_bytes(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

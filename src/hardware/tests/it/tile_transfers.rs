@@ -2,7 +2,7 @@
 //! queue of waiting transfers.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
-use chakram_base::units::{Bandwidth, BufferPartSize, Span, Time};
+use chakram_base::units::{Bandwidth, Span, Time, UnroundedBufferShare};
 use chakram_hardware::network::{
     EventScheduler, ExclusiveNetwork, MemoryLoadStoreTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage,
@@ -112,7 +112,7 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
                     op: OpIndex(op as u32),
                     ends,
                     path: topology.path_between(ends).unwrap(),
-                    amount: BufferPartSize::from_bytes(bytes),
+                    amount: UnroundedBufferShare::from_bytes(bytes),
                 };
                 let end = network.serve_access(Time(now), &transfer, &mut scheduler);
                 scheduler.0 = end.unwrap().0;
@@ -133,7 +133,7 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
                 let message = NetworkMessage::without_port(
                     OpIndex(op as u32),
                     ends,
-                    BufferPartSize::from_bytes(bytes),
+                    UnroundedBufferShare::from_bytes(bytes),
                 );
                 network.submit_message(Time(now), &message, &mut scheduler);
                 (from, to as u32, None)

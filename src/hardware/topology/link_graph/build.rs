@@ -4,8 +4,8 @@ use super::super::chip_graph::ChipGraph;
 use super::distances::LinkDistances;
 use super::legs::RouteDimensionStrides;
 use super::{
-    ClosLevels, ClosNpuGrouping, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
-    MOST_SWITCHES, RoutePolicy, Topology,
+    ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionShape, DirectedLink, LinkGraph,
+    MOST_LINKS, MOST_NPUS, MOST_SWITCHES, RoutePolicy, Topology,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span};
@@ -19,9 +19,9 @@ pub enum DimensionLinks {
     /// Clos networks.
     Clos {
         /// Levels of the Clos network.
-        levels: ClosLevels,
+        levels: ClosChildrenAndUplinks,
         /// Rule for the NPUs that each network connects.
-        fabric: ClosNpuGrouping,
+        fabric: ClosNetworkNpuScope,
         /// Rule that selects among shortest paths.
         routes: RoutePolicy,
     },
@@ -139,7 +139,7 @@ impl GraphBuilder {
     }
 }
 
-impl ClosLevels {
+impl ClosChildrenAndUplinks {
     /// Adds the network that connects `ends`, with `of` appended to the names of its switches. Returns `None` if the
     /// network has too many switches or links, or if the number of `ends` is not [`Self::npus`].
     fn add_to_graph(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
@@ -262,7 +262,7 @@ impl LinkGraph {
             policies.push(policy);
         }
         let joins_inner = |d: usize| match &links[d] {
-            DimensionLinks::Clos { fabric, .. } => *fabric != ClosNpuGrouping::RailOnly,
+            DimensionLinks::Clos { fabric, .. } => *fabric != ClosNetworkNpuScope::RailOnly,
             _ => false,
         };
         let graph = Self {

@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 /// Finds routes over the bundles of a graph without failed links, and remembers the parts that routes share.
 #[derive(Clone, Debug)]
 pub struct BundledRouteFinder {
-    dimensions: Vec<DimensionLinkProperties>,
+    dimensions: Vec<DimensionBundlesAndOnlyLinks>,
     /// Number of links of each bundle.
     sizes: Vec<u32>,
     shared: HashTable<SharedRouteLegPart>,
@@ -36,7 +36,7 @@ struct SharedRouteLegPart {
 
 /// Properties of the links of a dimension.
 #[derive(Clone, Debug)]
-struct DimensionLinkProperties {
+struct DimensionBundlesAndOnlyLinks {
     /// True if messages are sprayed over bundles whose links have the same rate and latency.
     has_bundles: bool,
     /// For each NPU, the only link that leaves the NPU along the dimension, if there is a single one.
@@ -55,7 +55,7 @@ impl BundledRouteFinder {
         let dimensions = 0..graph.labels.len();
         Self {
             dimensions: dimensions
-                .map(|d| DimensionLinkProperties::new(graph, d))
+                .map(|d| DimensionBundlesAndOnlyLinks::new(graph, d))
                 .collect(),
             sizes,
             shared: HashTable::new(),
@@ -144,7 +144,7 @@ fn hash_part(dimension: usize, (start, end): (u32, u32)) -> u64 {
     split_mix(&mut word) ^ dimension as u64
 }
 
-impl DimensionLinkProperties {
+impl DimensionBundlesAndOnlyLinks {
     fn new(graph: &LinkGraph, d: usize) -> Self {
         let links = || {
             (0..)

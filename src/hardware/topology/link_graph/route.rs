@@ -2,8 +2,8 @@
 
 use super::legs::RouteLeg;
 use super::{
-    Bandwidth, DirectedLink, InverseRate, LinkGraph, LinkMessageFraction, LinkRoute, Npu,
-    PathLatencyAndRates, RoutePolicy, Span, SwitchingMode,
+    Bandwidth, DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute, Npu, PathLatencyAndRates,
+    RoutePolicy, Span, SummedSecondsPerByte, SwitchingMode,
 };
 use chakram_base::random::split_mix;
 
@@ -174,7 +174,7 @@ impl LinkGraph {
         };
         let rates = route.links.iter().map(rate);
         let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
-        let mut others = InverseRate::ZERO;
+        let mut others = SummedSecondsPerByte::ZERO;
         if switching == SwitchingMode::StoreAndForward {
             // Skip one unit of the slowest link, because its serialization is counted separately.
             let mut slowest = Some(bandwidth);

@@ -19,10 +19,14 @@ impl LinkGraph {
     }
 
     /// Builds a Clos network of a single dimension.
-    pub fn clos(levels: &ClosLevels, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
+    pub fn clos(
+        levels: &ClosChildrenAndUplinks,
+        rate: (Bandwidth, Span),
+        routes: RoutePolicy,
+    ) -> Self {
         let links = DimensionLinks::Clos {
             levels: levels.clone(),
-            fabric: ClosNpuGrouping::default(),
+            fabric: ClosNetworkNpuScope::default(),
             routes,
         };
         Self::of_one(levels.npu_count().unwrap(), links, rate)
@@ -44,7 +48,7 @@ fn rate() -> (Bandwidth, Span) {
 }
 
 fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
-    let levels = ClosLevels {
+    let levels = ClosChildrenAndUplinks {
         children: children.to_vec(),
         uplinks: uplinks.to_vec(),
     };
@@ -193,12 +197,12 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
-    (fabric, routes): (ClosNpuGrouping, RoutePolicy),
+    (fabric, routes): (ClosNetworkNpuScope, RoutePolicy),
 ) -> LinkGraph {
     let dimensions = vec![switch("node", inside), switch("nics", outside)];
     let topology = Topology::new(dimensions).unwrap();
     let clos = DimensionLinks::Clos {
-        levels: ClosLevels {
+        levels: ClosChildrenAndUplinks {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         },
@@ -221,7 +225,7 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 /// to another rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
-    let policy = (ClosNpuGrouping::RailOnly, RoutePolicy::First);
+    let policy = (ClosNetworkNpuScope::RailOnly, RoutePolicy::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
     // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
@@ -251,8 +255,8 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
     let graph = |fabric, routes| two_tiers((4, 4), levels, (fabric, routes));
-    let racks = graph(ClosNpuGrouping::TopOfRack, RoutePolicy::First);
-    let rails = graph(ClosNpuGrouping::RailOptimized, RoutePolicy::First);
+    let racks = graph(ClosNetworkNpuScope::TopOfRack, RoutePolicy::First);
+    let rails = graph(ClosNetworkNpuScope::RailOptimized, RoutePolicy::First);
     for graph in [&racks, &rails] {
         // There are four switches in nodes, four at the first level and four above the first level. Nodes, NICs and
         // first-level switches have 16 links each, in both directions.
@@ -274,7 +278,7 @@ fn one_fabric_joins_all_rails() {
         RoutePolicy::Sprayed,
     ] {
         let both = [
-            graph(ClosNpuGrouping::TopOfRack, policy),
+            graph(ClosNetworkNpuScope::TopOfRack, policy),
             clos(levels.0, levels.1, policy),
         ];
         for (a, b) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
@@ -325,13 +329,13 @@ fn a_clos_network_of_one_level_is_a_switch() {
             dimension("b", DimensionShape::Switch, 3),
         ];
         let topology = Topology::new(dimensions).unwrap();
-        let levels = ClosLevels {
+        let levels = ClosChildrenAndUplinks {
             children: vec![3],
             uplinks: vec![],
         };
         let clos = DimensionLinks::Clos {
             levels,
-            fabric: ClosNpuGrouping::RailOnly,
+            fabric: ClosNetworkNpuScope::RailOnly,
             routes: RoutePolicy::Sprayed,
         };
         let graph = LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap();
@@ -365,11 +369,11 @@ fn a_fabric_may_lie_between_dimensions() {
     };
     let topology = Topology::new(["node", "nics", "pods"].map(dimension).to_vec()).unwrap();
     let clos = DimensionLinks::Clos {
-        levels: ClosLevels {
+        levels: ClosChildrenAndUplinks {
             children: vec![2, 2],
             uplinks: vec![2],
         },
-        fabric: ClosNpuGrouping::RailOptimized,
+        fabric: ClosNetworkNpuScope::RailOptimized,
         routes: RoutePolicy::First,
     };
     let links = [DimensionLinks::OfShape, clos, DimensionLinks::OfShape];
@@ -421,13 +425,13 @@ fn too_many_switches_are_refused_before_they_are_made() {
     };
     let topology = Topology::new(vec![dimension]).unwrap();
     let refused = |children: &[u32], uplinks: &[u32]| {
-        let levels = ClosLevels {
+        let levels = ClosChildrenAndUplinks {
             children: children.to_vec(),
             uplinks: uplinks.to_vec(),
         };
         let clos = DimensionLinks::Clos {
             levels,
-            fabric: ClosNpuGrouping::RailOnly,
+            fabric: ClosNetworkNpuScope::RailOnly,
             routes: RoutePolicy::First,
         };
         LinkGraph::new(&topology, &[clos]).unwrap_err()

@@ -3,7 +3,7 @@
 use super::*;
 use crate::topology::Topology;
 use chakram_base::ids::Npu;
-use chakram_base::units::BufferPartSize;
+use chakram_base::units::UnroundedBufferShare;
 
 /// Returns 3 x 2 dies of 4 x 2 cores, with 1000 GB/s and 1 ns inside dies, and 250 GB/s and 5 ns
 /// between dies.
@@ -75,11 +75,11 @@ fn rows_of_a_torus_close_over_a_border() {
 fn store_and_forward_adds_up_the_links() {
     let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);
     let path = t.path_between_npus(Npu(2), Npu(5)).unwrap();
-    let time = path.time_message(BufferPartSize::from_bytes(1_000_000));
+    let time = path.time_message(UnroundedBufferShare::from_bytes(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
     // The route has only links inside a die. One link counts as the slowest, and the others add their segments.
     let path = t.path_between_npus(Npu(0), Npu(3)).unwrap();
-    let time = path.time_message(BufferPartSize::from_bytes(1_000_000));
+    let time = path.time_message(UnroundedBufferShare::from_bytes(1_000_000));
     assert_eq!(time, Span::from_ns(3 * 1001));
 }
 

@@ -4,8 +4,8 @@
 use super::CutDirection::{Columns, Rows};
 use super::*;
 use crate::schedule::{
-    ChipAssignmentRule, ChipMachine, DeapLanguageModel, PartitionRule, SubLayerTimeAndEnergy,
-    schedule_tasks,
+    ChipAssignmentRule, ChipMachine, DeapLanguageModel, MatrixProductPartitionRule,
+    SubLayerTimeAndEnergy, schedule_tasks,
 };
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
 
 /// Computes the row block and column block of a part, level by level. Returns each block with the
 /// number of such blocks.
-fn blocks(cut: &MatrixProductCuts, part: u32) -> [(u32, u32); 2] {
+fn blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
         let side = usize::from(*along == Columns);
@@ -45,8 +45,8 @@ fn blocks(cut: &MatrixProductCuts, part: u32) -> [(u32, u32); 2] {
 
 /// Counts the moved words with sets of cells: the cells that each part needs and does not have.
 fn by_cells(
-    products: &[MatrixProductTransferSizes],
-    cuts: &[MatrixProductCuts],
+    products: &[MatrixProductSizesForTransfers],
+    cuts: &[MatrixProductCutSequence],
     batches: u32,
 ) -> f64 {
     let mut words = 0.0;
@@ -72,7 +72,7 @@ fn by_cells(
 }
 
 /// Returns all combinations of cuts for `products` products on `levels` levels.
-fn every_cut(products: usize, levels: usize) -> Vec<Vec<MatrixProductCuts>> {
+fn every_cut(products: usize, levels: usize) -> Vec<Vec<MatrixProductCutSequence>> {
     let bits = products * levels;
     let cut = |choice: u32, product: usize| {
         let level = |level: usize| match choice >> (product * levels + level) & 1 {
@@ -91,8 +91,8 @@ fn size(
     columns: u64,
     [weights, inputs]: [u64; 2],
     takes_all: bool,
-) -> MatrixProductTransferSizes {
-    MatrixProductTransferSizes {
+) -> MatrixProductSizesForTransfers {
+    MatrixProductSizesForTransfers {
         rows,
         columns,
         weights,
@@ -109,14 +109,14 @@ proptest! {
         levels in 1usize..4,
     ) {
         // Products have 16 to 64 rows and columns, so that every cut is possible.
-        let products: Vec<MatrixProductTransferSizes> = sizes
+        let products: Vec<MatrixProductSizesForTransfers> = sizes
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
                 let words = [weights * 16, (16 << rows) * inputs];
                 size(16 << rows, 16 << columns, words, all)
             })
             .collect();
-        let words = |cuts: &Vec<MatrixProductCuts>| words_moved(&products, cuts, batches);
+        let words = |cuts: &Vec<MatrixProductCutSequence>| words_moved(&products, cuts, batches);
         if levels * products.len() <= 8 {
             for cuts in every_cut(products.len(), levels) {
                 prop_assert_eq!(words(&cuts) as f64, by_cells(&products, &cuts, batches));
@@ -194,7 +194,7 @@ fn schedules_move_what_a_partition_says() {
         sequence: 16,
         micro_batches: 3,
         tensor: 4,
-        partition: PartitionRule::Hierarchical,
+        partition: MatrixProductPartitionRule::Hierarchical,
     };
     let machine = ChipMachine {
         links: None,
@@ -213,9 +213,9 @@ fn schedules_move_what_a_partition_says() {
     let mut least = u64::MAX;
     for tensor in [2, 4, 8] {
         for partition in [
-            PartitionRule::Columns,
-            PartitionRule::Rows,
-            PartitionRule::Hierarchical,
+            MatrixProductPartitionRule::Columns,
+            MatrixProductPartitionRule::Rows,
+            MatrixProductPartitionRule::Hierarchical,
         ] {
             let model = DeapLanguageModel {
                 tensor,
@@ -235,9 +235,9 @@ fn schedules_move_what_a_partition_says() {
                 "{tensor} {partition:?}"
             );
             match partition {
-                PartitionRule::Hierarchical => assert!(moved <= least, "{tensor}"),
-                PartitionRule::Rows => least = least.min(moved),
-                PartitionRule::Columns => least = moved,
+                MatrixProductPartitionRule::Hierarchical => assert!(moved <= least, "{tensor}"),
+                MatrixProductPartitionRule::Rows => least = least.min(moved),
+                MatrixProductPartitionRule::Columns => least = moved,
             }
         }
     }

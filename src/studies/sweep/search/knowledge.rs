@@ -1,6 +1,6 @@
 //! Stores the known answers and bounds of points. All threads that compute answers and bounds share this store.
 
-use super::{NewSweepAnswerOrBound, NewWorkCounts, RowOutcome, StudyExplorer, SweepError};
+use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgressEvent};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use crate::sweep::journal::JournaledBoundOrAnswer;
@@ -194,7 +194,7 @@ impl StudyExplorer<'_> {
             if let Some(score) = score.filter(is_less) {
                 now.best = Some((key.clone(), score));
             }
-            (self.watcher)(&NewSweepAnswerOrBound {
+            (self.watcher)(&SweepProgressEvent {
                 is_bound: question != PointQuestion::Answer,
                 best: now.best.as_ref().map(|(key, score)| (key.as_str(), *score)),
             });

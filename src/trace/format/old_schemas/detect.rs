@@ -9,7 +9,7 @@ use chakram_base::setting::SettingKey;
 use prost::Message;
 
 /// The detected generation, and whether the file begins with metadata.
-type DetectedGenerationAndMetadata = (SchemaGeneration, bool);
+type DetectedGenerationAndMetadataPresence = (SchemaGeneration, bool);
 
 /// Returns true if `first`, a file's first record, is metadata of the current generation, or `None` if the record alone
 /// does not decide the question.
@@ -92,7 +92,7 @@ impl GenerationCandidate {
 /// Detects the generation of `contents`. Returns `None` if the generation is current or unknown.
 pub(super) fn detect_generation(
     contents: &[u8],
-) -> Result<Option<DetectedGenerationAndMetadata>, TraceError> {
+) -> Result<Option<DetectedGenerationAndMetadataPresence>, TraceError> {
     let mut frames = FrameCursor::new(contents);
     let Ok(Some(first)) = frames.next_record() else {
         return Ok(None);
@@ -144,7 +144,7 @@ fn latest_equivalent_generation(
     contents: &[u8],
     left: &[GenerationCandidate],
     last: usize,
-) -> Result<DetectedGenerationAndMetadata, TraceError> {
+) -> Result<DetectedGenerationAndMetadataPresence, TraceError> {
     let chosen = &left[left.len() - 1];
     let upgraded = |candidate: &GenerationCandidate, record: RawRecord<'_>| {
         let metadata = candidate.metadata && record.number == 0;

@@ -21,7 +21,7 @@ pub(super) enum OldValueKind {
 }
 
 /// Types of the value fields from field 4 on: first scalars, then lists.
-pub(super) type OldValueFields = [OldValueKind];
+pub(super) type OldValueKindsByField = [OldValueKind];
 
 pub(super) static ATTRIBUTES_002: [OldValueKind; 3] =
     [OldValueKind::Float, OldValueKind::Int, OldValueKind::Text];
@@ -42,7 +42,7 @@ pub(super) static ATTRIBUTES_003B: [OldValueKind; 5] = [
 /// Converts a metadata record of schema 0.0.3.
 pub(super) fn convert_metadata(
     record: RawRecord<'_>,
-    attributes: &OldValueFields,
+    attributes: &OldValueKindsByField,
 ) -> Result<proto::GlobalMetadata, TraceError> {
     let mut metadata = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
@@ -96,7 +96,7 @@ fn unknown_field_error(at: usize, what: &str, number: u32) -> TraceError {
 pub(super) fn convert_node(
     record: RawRecord<'_>,
     generation: SchemaGeneration,
-    attributes: &OldValueFields,
+    attributes: &OldValueKindsByField,
 ) -> Result<Node, TraceError> {
     let mut node = Node::default();
     let mut kind = 0;
@@ -200,7 +200,7 @@ struct AttributeValueCollector {
 fn convert_attribute(
     message: &[u8],
     offset: usize,
-    fields: &OldValueFields,
+    fields: &OldValueKindsByField,
 ) -> Result<AttributeProto, TraceError> {
     let mut attribute = AttributeProto::default();
     let mut values = AttributeValueCollector::default();

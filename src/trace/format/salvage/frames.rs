@@ -17,7 +17,7 @@ const SCAN_FACTOR: usize = 64;
 type MessageRange = Range<usize>;
 
 /// The records of a file, under the assumption of one schema generation.
-struct SalvagedFile {
+struct SalvageUnderAssumedGeneration {
     generation: SchemaGeneration,
     /// The metadata record, if it is sound.
     metadata: Option<MessageRange>,
@@ -108,7 +108,7 @@ pub(super) fn salvage_frames(
 
 /// Returns the records under the generation that explains most of the bytes. Fails if two generations explain the same
 /// number of bytes.
-fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
+fn salvage_best_generation(contents: &[u8]) -> Result<SalvageUnderAssumedGeneration, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
     // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes.
     // Therefore, a generation that explains more than half of the file decides.
@@ -164,8 +164,8 @@ impl<'a> RecordSearch<'a> {
         }
     }
 
-    fn run(mut self) -> SalvagedFile {
-        let mut found = SalvagedFile {
+    fn run(mut self) -> SalvageUnderAssumedGeneration {
+        let mut found = SalvageUnderAssumedGeneration {
             generation: self.generation,
             metadata: None,
             nodes: Vec::new(),
@@ -188,7 +188,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Reads the first record if it is metadata, and returns the offset of the record after it.
-    fn read_metadata(&mut self, found: &mut SalvagedFile) -> usize {
+    fn read_metadata(&mut self, found: &mut SalvageUnderAssumedGeneration) -> usize {
         let Ok(first) = self.read_frame(0) else {
             return 0;
         };
@@ -291,7 +291,12 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Finds the offset at which reading resumes after the damage at `at`.
-    fn resynchronize(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
+    fn resynchronize(
+        &mut self,
+        at: usize,
+        why: TraceError,
+        found: &mut SalvageUnderAssumedGeneration,
+    ) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
         while next < end && self.scan_budget > 0 && !self.begins_record_chain(next) {

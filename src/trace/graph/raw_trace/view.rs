@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 
 /// A compact [`NodeView`], without fields that few nodes have, because raw traces keep millions of views.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CompactNodeView<'a> {
+pub struct RawNodeCommonFields<'a> {
     /// Id of the node in the file.
     pub id: u64,
     /// Name of the node.
@@ -31,7 +31,7 @@ pub struct CompactNodeView<'a> {
     pub groups: Option<&'a str>,
 }
 
-impl CompactNodeView<'_> {
+impl RawNodeCommonFields<'_> {
     /// Returns the node's total recorded duration, including the time that it waited for other ranks.
     pub fn total_duration(&self) -> Span {
         match self.op {
@@ -44,7 +44,7 @@ impl CompactNodeView<'_> {
     }
 }
 
-impl<'a> From<&NodeView<'a>> for CompactNodeView<'a> {
+impl<'a> From<&NodeView<'a>> for RawNodeCommonFields<'a> {
     #[inline]
     fn from(node: &NodeView<'a>) -> Self {
         Self {

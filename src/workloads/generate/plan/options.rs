@@ -67,12 +67,12 @@ pub struct PlanOption {
     /// Sets the option from the words that follow its flag.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
     check: fn(&ParallelismPlan, &Self) -> Result<(), PatternOptionError>,
-    refusals: &'static [OptionConflict],
+    refusals: &'static [OptionConflictCheck],
 }
 
 /// A conflict between options: a function that detects it, a function that formats the rejected
 /// value, and the expected value.
-type OptionConflict = (
+type OptionConflictCheck = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
     &'static str,

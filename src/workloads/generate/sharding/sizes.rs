@@ -2,7 +2,7 @@
 
 use super::halo::SlidingWindowGeometry;
 use super::{OperatorShardAxis, PatternOptionError, option_refused};
-use crate::model::{AxisDividingDegree, OperatorAxesAndTensors};
+use crate::model::{DividingDegreeOrReason, OperatorComputationSpec};
 
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
@@ -23,7 +23,7 @@ pub(super) enum ValidAxisDegrees {
 impl ValidAxisDegrees {
     /// Returns the valid numbers of shards along `axis` of `spec` for `batch` samples.
     fn from_operator_axis(
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         axis: OperatorShardAxis,
         batch: u64,
     ) -> Self {
@@ -35,7 +35,7 @@ impl ValidAxisDegrees {
             return Self::Divisors(sizes);
         }
         let why = spec.axes.iter().find_map(|one| match one.cut {
-            AxisDividingDegree::Whole(by, why) if by == axis => Some(why),
+            DividingDegreeOrReason::Whole(by, why) if by == axis => Some(why),
             _ => None,
         });
         Self::Whole(why.unwrap_or(match axis {
@@ -68,7 +68,7 @@ pub(super) struct UnshardedOperatorTotals {
 
 impl UnshardedOperatorTotals {
     /// Computes the totals of `spec` for `batch` samples.
-    pub(super) fn new(spec: &OperatorAxesAndTensors, batch: u64) -> Self {
+    pub(super) fn new(spec: &OperatorComputationSpec, batch: u64) -> Self {
         use OperatorShardAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
         // Count two FLOPs per multiplication, and also two per element that a pooling window

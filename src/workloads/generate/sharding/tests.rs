@@ -17,10 +17,10 @@ type TensorElementIndex = [u64; 4];
 type Values = BTreeMap<TensorElementIndex, i64>;
 
 /// For each element of a result, its partial sums, each with the device that has it.
-type ElementPartialSums = BTreeMap<TensorElementIndex, Vec<(u32, i64)>>;
+type PartialSumsByElementAndDevice = BTreeMap<TensorElementIndex, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums that `device` has.
-fn note(parts: &mut ElementPartialSums, device: u32, values: Values) {
+fn note(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
@@ -46,9 +46,9 @@ fn ranks(count: u32) -> Vec<Rank> {
 /// value in `whole`.
 fn hold(
     case: &str,
-    sharding: &OperatorSharding,
+    sharding: &OperatorShardWorkAndSums,
     reduction: &ShardReduction,
-    parts: &ElementPartialSums,
+    parts: &PartialSumsByElementAndDevice,
     whole: impl Fn(&TensorElementIndex) -> i64,
 ) {
     let count = sharding.degrees.device_count() as u32;
@@ -107,7 +107,7 @@ fn degrees(b: u32, m: u32, n: u32, k: u32) -> ShardingDegrees {
 #[test]
 fn table_iii_of_a_linear_operator() {
     // The sizes B = 4, M = 8, N = 64 and K = 12 are sharded by (2, 2, 2, 3) on 24 devices.
-    let found = OperatorSharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
+    let found = OperatorShardWorkAndSums::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
     let expected = |elements, size, over| ShardReduction {
         elements,
@@ -149,7 +149,8 @@ fn on_one_device_it_is_what_models_count() {
         for operator in model.layers.iter().flat_map(|layer| &layer.operators) {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
-            let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
+            let found =
+                OperatorShardWorkAndSums::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
             // A spec counts two FLOPs per multiplication, but a pooling has no multiplications.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplication_count(), "{case}");
@@ -176,7 +177,7 @@ fn a_convolution_numbers_devices_as_the_table_does() {
     // With (b, c, i, k) = (1, 2, 2, 2), a position is 4 c + 2 i + k. The forward pass sums over
     // input channels c, the input's gradient is summed over output channels k, and the weights'
     // gradient is summed over rows i.
-    let found = OperatorSharding::new(
+    let found = OperatorShardWorkAndSums::new(
         &image::work([4, 4], 1, 1),
         2,
         ShardingDegrees::of_convolution(1, 2, 2, 2),
@@ -207,7 +208,7 @@ fn operators_beyond_the_table() {
         width: 32,
         tokens: 8,
     };
-    let found = OperatorSharding::new(&embedding, 4, degrees(2, 2, 2, 2), 16).unwrap();
+    let found = OperatorShardWorkAndSums::new(&embedding, 4, degrees(2, 2, 2, 2), 16).unwrap();
     assert_eq!([found.flops, found.backward.elements], [0, 0]);
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
@@ -222,7 +223,7 @@ fn operators_beyond_the_table() {
         width: 32,
         lookups: 5,
     };
-    let found = OperatorSharding::new(&bag, 4, degrees(2, 1, 2, 2), 8).unwrap();
+    let found = OperatorShardWorkAndSums::new(&bag, 4, degrees(2, 1, 2, 2), 8).unwrap();
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
         [4 * 32 / 4, 2]
@@ -233,7 +234,8 @@ fn operators_beyond_the_table() {
     );
     // The 8 query heads and the 4 key and value heads are sharded by 4. Each device takes 4 B S^2
     // (8 x 16) / 8 FLOPs, and nothing is summed.
-    let found = OperatorSharding::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
@@ -243,7 +245,7 @@ fn operators_beyond_the_table() {
         width: 6,
         bias: true,
     };
-    let found = OperatorSharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
+    let found = OperatorShardWorkAndSums::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
     // The bias (4 elements) is split in 2 parts, and the weights (3 x 3 x 6 x 4) are split in 6
     // parts.
@@ -270,10 +272,11 @@ fn operators_beyond_the_table() {
         bias: true,
     };
     let cut = ShardingDegrees::of_convolution(1, 3, 1, 2);
-    let found = OperatorSharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
+    let found = OperatorShardWorkAndSums::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
     // In a depthwise convolution, each of the 4 channels has its own filter.
-    let found = OperatorSharding::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
     assert_eq!(
         [found.update.elements, found.update.size.into()],
@@ -285,7 +288,7 @@ fn operators_beyond_the_table() {
         vectors: 5,
         width: 16,
     };
-    let found = OperatorSharding::new(&interaction, 4, degrees(2, 1, 1, 1), 2).unwrap();
+    let found = OperatorShardWorkAndSums::new(&interaction, 4, degrees(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 2 * 10 * 16);
 }
 
@@ -309,7 +312,8 @@ fn halos_of_known_layers() {
     // neighbour.
     let work = image::work([8, 8], 1, 1);
     let found =
-        OperatorSharding::new(&work, 2, ShardingDegrees::of_convolution(2, 1, 4, 1), 8).unwrap();
+        OperatorShardWorkAndSums::new(&work, 2, ShardingDegrees::of_convolution(2, 1, 4, 1), 8)
+            .unwrap();
     let rows: Vec<_> = (0..4)
         .filter_map(|position| found.image_rows_of(position))
         .collect();
@@ -329,9 +333,10 @@ fn halos_of_known_layers() {
         bias: false,
     };
     let found =
-        OperatorSharding::new(&stem, 1, ShardingDegrees::of_convolution(1, 1, 2, 1), 2).unwrap();
+        OperatorShardWorkAndSums::new(&stem, 1, ShardingDegrees::of_convolution(1, 1, 2, 1), 2)
+            .unwrap();
     assert_eq!(found.image_rows_of(0), Some([0..112, 0..114]));
     assert_eq!(found.image_rows_of(1), Some([112..224, 109..224]));
-    let linear = OperatorSharding::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1).unwrap();
+    let linear = OperatorShardWorkAndSums::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1).unwrap();
     assert_eq!(linear.image_rows_of(0), None);
 }

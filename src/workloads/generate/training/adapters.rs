@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct InterStageAdapterGroups {
     /// Shares of tensor groups, by tensor-parallel degree.
-    of: BTreeMap<u32, TensorGroupSharesPerAdapter>,
+    of: BTreeMap<u32, AdapterShareSizeAndGroups>,
     sums: AdapterSums,
 }
 
 /// Division into shares of the tensor groups with one tensor-parallel degree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TensorGroupSharesPerAdapter {
+pub(super) struct AdapterShareSizeAndGroups {
     /// Number of members per share. The first member of a share is its adapter.
     pub size: u32,
     /// Groups whose members form one share of a tensor group; `None` if each share is a single
@@ -75,7 +75,7 @@ impl InterStageAdapterGroups {
                     tensor, size,
                 ))),
             };
-            let own = TensorGroupSharesPerAdapter {
+            let own = AdapterShareSizeAndGroups {
                 size,
                 shares,
                 summing,
@@ -120,10 +120,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 impl TrainingGenerator {
     /// Returns the shares of `stage`, or `None` if every member exchanges its own data with other
     /// stages.
-    pub(super) fn adapter_shares_of_stage(
-        &self,
-        stage: u32,
-    ) -> Option<TensorGroupSharesPerAdapter> {
+    pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<AdapterShareSizeAndGroups> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }

@@ -35,11 +35,12 @@ use super::shard_spec::ShardDigitPerAxis;
 use super::tensor_cut;
 use crate::generate::plan::{OperatorPatternDegrees, ParallelismPlan};
 use crate::generate::sharding::{
-    MemberNumberDigit, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
+    MemberNumberDigit, OperatorShardWorkAndSums, ShardLayout, ShardingDegrees,
+    reduce_scatter_groups,
 };
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
-    LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorInputSource,
+    LayerOperator, Model, ModelLayer, OperatorComputationSpec, OperatorInputSource,
     OperatorShardAxis, TensorSplit,
 };
 
@@ -81,7 +82,7 @@ pub(super) struct ShardedOperator<'l> {
     pub branch: u32,
     /// If an image is sharded by rows, the sharding of the operator's windows, which determines the
     /// rows that the windows cover.
-    pub windows: Option<OperatorSharding>,
+    pub windows: Option<OperatorShardWorkAndSums>,
 }
 
 /// A layer's operators with their shardings, and the layout of its output.
@@ -221,7 +222,7 @@ impl<'p> ActivationLayoutTracer<'p> {
     /// split.
     fn derive_tensor_split(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         before: Option<&ShardedActivation>,
     ) -> TensorSplit {
         let members = u64::from(self.members);
@@ -257,9 +258,9 @@ impl<'p> ActivationLayoutTracer<'p> {
         &self,
         layer: &str,
         operator: &LayerOperator,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         before: Option<&ShardedActivation>,
-    ) -> Result<(ShardDigitPerAxis, Option<OperatorSharding>), PatternOptionError> {
+    ) -> Result<(ShardDigitPerAxis, Option<OperatorShardWorkAndSums>), PatternOptionError> {
         // Search from the end, because later entries override earlier entries.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
@@ -280,7 +281,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             },
             other => other,
         };
-        let sharding = OperatorSharding::from_spec(
+        let sharding = OperatorShardWorkAndSums::from_spec(
             free.as_ref().unwrap_or(spec),
             self.samples,
             own.degrees,
@@ -314,9 +315,9 @@ impl<'p> ActivationLayoutTracer<'p> {
     fn default_sharding(
         &self,
         operator: &LayerOperator,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         before: Option<&ShardedActivation>,
-    ) -> Result<(ShardDigitPerAxis, Option<OperatorSharding>), PatternOptionError> {
+    ) -> Result<(ShardDigitPerAxis, Option<OperatorShardWorkAndSums>), PatternOptionError> {
         let work = &operator.work;
         let all = MemberNumberDigit::new(self.members, 1);
         let mut cutting = ShardDigitPerAxis::WHOLE;
@@ -392,7 +393,7 @@ impl<'p> ActivationLayoutTracer<'p> {
                 rows: layout.rows,
                 ..cutting
             };
-            windows = OperatorSharding::new(work, 1, degrees, layout.rows.parts).ok();
+            windows = OperatorShardWorkAndSums::new(work, 1, degrees, layout.rows.parts).ok();
             windows = windows.filter(|_| cut.divides_windows_exactly(work));
             if windows.is_some() {
                 cutting = cut;
@@ -417,7 +418,7 @@ impl DataflowCursor {
     fn producers_of_inputs(
         &self,
         operator: &LayerOperator,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
     ) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -438,7 +439,7 @@ impl DataflowCursor {
     fn advance_past_operator(
         &mut self,
         operator: &LayerOperator,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         need: ShardLayout,
         gives: ShardedActivation,
         members: u32,

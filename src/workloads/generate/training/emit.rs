@@ -28,7 +28,7 @@ mod messages;
 
 pub(super) use memory_traffic::MOST_PIECES;
 
-use gradients::LayerGradientProgress;
+use gradients::LayerBucketReductionProgress;
 use memory_traffic::create_remote_access;
 
 /// Lane of all kernels except kernels of parallel branches.
@@ -333,7 +333,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     whole,
                 );
             }
-            let finding = (complete || reduces).then(|| LayerGradientProgress {
+            let finding = (complete || reduces).then(|| LayerBucketReductionProgress {
                 found: &program.found,
                 operators: 0,
                 buckets: if reduces && plan.plan.overlap {
@@ -384,7 +384,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         program: &LayerProgram,
         layer: usize,
         pass: PipelinePass,
-        mut finding: Option<LayerGradientProgress<'_>>,
+        mut finding: Option<LayerBucketReductionProgress<'_>>,
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();

@@ -1,14 +1,14 @@
 //! Options that a plan's layers share, and the result of lowering a layer.
 
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
-use super::local_experts::ExpertExchangeLoads;
+use super::local_experts::RelativeExpertExchangeLoads;
 use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{
     AblationEffect, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
     ParallelGroupKind, RecomputePolicy, RemovedEffectSet,
 };
 use crate::generate::schedule::PassKind;
-use crate::model::{LayerRole, ModelLayer, OperatorAxesAndTensors};
+use crate::model::{LayerRole, ModelLayer, OperatorComputationSpec};
 use chakram_trace::format::{Dtype, TrainingPhase};
 
 /// Options that are equal for all layers of a plan.
@@ -29,7 +29,7 @@ pub(super) struct LayerLoweringOptions {
     pub exchange_dtype: Option<Dtype>,
     /// Number of token copies that ranks with different experts exchange, relative to balanced
     /// loads.
-    pub loads: ExpertExchangeLoads,
+    pub loads: RelativeExpertExchangeLoads,
     /// True if experts' gradients and other gradients are summed over different groups of ranks.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
@@ -120,7 +120,7 @@ impl LayerLoweringOptions {
     }
 
     /// Returns true if the plan omits an operator of `layer` entirely, including its communication.
-    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorAxesAndTensors) -> bool {
+    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorComputationSpec) -> bool {
         let loss = spec.reduces_rows_to_numbers();
         let logits = layer.role == LayerRole::Output && spec.is_plain_matrix_product();
         (loss && !self.trains)
@@ -132,7 +132,7 @@ impl LayerLoweringOptions {
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         among_experts: bool,
         kernels: &mut OperatorKernels,
     ) {

@@ -114,7 +114,7 @@ fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &Parallelis
 /// Loads, as numbers of token copies divided by the number that a rank's experts process if all
 /// ranks have equal loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ExpertExchangeLoads {
+pub(super) struct RelativeExpertExchangeLoads {
     /// Copies that the experts on the fullest rank process.
     pub experts: f64,
     /// Number of experts on a rank.
@@ -129,8 +129,8 @@ pub(super) struct ExpertExchangeLoads {
 pub(super) fn load_and_exchange_ratios(
     model: &Model,
     plan: &ParallelismPlan,
-) -> ExpertExchangeLoads {
-    let mut loads = ExpertExchangeLoads {
+) -> RelativeExpertExchangeLoads {
+    let mut loads = RelativeExpertExchangeLoads {
         experts: 1.0,
         local_experts: 0,
         sent: 1.0,

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Layers, weights and boundary bytes of each part of the model, and the gradient buckets.
 #[derive(Clone, Debug)]
-pub(super) struct ModelChunks {
+pub(super) struct ModelPartsAndGradientBuckets {
     /// First layer of each part; the last entry is the number of layers.
     starts: Vec<usize>,
     /// Number of weights of each layer on one rank, including copies of tied weights.
@@ -27,7 +27,7 @@ pub(super) struct ModelChunks {
     tied: Option<u64>,
 }
 
-impl ModelChunks {
+impl ModelPartsAndGradientBuckets {
     /// Distributes the layers of `model` over its parts, and their gradients over buckets.
     pub fn new(
         model: &Model,

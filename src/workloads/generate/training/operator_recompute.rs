@@ -25,7 +25,7 @@
 use super::super::PatternOptionError;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use crate::model::{
-    LayerOperator, OperatorAxesAndTensors, OperatorInputSource, OperatorKind, OperatorShardAxis,
+    LayerOperator, OperatorComputationSpec, OperatorInputSource, OperatorKind, OperatorShardAxis,
 };
 
 /// The part of an operator that the backward pass runs again.
@@ -55,7 +55,7 @@ pub(super) fn recomputed_operator_part(
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
     let unsaved = sizes.casts_operands();
-    let is_gated = |spec: &OperatorAxesAndTensors| spec.inputs.len() > 1;
+    let is_gated = |spec: &OperatorComputationSpec| spec.inputs.len() > 1;
     let (kernels, dropped) = if own.is_plain_matrix_product() {
         let outputs = own.extent_of_axis('n');
         // Number of output columns that are recomputed.

@@ -12,7 +12,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::JobWorkAmounts;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{GroupName, TraceError};
-use chakram_trace::graph::RankSlotBinding;
+use chakram_trace::graph::RankSlotPeersAndGroups;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
@@ -28,7 +28,7 @@ impl TrainingGenerator {
             self.representative_rank_of(place).tensor == tensor
         });
         let peaks = members.map(|tensor| {
-            let mut meter = PeakMemoryMeter::default();
+            let mut meter = PeakMemorySink::default();
             let place = RankCoordinates {
                 tensor,
                 data: 0,
@@ -68,7 +68,7 @@ impl TrainingGenerator {
 
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
-pub(super) struct ExactAndMinimumNodeCount {
+pub(super) struct CachedNodeCountAndMinimum {
     /// The exact count, which takes long to compute because it generates all nodes.
     all: OnceLock<u64>,
     /// A lower bound, which is the sum of the lengths of the programs; it omits messages,
@@ -78,12 +78,12 @@ pub(super) struct ExactAndMinimumNodeCount {
 
 /// A sink that adds up allocations and frees, and records the maximum in use.
 #[derive(Default)]
-struct PeakMemoryMeter {
+struct PeakMemorySink {
     peak: RankMemoryPeak,
     nodes: u64,
 }
 
-impl Sink for PeakMemoryMeter {
+impl Sink for PeakMemorySink {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
         self.peak.add_node(node);
@@ -161,7 +161,7 @@ impl TraceGenerator for TrainingGenerator {
         replicas.map(<[Vec<u32>]>::concat).collect()
     }
 
-    fn bind_slots(&self, rank: u32, first: &RankSlotBinding) -> RankSlotBinding {
+    fn bind_slots(&self, rank: u32, first: &RankSlotPeersAndGroups) -> RankSlotPeersAndGroups {
         let own = self.placement.coordinates_of_rank(rank);
         let model = self.placement.coordinates_of_rank(self.shape_of(rank));
         let peer = |peer: &u32| {
@@ -199,7 +199,7 @@ impl TraceGenerator for TrainingGenerator {
                 _ => None,
             }
         };
-        RankSlotBinding {
+        RankSlotPeersAndGroups {
             peers: first.peers.iter().map(peer).collect(),
             groups: first.groups.iter().map(group).collect(),
             declared: first.declared.clone(),
@@ -211,7 +211,7 @@ impl TraceGenerator for TrainingGenerator {
         let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
             // Use a sink that ignores names, because formatting names would take most of the time.
-            let mut meter = PeakMemoryMeter::default();
+            let mut meter = PeakMemorySink::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter)).run();
             walked.expect("a meter takes every node");

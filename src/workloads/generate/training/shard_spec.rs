@@ -1,7 +1,7 @@
 //! The part of an operator that one member computes.
 
 use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
-use crate::model::{ImageWindowSizes, OperatorAxesAndTensors, OperatorKind, OperatorShardAxis};
+use crate::model::{ImageWindowSizes, OperatorComputationSpec, OperatorKind, OperatorShardAxis};
 
 /// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl ShardDigitPerAxis {
     }
 
     /// Returns the layout in which an operator with the spec `spec` needs its input.
-    pub fn input_layout(&self, spec: &OperatorAxesAndTensors) -> ShardLayout {
+    pub fn input_layout(&self, spec: &OperatorComputationSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
             rows: self.rows,

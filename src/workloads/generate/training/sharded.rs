@@ -69,8 +69,8 @@ use crate::generate::plan::{
 };
 use crate::generate::sharding::{EqualSizedMemberGroups, MemberNumberDigit};
 use crate::model::{
-    ExpertExchangeSide, LayerRole, ModelLayer, OperatorAxesAndTensors, OperatorKind,
-    OperatorShardAxis, TensorSplit, TrainedOperatorWeights,
+    LayerRole, ModelLayer, OperatorComputationSpec, OperatorKind, OperatorShardAxis,
+    OperatorTokenExchangeSide, TensorSplit, TrainedOperatorWeights,
 };
 use std::collections::BTreeMap;
 
@@ -128,7 +128,7 @@ pub(super) struct ShardedLayerLowerer {
 /// An operator as one member runs it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
-    spec: OperatorAxesAndTensors,
+    spec: OperatorComputationSpec,
     kernels: OperatorKernels,
     /// The part of the operator that the backward pass recomputes, if recomputation is chosen per
     /// operator.
@@ -206,7 +206,7 @@ impl ShardedLayerLowerer {
     fn regathered_elements(
         &self,
         step: &ShardedOperator<'_>,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
     ) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
@@ -222,12 +222,12 @@ impl ShardedLayerLowerer {
     /// describes the member's shard of an operator.
     fn exchanged_elements(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         sizes: &KernelCostParameters,
     ) -> [u64; 2] {
         let copies = match spec.exchange {
-            Some(ExpertExchangeSide::Dispatch) => spec.sum_tensor_volumes(&spec.outputs),
-            Some(ExpertExchangeSide::Combine) => spec.sum_tensor_volumes(&spec.inputs),
+            Some(OperatorTokenExchangeSide::Dispatch) => spec.sum_tensor_volumes(&spec.outputs),
+            Some(OperatorTokenExchangeSide::Combine) => spec.sum_tensor_volumes(&spec.inputs),
             None => 0,
         };
         let silent = self
@@ -256,7 +256,7 @@ impl ShardedLayerLowerer {
     /// routers copy the tokens in expert order after the exchange, so no sorting is needed.
     fn order_kernels(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         sizes: &KernelCostParameters,
     ) -> Result<[Vec<LoweredKernel>; 2], PatternOptionError> {
         let context = &self.context;
@@ -282,7 +282,7 @@ impl ShardedLayerLowerer {
     /// `spec`.
     fn context_bytes(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         sizes: &KernelCostParameters,
     ) -> [u64; 2] {
         let silent = self

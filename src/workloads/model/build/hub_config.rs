@@ -83,7 +83,7 @@ const NO_SIZES: &[&str] = &[
 ];
 
 /// A `config.json`, and a record of the keys that have been read.
-struct HubConfig<'t> {
+struct KeyTrackingHubConfig<'t> {
     text: &'t str,
     file: &'t str,
     keys: Map<String, Value>,
@@ -93,7 +93,7 @@ struct HubConfig<'t> {
 
 type ConfigRead<T> = Result<T, ConfigError>;
 
-impl HubConfig<'_> {
+impl KeyTrackingHubConfig<'_> {
     fn error_at(&self, key: &str, why: String) -> ConfigError {
         let at = self.text.find(&format!("\"{key}\"")).unwrap_or(0);
         ConfigError::Key {
@@ -210,7 +210,7 @@ pub(super) fn parse_model(
     let Value::Object(keys) = value else {
         return Err(syntax(1, "nor a JSON object".to_owned()).into());
     };
-    let config = HubConfig {
+    let config = KeyTrackingHubConfig {
         text,
         file,
         keys,
@@ -232,7 +232,7 @@ pub(super) fn parse_model(
 
 /// If the file describes a multimodal model, returns the part for the text transformer; otherwise,
 /// returns the whole file.
-fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
+fn text_config(config: KeyTrackingHubConfig<'_>) -> ConfigRead<KeyTrackingHubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
     };
@@ -250,7 +250,7 @@ fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
             keys.insert(key.clone(), value.clone());
         }
     }
-    Ok(HubConfig { keys, ..config })
+    Ok(KeyTrackingHubConfig { keys, ..config })
 }
 
 /// Returns a name for the model: the folder of its file or, if the path has no folder, its model
@@ -266,7 +266,7 @@ fn name_hub_model(file: &str, kind: &str) -> String {
 }
 
 fn read_architecture(
-    config: &HubConfig<'_>,
+    config: &KeyTrackingHubConfig<'_>,
     sizes: ModelSizeOverrides,
 ) -> Result<ExtendedTransformerModel, ModelError> {
     let kind = config.read_text_value("model_type")?.unwrap_or_default();
@@ -378,7 +378,9 @@ fn read_architecture(
     })
 }
 
-fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAttentionSizes>> {
+fn read_latent_attention(
+    config: &KeyTrackingHubConfig<'_>,
+) -> ConfigRead<Option<LatentAttentionSizes>> {
     let Some(kv_rank) = config.read_size("kv_lora_rank")? else {
         return Ok(None);
     };
@@ -391,7 +393,7 @@ fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAtte
     }))
 }
 
-fn read_delta_attention(config: &HubConfig<'_>) -> ConfigRead<Option<DeltaAttention>> {
+fn read_delta_attention(config: &KeyTrackingHubConfig<'_>) -> ConfigRead<Option<DeltaAttention>> {
     let Some(value_heads) = config.read_size("linear_num_value_heads")? else {
         return Ok(None);
     };
@@ -418,7 +420,7 @@ fn read_delta_attention(config: &HubConfig<'_>) -> ConfigRead<Option<DeltaAttent
 
 /// Returns the period of full attention, in layers. The last layer of each period has full
 /// attention, and the other layers have linear attention.
-fn full_attention_interval(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
+fn full_attention_interval(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     config.value_of("sliding_window");
     if config.read_flag("use_sliding_window", false)? {
         config.invalid_value("use_sliding_window", "false beside linear attention")?;
@@ -444,7 +446,7 @@ fn full_attention_interval(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u6
 
 /// Returns two flags: whether the matrix products before attention have biases, and whether all
 /// products have biases.
-fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
+fn read_biases(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
     if config.read_flag("mlp_bias", false)? && !attention {
         config.invalid_value("mlp_bias", "false without attention_bias")?;
@@ -455,7 +457,9 @@ fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     })
 }
 
-fn read_expert_routing(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRoutingCounts>> {
+fn read_expert_routing(
+    config: &KeyTrackingHubConfig<'_>,
+) -> ConfigRead<Option<ExpertRoutingCounts>> {
     let experts =
         config.read_first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
     let chosen = config.read_first_size(&["num_experts_per_tok", "experts_per_token"])?;
@@ -471,7 +475,7 @@ fn read_expert_routing(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRoutin
     }
 }
 
-fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
+fn dense_ffn(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     let own = match config.read_size("intermediate_size")? {
         Some(own) => own,
         // If all blocks have experts, the file may contain only the experts' size.
@@ -487,7 +491,10 @@ fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     })
 }
 
-fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertScoringAndGroupRule> {
+fn read_router_rule(
+    config: &KeyTrackingHubConfig<'_>,
+    kind: &str,
+) -> ConfigRead<ExpertScoringAndGroupRule> {
     let sigmoid = match config.read_text_value("scoring_func")? {
         None => matches!(kind, "llama4" | "llama4_text"),
         Some("softmax") => false,
@@ -516,7 +523,7 @@ fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertScor
 }
 
 /// Returns the period of experts, in layers; the last layer of each period has experts.
-fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
+fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     let keys = [
         "interleave_moe_layer_step",
         "moe_layer_freq",
@@ -548,7 +555,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
 /// Returns the attention span of layers without full attention, and the period of full attention in
 /// layers. The last layer of each period has full attention.
 fn read_attention_span(
-    config: &HubConfig<'_>,
+    config: &KeyTrackingHubConfig<'_>,
     kind: &str,
     layers: u64,
 ) -> ConfigRead<(AttentionSpan, u64)> {

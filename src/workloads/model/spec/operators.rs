@@ -1,10 +1,10 @@
-//! Descriptions of all operators as data ([`OperatorAxesAndTensors`]).
+//! Descriptions of all operators as data ([`OperatorComputationSpec`]).
 
 use super::{
-    AxisDividingDegree, ExpertExchangeSide, ImageWindowSizes, OperatorAxesAndTensors,
-    OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, TensorAxis, TensorContraction,
-    TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes, saturate_to_u64,
-    window_position_count,
+    DividingDegreeOrReason, ImageWindowSizes, OperatorComputationSpec, OperatorInputSource,
+    OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide, TensorAxis,
+    TensorContraction, TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes,
+    saturate_to_u64, window_position_count,
 };
 use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 
@@ -13,7 +13,7 @@ use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
-impl OperatorAxesAndTensors {
+impl OperatorComputationSpec {
     fn new(
         name: &'static str,
         axes: Vec<TensorAxis>,
@@ -74,7 +74,7 @@ impl OperatorAxesAndTensors {
         Self { role, ..self }
     }
 
-    fn with_expert_exchange(self, exchange: ExpertExchangeSide) -> Self {
+    fn with_expert_exchange(self, exchange: OperatorTokenExchangeSide) -> Self {
         let exchange = Some(exchange);
         Self { exchange, ..self }
     }
@@ -90,7 +90,7 @@ fn create_divisible_axis(
     axis: OperatorShardAxis,
     what: &'static str,
 ) -> TensorAxis {
-    let cut = AxisDividingDegree::By(axis, what);
+    let cut = DividingDegreeOrReason::By(axis, what);
     TensorAxis {
         letter,
         extent,
@@ -104,7 +104,7 @@ fn create_whole_axis(
     axis: OperatorShardAxis,
     why: &'static str,
 ) -> TensorAxis {
-    let cut = AxisDividingDegree::Whole(axis, why);
+    let cut = DividingDegreeOrReason::Whole(axis, why);
     TensorAxis {
         letter,
         extent,
@@ -113,7 +113,7 @@ fn create_whole_axis(
 }
 
 fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
-    let cut = AxisDividingDegree::Never;
+    let cut = DividingDegreeOrReason::Never;
     TensorAxis {
         letter,
         extent,
@@ -140,7 +140,7 @@ fn causally_masked_pair_count(tokens: u64, queries: u64) -> u64 {
 
 impl OperatorKind {
     /// Returns the operator's description: axes, tensors, matrix products and kernels.
-    pub fn to_axes_and_tensors(&self) -> OperatorAxesAndTensors {
+    pub fn to_axes_and_tensors(&self) -> OperatorComputationSpec {
         use OperatorShardAxis::{K, M, N};
         match *self {
             Self::Linear {
@@ -155,7 +155,7 @@ impl OperatorKind {
                     create_divisible_axis('n', outputs, N, "outputs"),
                     create_divisible_axis('k', inputs, K, "inputs"),
                 ];
-                let mut spec = OperatorAxesAndTensors::new("linear", axes, &["mk"], &["mn"], "m");
+                let mut spec = OperatorComputationSpec::new("linear", axes, &["mk"], &["mn"], "m");
                 // The bias gradient comes first, because the matrix must be transposed before its
                 // gradient can be accumulated.
                 if bias {
@@ -191,7 +191,7 @@ impl OperatorKind {
                 ];
                 let inputs = ["mnw", "mgw", "mgw"];
                 let mut spec =
-                    OperatorAxesAndTensors::new("attention", axes, &inputs, &["mnw"], "m")
+                    OperatorComputationSpec::new("attention", axes, &inputs, &["mnw"], "m")
                         .with_kernels(OperatorKernelSpec::Attention {
                             rotary,
                             dropout,
@@ -264,7 +264,7 @@ impl OperatorKind {
                 ];
                 let inputs = ["mnw", "mgw", "mgu"];
                 let mut spec =
-                    OperatorAxesAndTensors::new("shaped_attention", axes, &inputs, &["mnu"], "m")
+                    OperatorComputationSpec::new("shaped_attention", axes, &inputs, &["mnu"], "m")
                         .with_kernels(OperatorKernelSpec::Attention {
                             rotary: turned > 0,
                             dropout,
@@ -329,7 +329,7 @@ impl OperatorKind {
                 // The inputs are queries, keys, values, the gate, and two values per token and
                 // head: decay and rate.
                 let inputs = ["mqw", "mqw", "mnu", "mnu", "mn", "mn"];
-                OperatorAxesAndTensors::new("linear_attention", axes, &inputs, &["mnu"], "m")
+                OperatorComputationSpec::new("linear_attention", axes, &inputs, &["mnu"], "m")
                     .with_weights("qwr")
                     .with_weights("qwr")
                     .with_weights("nur")
@@ -371,7 +371,7 @@ impl OperatorKind {
                     create_undividable_axis('i', query_width),
                     create_undividable_axis('j', kv_width),
                 ];
-                OperatorAxesAndTensors::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
+                OperatorComputationSpec::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
                     .with_weights("kni")
                     .with_weights("cnj")
                     .with_product("mni", "k")
@@ -400,7 +400,7 @@ impl OperatorKind {
                     create_undividable_axis('z', 1),
                 ];
                 let mut spec =
-                    OperatorAxesAndTensors::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
+                    OperatorComputationSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
                 for bias in [form.bias, form.correction] {
                     if bias {
                         spec = spec.with_weights("ze");
@@ -415,7 +415,7 @@ impl OperatorKind {
                         biased: form.bias || form.correction,
                         grouped: form.groups > 1,
                     })
-                    .with_expert_exchange(ExpertExchangeSide::Dispatch)
+                    .with_expert_exchange(OperatorTokenExchangeSide::Dispatch)
             }
             Self::ExpertLinear {
                 rows,
@@ -431,7 +431,7 @@ impl OperatorKind {
                     create_undividable_axis('e', experts),
                 ];
                 let spec =
-                    OperatorAxesAndTensors::new("expert_linear", axes, &["mk"], &["mn"], "m");
+                    OperatorComputationSpec::new("expert_linear", axes, &["mk"], &["mn"], "m");
                 let spec = if bias { spec.with_weights("en") } else { spec };
                 spec.with_weights("ekn")
                     .with_product("mn", "k")
@@ -454,10 +454,10 @@ impl OperatorKind {
                 ];
                 // The gradient of a copy's score is the product of the copy and the gradient of the
                 // weighted sum, so the backward pass needs the copies.
-                OperatorAxesAndTensors::new("expert_combine", axes, &["cn"], &["mn"], "mc")
+                OperatorComputationSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .with_inputs_kept()
                     .with_kernels(OperatorKernelSpec::EXPERT_COMBINE)
-                    .with_expert_exchange(ExpertExchangeSide::Combine)
+                    .with_expert_exchange(OperatorTokenExchangeSide::Combine)
             }
             Self::Norm { rows, width, bias } => {
                 let axes = vec![
@@ -469,7 +469,7 @@ impl OperatorKind {
                         "a row cannot be split, because it is scaled as a whole",
                     ),
                 ];
-                let spec = OperatorAxesAndTensors::new("norm", axes, &["mn"], &["mn"], "m")
+                let spec = OperatorComputationSpec::new("norm", axes, &["mn"], &["mn"], "m")
                     .with_inputs_kept();
                 let spec = spec.with_weights("n");
                 if bias {
@@ -490,7 +490,7 @@ impl OperatorKind {
                 } else {
                     (&["mn"][..], OperatorKernelSpec::ACTIVATION)
                 };
-                let spec = OperatorAxesAndTensors::new(
+                let spec = OperatorComputationSpec::new(
                     "activation",
                     create_element_axes(rows, width),
                     inputs,
@@ -510,7 +510,7 @@ impl OperatorKind {
                 width,
                 dropout,
             } => {
-                let spec = OperatorAxesAndTensors::new(
+                let spec = OperatorComputationSpec::new(
                     "residual",
                     create_element_axes(rows, width),
                     &["mn"],
@@ -535,7 +535,7 @@ impl OperatorKind {
                     create_divisible_axis('n', width, N, "columns"),
                     create_divisible_axis('k', vocabulary, K, "rows of the table"),
                 ];
-                let spec = OperatorAxesAndTensors::new("embedding", axes, &["m"], &["mn"], "m");
+                let spec = OperatorComputationSpec::new("embedding", axes, &["m"], &["mn"], "m");
                 let spec = spec.with_kernels(OperatorKernelSpec::EMBEDDING);
                 spec.with_weights("kn")
                     .with_input_source(OperatorInputSource::Table)
@@ -551,7 +551,7 @@ impl OperatorKind {
                     ),
                 ];
                 // Logits are always saved in single precision.
-                OperatorAxesAndTensors::new("loss", axes, &["mn"], &["m"], "m")
+                OperatorComputationSpec::new("loss", axes, &["mn"], &["m"], "m")
                     .with_kept_tensor("mn", Some(FULL), TensorSavingAttentionKernels::Any)
                     .with_kernels(OperatorKernelSpec::LOSS)
             }
@@ -628,7 +628,7 @@ impl OperatorKind {
                     create_divisible_axis('k', rows, K, "rows of the table"),
                     create_undividable_axis('l', lookups),
                 ];
-                let spec = OperatorAxesAndTensors::new("embedding_bag", axes, &["l"], &["n"], "");
+                let spec = OperatorComputationSpec::new("embedding_bag", axes, &["l"], &["n"], "");
                 let spec = spec.with_kernels(OperatorKernelSpec::EMBEDDING_BAG);
                 spec.with_weights("kn")
                     .with_input_source(OperatorInputSource::Beside)
@@ -645,7 +645,7 @@ impl OperatorKind {
                     create_undividable_axis('p', unordered_pair_count(vectors)),
                 ];
                 let spec =
-                    OperatorAxesAndTensors::new("interaction", axes, &["vu"], &["p", "u"], "");
+                    OperatorComputationSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
                 let spec = spec.with_product("p", "u").with_inputs_kept();
                 spec.with_input_source(OperatorInputSource::Collect)
             }
@@ -739,7 +739,7 @@ fn create_windowed_operator<const N: usize>(
     stride: u64,
     padding: u64,
     [input, output]: [&'static str; 2],
-) -> OperatorAxesAndTensors {
+) -> OperatorComputationSpec {
     let count = |side: usize| window_position_count(size[side], kernel[side], stride, padding);
     let mut axes = channels.to_vec();
     axes.extend([
@@ -751,7 +751,7 @@ fn create_windowed_operator<const N: usize>(
         create_undividable_axis('s', kernel[1]),
     ]);
     let mut spec =
-        OperatorAxesAndTensors::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
+        OperatorComputationSpec::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
     let kernel = kernel[0];
     spec.windows = Some(ImageWindowSizes {
         kernel,

@@ -2,7 +2,7 @@
 //! shared experts or mixed layers.
 
 use super::preset;
-use crate::model::{AttentionSpan, Model, ModelFromDefinitionFile, OperatorKind};
+use crate::model::{AttentionSpan, Model, ModelWithDefinitionProperties, OperatorKind};
 
 /// Compares three counts of released models with published numbers: all parameters, the active
 /// parameters per token (with both embeddings), and the bytes per token in a 16-bit KV cache.
@@ -173,8 +173,11 @@ fn latent_attention_has_the_weights_of_its_formula() {
         .find(|one| one.name == "deepseek-v3")
         .unwrap()
         .text;
-    let more =
-        ModelFromDefinitionFile::parse(&format!("{text}\nmore_predictions = 1\n"), "m.toml", None);
+    let more = ModelWithDefinitionProperties::parse(
+        &format!("{text}\nmore_predictions = 1\n"),
+        "m.toml",
+        None,
+    );
     let more = more.unwrap().model;
     assert_eq!(
         more.parameter_count() - v3.parameter_count(),
@@ -373,7 +376,7 @@ fn keys_without_what_they_are_about_are_refused() {
         ),
         ("window = 0", "key `window`: found"),
     ] {
-        let error = ModelFromDefinitionFile::parse(&text(more), "m.toml", None)
+        let error = ModelWithDefinitionProperties::parse(&text(more), "m.toml", None)
             .unwrap_err()
             .to_string();
         assert!(error.contains(expected), "{error}\n{expected}");

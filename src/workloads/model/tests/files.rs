@@ -1,6 +1,8 @@
 //! Tests valid and invalid model files.
 
-use crate::model::{LayerRole, Model, ModelError, ModelFromDefinitionFile, OperatorKind, PRESETS};
+use crate::model::{
+    LayerRole, Model, ModelError, ModelWithDefinitionProperties, OperatorKind, PRESETS,
+};
 use proptest::prelude::*;
 
 pub(super) fn text(name: &str) -> &'static str {
@@ -12,7 +14,7 @@ pub(super) fn text(name: &str) -> &'static str {
 }
 
 pub(super) fn parse(text: &str) -> Result<Model, ModelError> {
-    Ok(ModelFromDefinitionFile::parse(text, "m.toml", None)?.model)
+    Ok(ModelWithDefinitionProperties::parse(text, "m.toml", None)?.model)
 }
 
 fn error(text: &str) -> String {
@@ -135,7 +137,7 @@ fn tokens_fit_the_positions() {
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
     );
-    let model = ModelFromDefinitionFile::parse(&text, "m", Some(2000))
+    let model = ModelWithDefinitionProperties::parse(&text, "m", Some(2000))
         .unwrap()
         .model;
     assert_eq!(model.parameter_count(), 124_439_808 + 1024 * 768);
@@ -191,7 +193,7 @@ fn operators_by_hand_make_the_same_model() {
     let known = Model::load_named("gpt2-xl").unwrap();
     assert_eq!(mine.layers, known.layers);
     assert_eq!(mine.sequence, 1024);
-    let short = ModelFromDefinitionFile::parse(BLOCK, "m", Some(77))
+    let short = ModelWithDefinitionProperties::parse(BLOCK, "m", Some(77))
         .unwrap()
         .model;
     assert_eq!(

@@ -1,10 +1,10 @@
 //! Tests models from `config.json`: they must equal the presets. Unknown keys must be rejected.
 
 use super::preset;
-use crate::model::{Model, ModelFromDefinitionFile};
+use crate::model::{Model, ModelWithDefinitionProperties};
 
 fn read(text: &str) -> Model {
-    let found = ModelFromDefinitionFile::parse(text, "DeepSeek-V3/config.json", None);
+    let found = ModelWithDefinitionProperties::parse(text, "DeepSeek-V3/config.json", None);
     found.unwrap_or_else(|error| panic!("{error}")).model
 }
 
@@ -107,7 +107,7 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
     // Even if samples have a different length, the file produces the preset's operators.
     let at = |tokens| {
-        ModelFromDefinitionFile::parse(GPT_OSS, "config.json", Some(tokens))
+        ModelWithDefinitionProperties::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()
             .model
     };
@@ -124,7 +124,7 @@ fn files_of_released_models_are_their_presets() {
 #[test]
 fn what_is_not_known_is_refused_by_name() {
     let refusal = |text: &str| {
-        ModelFromDefinitionFile::parse(text, "config.json", None)
+        ModelWithDefinitionProperties::parse(text, "config.json", None)
             .unwrap_err()
             .to_string()
     };

@@ -98,7 +98,7 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
     // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications,
     // excluding attention.
     let text = super::files::text("gpt2-xl").replace("layers = 48", "layers = 5750");
-    let model = crate::model::ModelFromDefinitionFile::parse(&text, "x.toml", Some(1))
+    let model = crate::model::ModelWithDefinitionProperties::parse(&text, "x.toml", Some(1))
         .unwrap()
         .model;
     let blocks = |layer: &ModelLayer| layer.multiplication_count() - core(layer);

@@ -5,10 +5,10 @@ use super::*;
 
 /// Times in ns at which the first and the last NPU finish, on the unaware network with one and with
 /// four active chunks, and then on the aware network with one and with four.
-type GoldenFirstAndLastFinishTimes = [(u64, u64); 4];
+type GoldenTimesByNetworkAndChunks = [(u64, u64); 4];
 
 #[rustfmt::skip]
-pub const ONE_DIMENSION: &[(CollectiveOperation, DimensionTopology, &str, GoldenFirstAndLastFinishTimes)] = &[
+pub const ONE_DIMENSION: &[(CollectiveOperation, DimensionTopology, &str, GoldenTimesByNetworkAndChunks)] = &[
     (AllReduce, Ring, "ring", [(117780, 117780), (29445, 29445), (117780, 117780), (39195, 39195)]),
     (AllReduce, Ring, "direct", [(24860, 24860), (6215, 6215), (57900, 57900), (49965, 49965)]),
     (AllReduce, Ring, "direct2", [(67600, 67600), (16900, 16900), (94080, 94080), (54035, 54035)]),

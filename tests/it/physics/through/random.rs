@@ -4,7 +4,7 @@ use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{TestTraceNode, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
 use chakram::engine::NetworkModel;
-use chakram::machine::ChunkingSettings;
+use chakram::machine::ChunkCountOrderAndOverlap;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -176,9 +176,9 @@ fn folding_changes_nothing_beside_loads() {
         };
         let machine = machine(npus, (shape, port, 100 * dice.below(3)), &text);
         let chunks = [1, 1, 3][dice.below(3) as usize];
-        let machine = machine.with_chunking(ChunkingSettings {
+        let machine = machine.with_chunking(ChunkCountOrderAndOverlap {
             chunks: NonZeroU32::new(chunks),
-            ..ChunkingSettings::default()
+            ..ChunkCountOrderAndOverlap::default()
         });
         let mut ranks = vec![Vec::new(); npus as usize];
         for lane in 0..1 + dice.below(3) as i64 {

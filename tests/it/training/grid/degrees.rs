@@ -1,6 +1,6 @@
 //! Tests operators with their own sharding degrees: conservation laws for all splits.
 
-use super::super::Sums;
+use super::super::RankNodeSums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
 use crate::corpus::is_whole;
 use chakram::generate::{
@@ -117,13 +117,13 @@ fn plan(members: u32, operators: Vec<OperatorPatternDegrees>) -> ParallelismPlan
 }
 
 /// Sums FLOPs by layer and operator, in addition to the totals.
-struct FlopsByOperator<'m> {
+struct FlopsPerOperatorSink<'m> {
     model: &'m Model,
-    sums: Sums,
+    sums: RankNodeSums,
     flops: BTreeMap<(u32, String), u128>,
 }
 
-impl Sink for FlopsByOperator<'_> {
+impl Sink for FlopsPerOperatorSink<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         if let (Op::Compute { flops, .. }, Some(layer)) = (node.op, node.labels.layer) {
             let rest = node.name.rsplit_once('/').unwrap().1;
@@ -162,11 +162,11 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPatt
     let mut ranks = Vec::new();
     let mut flops: BTreeMap<(u32, String), u128> = BTreeMap::new();
     for rank in 0..job.rank_count() {
-        let sums = Sums {
+        let sums = RankNodeSums {
             rank,
-            ..Sums::default()
+            ..RankNodeSums::default()
         };
-        let mut by = FlopsByOperator {
+        let mut by = FlopsPerOperatorSink {
             model,
             sums,
             flops: BTreeMap::new(),

@@ -1,7 +1,7 @@
 //! Tests conservation laws for models with experts under plans with every axis: tensor, expert,
 //! expert-tensor, context, pipeline and data, and sharded state.
 
-use super::super::{Sums, experts};
+use super::super::{RankNodeSums, experts};
 use super::{flops_once, is_even, is_sound, job, list};
 use crate::corpus::{is_whole, sample_every_nth};
 use chakram::generate::{
@@ -115,18 +115,18 @@ fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndRepli
 }
 
 /// Returns the sums of all ranks after checks of FLOPs, exchanged bytes and state.
-fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String> {
+fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>, String> {
     let job = job(model, plan)?;
     let about = format!("{plan:?}");
-    let ranks: Vec<Sums> = (0..job.rank_count())
-        .map(|rank| Sums::of(&job, rank))
+    let ranks: Vec<RankNodeSums> = (0..job.rank_count())
+        .map(|rank| RankNodeSums::of(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
     assert_eq!(all, flops(model, plan), "{about}");
 
     // Every token is sent to K experts and back, forward and backward, and twice forward with
     // recomputation.
-    let of_experts = |sums: &Sums| -> u64 {
+    let of_experts = |sums: &RankNodeSums| -> u64 {
         let exchanges = sums.collectives.iter();
         let exchanges = exchanges.filter(|(name, ..)| {
             name.contains("experts.dispatch.all") || name.contains("experts.combine.all")
@@ -170,7 +170,7 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String>
 
     // Gradients of 2 B of every weight are summed once over the ranks that have the weight, or
     // after each of four micro-batches.
-    let reduced = |sums: &Sums| -> u64 {
+    let reduced = |sums: &RankNodeSums| -> u64 {
         let own = sums.collectives.iter();
         let own = own.filter(|(name, ..)| name.contains("/gradients/"));
         own.map(|(.., bytes)| bytes).sum()

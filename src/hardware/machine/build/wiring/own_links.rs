@@ -4,7 +4,7 @@ use super::{DimensionWiring, ROUTES};
 use crate::topology::Topology;
 use crate::topology::chip_graph::ChipGraph;
 use crate::topology::link_graph::{
-    ClosLevels, ClosNpuGrouping, DimensionLinks, MOST_NPUS, RoutePolicy,
+    ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionLinks, MOST_NPUS, RoutePolicy,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 
@@ -25,8 +25,8 @@ pub(super) fn parse_explicit_links(
             let expected = "`fabric` only on a dimension that has inner dimensions";
             return Err(field.invalid_value_error("`fabric` of the innermost dimension", expected));
         }
-        Some(field) => field.read_choice(&ClosNpuGrouping::ALL)?,
-        None => ClosNpuGrouping::default(),
+        Some(field) => field.read_choice(&ClosNetworkNpuScope::ALL)?,
+        None => ClosNetworkNpuScope::default(),
     };
     let (levels, npus) = (
         parse_clos_levels(table)?,
@@ -37,13 +37,13 @@ pub(super) fn parse_explicit_links(
             Some(other) => format!("levels for {other} NPUs"),
             None => format!("levels for more than {MOST_NPUS} NPUs, the limit of explicit links"),
         };
-        let all = ClosNpuGrouping::TopOfRack.npus_per_network(topology, d);
+        let all = ClosNetworkNpuScope::TopOfRack.npus_per_network(topology, d);
         let expected = match fabric {
-            ClosNpuGrouping::RailOnly if all > npus => format!(
+            ClosNetworkNpuScope::RailOnly if all > npus => format!(
                 "levels whose product is the size, {npus}, for each rail; or {all} if `fabric` is \
                  \"rail_optimized\" or \"top_of_rack\""
             ),
-            ClosNpuGrouping::RailOnly => format!("levels whose product is the size, {npus}"),
+            ClosNetworkNpuScope::RailOnly => format!("levels whose product is the size, {npus}"),
             _ => format!("levels whose product is the number of NPUs of all rails, {npus}"),
         };
         let field = table.require_field("levels", "the sizes of levels")?;
@@ -78,7 +78,7 @@ fn parse_route_policy(
 
 /// Parses `levels = "2x2x4"` and `oversubscription`, which is either one number for all levels or a list with one
 /// number for each level except the highest.
-fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
+fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosChildrenAndUplinks, ConfigError> {
     let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
     let field = table.require_field("levels", expected)?;
     let text = field.read_text(expected)?;
@@ -100,7 +100,7 @@ fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError>
         }
         uplinks.push(up as u32);
     }
-    Ok(ClosLevels { children, uplinks })
+    Ok(ClosChildrenAndUplinks { children, uplinks })
 }
 
 /// Parses the graph of a dimension that has `npus` NPUs.

@@ -12,7 +12,7 @@ use prost::Message;
 
 /// A reader's result for a node: the fields and the dependencies.
 #[derive(Debug, PartialEq)]
-pub struct ReaderNodeResult<'a> {
+pub struct ReadNodeFieldsAndDependencies<'a> {
     pub id: u64,
     pub name: &'a str,
     pub op: Op<'a>,
@@ -49,10 +49,10 @@ impl DependencyVisitor for NodeDependencyLists {
 }
 
 /// Reads `record` with the fast reader.
-pub fn scanned(record: RawRecord<'_>) -> Result<ReaderNodeResult<'_>, TraceError> {
+pub fn scanned(record: RawRecord<'_>) -> Result<ReadNodeFieldsAndDependencies<'_>, TraceError> {
     let mut lists = NodeDependencyLists::default();
     let node = scan::scan_node(record, &mut lists)?;
-    Ok(ReaderNodeResult {
+    Ok(ReadNodeFieldsAndDependencies {
         id: node.id,
         name: node.name,
         op: node.op,
@@ -87,7 +87,7 @@ pub fn compare(record: RawRecord<'_>) {
 type NodeRejectionReason = &'static str;
 
 /// Returns the expected view of `node`, or the reason why the node is invalid.
-pub fn expected(node: &Node) -> Result<ReaderNodeResult<'_>, NodeRejectionReason> {
+pub fn expected(node: &Node) -> Result<ReadNodeFieldsAndDependencies<'_>, NodeRejectionReason> {
     let facts = NodeAttributeReader { node };
     facts.all_readable()?;
     let host = facts.last(&["is_cpu_op"], truth)?.unwrap_or(false);
@@ -99,7 +99,7 @@ pub fn expected(node: &Node) -> Result<ReaderNodeResult<'_>, NodeRejectionReason
     };
     let values = node.inputs.as_ref().map_or("", |io| io.values.as_str());
     let declares = node.r#type == 1 && node.name.contains("process_group:init");
-    Ok(ReaderNodeResult {
+    Ok(ReadNodeFieldsAndDependencies {
         id: node.id,
         name: &node.name,
         op: facts.op(host)?,

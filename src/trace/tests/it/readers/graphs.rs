@@ -7,11 +7,15 @@ use chakram_base::units::Span;
 use chakram_trace::format::proto::Node;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::graph::{
-    DependencyPolicy, Graph, GraphRepairCounts, Lane, ProfilerCostPolicy, RankSlotBinding,
+    DependencyPolicy, Graph, GraphRepairCounts, Lane, ProfilerOverheadRemovalPolicy,
+    RankSlotPeersAndGroups,
 };
 use proptest::prelude::*;
 
-fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, RankSlotBinding), String> {
+fn read(
+    nodes: &[Node],
+    policy: DependencyPolicy,
+) -> Result<(Graph, RankSlotPeersAndGroups), String> {
     Graph::read_graph(&file(nodes), 0, policy).map_err(|e| e.to_string())
 }
 
@@ -368,8 +372,8 @@ fn the_profiler_is_left_out_and_put_back() {
         read.expect("nothing is wrong with it").0
     };
     let (kept, left_out) = (
-        read(ProfilerCostPolicy::Keep),
-        read(ProfilerCostPolicy::Remove),
+        read(ProfilerOverheadRemovalPolicy::Keep),
+        read(ProfilerOverheadRemovalPolicy::Remove),
     );
     let times = |graph: &Graph| {
         let of = |node| {
@@ -388,6 +392,7 @@ fn the_profiler_is_left_out_and_put_back() {
     let only = file(&[node(1, 500, 500)]);
     let policy = DependencyPolicy::default();
     let (only, _) =
-        Graph::read_with_profiler_policy(&only, 0, policy, ProfilerCostPolicy::Remove).unwrap();
+        Graph::read_with_profiler_policy(&only, 0, policy, ProfilerOverheadRemovalPolicy::Remove)
+            .unwrap();
     assert!(!only.has_delays() && only.profiler().removed);
 }

@@ -7,7 +7,7 @@ use chakram_base::units::Time;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, Node};
 use chakram_trace::graph::DependencyPolicy;
-use chakram_trace::graph::{Graph, RankSlotBinding};
+use chakram_trace::graph::{Graph, RankSlotPeersAndGroups};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
 /// Contents of a rank's file.
@@ -42,7 +42,7 @@ fn number(name: &str, value: i64) -> AttributeProto {
     attribute(name, Value::Int64Val(value))
 }
 
-fn read(rank: u32, said: &RankFileContents) -> (Graph, RankSlotBinding) {
+fn read(rank: u32, said: &RankFileContents) -> (Graph, RankSlotPeersAndGroups) {
     let node = |id, r#type, attr| Node {
         r#type,
         attr,

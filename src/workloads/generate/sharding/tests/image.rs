@@ -184,11 +184,11 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let work = convolution(size, kernel, stride, padding);
     let count = b * c * i * k;
     let degrees = ShardingDegrees::of_convolution(b, c, i, k);
-    let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
+    let sharding = OperatorShardWorkAndSums::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [
-        ElementPartialSums::new(),
-        ElementPartialSums::new(),
-        ElementPartialSums::new(),
+        PartialSumsByElementAndDevice::new(),
+        PartialSumsByElementAndDevice::new(),
+        PartialSumsByElementAndDevice::new(),
     ];
     // Gradients of other devices' rows, as (device, element, value); they must be sent to the
     // devices that have the rows.
@@ -307,7 +307,7 @@ fn a_pooling_sums_nothing() {
                 stride,
                 padding,
             };
-            let sharding = OperatorSharding::new(
+            let sharding = OperatorShardWorkAndSums::new(
                 &work,
                 SAMPLES,
                 ShardingDegrees::of_pooling(b, c, i),

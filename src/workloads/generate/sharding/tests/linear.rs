@@ -47,11 +47,11 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
     };
     let case = format!("{degrees:?}");
     let count = degrees.b * degrees.m * degrees.n * degrees.k;
-    let sharding = OperatorSharding::new(&work, samples, degrees, count).unwrap();
+    let sharding = OperatorShardWorkAndSums::new(&work, samples, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [
-        ElementPartialSums::new(),
-        ElementPartialSums::new(),
-        ElementPartialSums::new(),
+        PartialSumsByElementAndDevice::new(),
+        PartialSumsByElementAndDevice::new(),
+        PartialSumsByElementAndDevice::new(),
     ];
     let mut device = 0;
     for ib in 0..degrees.b {

@@ -3,7 +3,7 @@
 use super::*;
 
 fn refusal(work: &OperatorKind, degrees: ShardingDegrees, devices: u32) -> String {
-    let error = OperatorSharding::new(work, 4, degrees, devices).unwrap_err();
+    let error = OperatorShardWorkAndSums::new(work, 4, degrees, devices).unwrap_err();
     error.to_string()
 }
 

@@ -82,7 +82,8 @@ fn a_transformers_sums_are_eq_6() {
                 TensorSplit::RowParallel => [1, model],
                 _ => [model, 1],
             };
-            let found = OperatorSharding::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
+            let found =
+                OperatorShardWorkAndSums::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
             flops += u128::from(found.flops);
             // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass:
             // in the other pass, devices have no partial sums.

@@ -25,14 +25,14 @@
 use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
-use crate::model::{OperatorAxesAndTensors, OperatorKind};
+use crate::model::{OperatorComputationSpec, OperatorKind};
 use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
 
 impl KernelCostParameters {
     /// Returns the kernels of attention and of the operations before it.
     pub(super) fn attention_kernels(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         dropout: bool,
         [rotary, qk_norm]: [bool; 2],
     ) -> Result<OperatorKernels, PatternOptionError> {

@@ -2,13 +2,13 @@
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
-use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors};
+use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernels, OperatorComputationSpec};
 
 impl KernelCostParameters {
     /// Returns the kernels of an operator that has no matrix products.
     pub(super) fn kernels_without_products(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         kernels: &MemoryBoundKernels,
     ) -> Result<OperatorKernels, PatternOptionError> {
         // Look-ups in tables and reductions of logits keep their own kernels, even if other kernels

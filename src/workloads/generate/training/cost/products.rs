@@ -3,14 +3,14 @@
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
-use crate::model::OperatorAxesAndTensors;
+use crate::model::OperatorComputationSpec;
 
 impl KernelCostParameters {
     /// Returns the kernels of an operator's product: one forward kernel, and one kernel for the
     /// gradient of each factor.
     pub(super) fn matrix_product_kernels(
         &self,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
     ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);

@@ -11,14 +11,14 @@ use crate::generate::training::program::{LayerProgramBuilder, ProgramDependency}
 
 /// For each operator, its last nodes in the current program. Operators that use its result wait for
 /// these nodes. Empty if operators run one after another.
-pub(super) struct BranchDependencies {
+pub(super) struct LastNodesPerOperator {
     parallel: bool,
     /// Nodes on which the whole program depends.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
 
-impl BranchDependencies {
+impl LastNodesPerOperator {
     /// Starts at the current end of the chain in `to`, before the first operator. There are `count`
     /// operators.
     pub fn new(order: BranchOrder, count: usize, to: &LayerProgramBuilder) -> Self {

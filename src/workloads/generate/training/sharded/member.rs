@@ -5,15 +5,15 @@ use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradien
 use super::super::program::{
     LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
 };
-use super::branches::{self, BranchDependencies};
+use super::branches::{self, LastNodesPerOperator};
 use super::redistribution::NeededSumOrRedistribution;
-use super::redistribution_cache::GroupRedistribution;
+use super::redistribution_cache::RedistributionWithGroups;
 use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::training::cost::LoweredKernel;
-use crate::model::{ExpertExchangeSide, OperatorInputSource};
+use crate::model::{OperatorInputSource, OperatorTokenExchangeSide};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
@@ -55,7 +55,7 @@ impl MemberProgramWriter<'_> {
                 );
             }
             let order = self.lowering_context().branches;
-            let mut fronts = BranchDependencies::new(order, own.len(), &backward);
+            let mut fronts = LastNodesPerOperator::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
                 fronts.begin_operator(
                     own,
@@ -80,7 +80,7 @@ impl MemberProgramWriter<'_> {
         keeps: bool,
         to: &mut LayerProgramBuilder,
     ) {
-        let mut fronts = BranchDependencies::new(self.lowering_context().branches, own.len(), to);
+        let mut fronts = LastNodesPerOperator::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin_operator(own, i, branches::source_operators_of(own, i), to);
             // If an operator of this layer produced the input with a pending sum, the sum has
@@ -98,16 +98,16 @@ impl MemberProgramWriter<'_> {
                 let kept = self.lowering.kept_bytes(one);
                 to.allocate_bytes(TensorClass::Activations, kept);
             }
-            order_copies(one, ExpertExchangeSide::Combine, phase, to);
-            self.emit_expert_token_exchange(one, ExpertExchangeSide::Combine, phase, to);
+            order_copies(one, OperatorTokenExchangeSide::Combine, phase, to);
+            self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
             self.exchange_before_attention(one, phase, to);
             match &one.ring {
                 Some(ring) => self.emit_forward_ring(one, ring, phase, to),
                 None => push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to),
             }
             self.exchange_after_attention(one, phase, to);
-            self.emit_expert_token_exchange(one, ExpertExchangeSide::Dispatch, phase, to);
-            order_copies(one, ExpertExchangeSide::Dispatch, phase, to);
+            self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
+            order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
             self.emit_class_loss_sums(one, phase, to);
             for (whose, input) in inputs_with_pending_sum(own, i) {
                 self.redistribute_input(own, whose, input, phase, to);
@@ -227,7 +227,7 @@ impl MemberProgramWriter<'_> {
     fn emit_expert_token_exchange(
         &mut self,
         one: &MemberOperator<'_>,
-        at: ExpertExchangeSide,
+        at: OperatorTokenExchangeSide,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) {
@@ -329,7 +329,7 @@ impl MemberProgramWriter<'_> {
             let moves = self
                 .lowering
                 .find_redistribution(&input.from.layout, &input.need);
-            let GroupRedistribution::Gather { family, of } = *moves else {
+            let RedistributionWithGroups::Gather { family, of } = *moves else {
                 return None;
             };
             let (kind, bytes) = (
@@ -365,8 +365,8 @@ impl MemberProgramWriter<'_> {
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         // Gradients of the copies return from the same experts to which the copies were sent.
-        order_copies(one, ExpertExchangeSide::Dispatch, phase, to);
-        self.emit_expert_token_exchange(one, ExpertExchangeSide::Dispatch, phase, to);
+        order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
+        self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         let kernels = match &one.ring {
             Some(ring) => self.emit_backward_ring(one, ring, to),
@@ -388,8 +388,8 @@ impl MemberProgramWriter<'_> {
                 to.mark_weight_gradient(item);
             }
         }
-        self.emit_expert_token_exchange(one, ExpertExchangeSide::Combine, phase, to);
-        order_copies(one, ExpertExchangeSide::Combine, phase, to);
+        self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
+        order_copies(one, OperatorTokenExchangeSide::Combine, phase, to);
         self.exchange_after_attention(one, phase, to);
         // The weight-gradient kernels either overlap the sums and redistributions of the input's
         // gradient, or run before them.
@@ -495,15 +495,15 @@ pub(super) fn push_kernels(
 
 /// Returns true if tokens, or their gradients, are sent to the ranks of their experts; false if they
 /// return.
-fn sends_to_experts(at: ExpertExchangeSide, phase: TrainingPhase) -> bool {
-    (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward)
+fn sends_to_experts(at: OperatorTokenExchangeSide, phase: TrainingPhase) -> bool {
+    (at == OperatorTokenExchangeSide::Dispatch) != (phase == TrainingPhase::Backward)
 }
 
 /// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator
 /// `one` is at this end (`at`) of the experts.
 fn order_copies(
     one: &MemberOperator<'_>,
-    at: ExpertExchangeSide,
+    at: OperatorTokenExchangeSide,
     phase: TrainingPhase,
     to: &mut LayerProgramBuilder,
 ) {

@@ -2,7 +2,7 @@
 
 use super::super::layer::node_name;
 use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeOperation};
-use super::redistribution_cache::{GroupRedistribution, MessageEnd};
+use super::redistribution_cache::{MessageEnd, RedistributionWithGroups};
 use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind};
 use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
@@ -74,18 +74,18 @@ impl MemberProgramWriter<'_> {
             self.emit_collective(name, CollectiveKind::AllReduce, own, family, phase, to);
         }
         match &*self.lowering.find_redistribution(what.from, what.need) {
-            GroupRedistribution::Nothing => {}
-            GroupRedistribution::Gather { family, of } => {
+            RedistributionWithGroups::Nothing => {}
+            RedistributionWithGroups::Gather { family, of } => {
                 let bytes = total.div_ceil(*of);
                 let name = node_name(phase, whose[1], ".all-gather");
                 self.emit_collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
             }
-            GroupRedistribution::Exchange { family, share } => {
+            RedistributionWithGroups::Exchange { family, share } => {
                 let name = node_name(phase, whose[1], ".all-to-all");
                 let bytes = total / share;
                 self.emit_collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
             }
-            GroupRedistribution::Messages { hops, of } => {
+            RedistributionWithGroups::Messages { hops, of } => {
                 let bytes = |pieces: u64| {
                     let bytes = u128::from(total) * u128::from(pieces) / u128::from(*of);
                     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A redistribution, and the groups that execute it.
-pub(super) enum GroupRedistribution {
+pub(super) enum RedistributionWithGroups {
     Nothing,
     /// All-gather within groups of members. Before the all-gather, each member has the fraction
     /// `1 / of` of the whole result.
@@ -43,7 +43,7 @@ pub(super) struct MessageEnd {
 /// Redistributions, reduce-scatters and sums that earlier calls have found.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
-    moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
+    moves: BTreeMap<(ShardLayout, ShardLayout), Rc<RedistributionWithGroups>>,
     scatters: BTreeMap<(ShardLayout, MemberNumberDigit, ShardLayout), Option<ParallelGroupKind>>,
     sums: BTreeMap<MemberNumberDigit, ParallelGroupKind>,
 }
@@ -85,19 +85,19 @@ impl ShardedLayerLowerer {
         &mut self,
         from: &ShardLayout,
         need: &ShardLayout,
-    ) -> Rc<GroupRedistribution> {
+    ) -> Rc<RedistributionWithGroups> {
         let key = (*from, *need);
         if let Some(carried) = self.known.moves.get(&key) {
             return Rc::clone(carried);
         }
         let members = self.member_count();
         let carried = match plan_redistribution(from, need, members) {
-            Redistribution::Nothing => GroupRedistribution::Nothing,
-            Redistribution::AllGather { among, share } => GroupRedistribution::Gather {
+            Redistribution::Nothing => RedistributionWithGroups::Nothing,
+            Redistribution::AllGather { among, share } => RedistributionWithGroups::Gather {
                 family: self.kind_of_partition(&among),
                 of: share.saturating_mul(among.group_size().into()),
             },
-            Redistribution::AllToAll { among, share } => GroupRedistribution::Exchange {
+            Redistribution::AllToAll { among, share } => RedistributionWithGroups::Exchange {
                 family: self.kind_of_partition(&among),
                 share,
             },
@@ -116,7 +116,7 @@ impl ShardedLayerLowerer {
                         });
                     }
                 }
-                GroupRedistribution::Messages { hops, of }
+                RedistributionWithGroups::Messages { hops, of }
             }
         };
         let carried = Rc::new(carried);

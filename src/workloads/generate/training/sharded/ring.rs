@@ -8,7 +8,7 @@ use super::member::push_kernels;
 use super::{MemberOperator, MemberProgramWriter, ShardedLayerLowerer};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ContextExchange;
-use crate::model::{ModelLayer, OperatorAxesAndTensors, OperatorKind};
+use crate::model::{ModelLayer, OperatorComputationSpec, OperatorKind};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
 /// Kernels of one ring step, which uses the keys and values of another rank.
@@ -39,7 +39,7 @@ impl ShardedLayerLowerer {
     pub(super) fn ring_attention_kernels(
         &self,
         layer: &ModelLayer,
-        spec: &OperatorAxesAndTensors,
+        spec: &OperatorComputationSpec,
         work: &OperatorKind,
         sizes: &KernelCostParameters,
     ) -> Result<Option<RingAttentionStepKernels>, PatternOptionError> {

@@ -5,7 +5,7 @@ use crate::generate::plan::{OperatorPatternDegrees, Optimizer, ParallelismPlan, 
 use crate::generate::sharding::ShardingDegrees;
 use crate::generate::testing::{EmittedNode, record_every_rank, rejection_message};
 use crate::generate::{TrainingPattern, WorkloadPattern};
-use crate::model::{Model, ModelFromDefinitionFile};
+use crate::model::{Model, ModelWithDefinitionProperties};
 use chakram_trace::format::Dtype;
 
 mod derived;
@@ -20,7 +20,7 @@ fn pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
 
 fn chain(text: &str) -> Model {
     let text = format!("name = \"chain\"\nsource = \"none\"\nkind = \"layers\"\n{text}");
-    ModelFromDefinitionFile::parse(&text, "chain.toml", None)
+    ModelWithDefinitionProperties::parse(&text, "chain.toml", None)
         .unwrap()
         .model
 }

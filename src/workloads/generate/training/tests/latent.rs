@@ -1,7 +1,7 @@
 //! Tests latent attention, attention windows and shared experts under plans.
 
 use super::*;
-use crate::model::ModelFromDefinitionFile;
+use crate::model::ModelWithDefinitionProperties;
 
 /// Number of tokens. The next constants are the hidden size, the number of heads, the latent size
 /// of queries, and the latent size of keys and values. The last three constants are the number of
@@ -30,7 +30,7 @@ fn model() -> Model {
          window = 4\nfull_every = 2\nvocabulary = 40\nsequence = {T}\nactivation = \"swiglu\"\nnorm = \"rmsnorm\"\npositions = \"rotary\"\n\
          biases = false\ntied = false\n"
     );
-    ModelFromDefinitionFile::parse(&text, "latent.toml", None)
+    ModelWithDefinitionProperties::parse(&text, "latent.toml", None)
         .unwrap()
         .model
 }

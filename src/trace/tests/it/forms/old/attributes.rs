@@ -7,7 +7,7 @@ use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute
 use testkit::wire::WireMessage;
 
 /// Encoding of attributes in one generation.
-pub struct AttributeEncoding {
+pub struct SchemaGenerationAttributeEncoding {
     pub generation: SchemaGeneration,
     /// Field numbers of boolean, float, unsigned, signed and text values, in this order; the lists follow in the same
     /// order.
@@ -15,25 +15,25 @@ pub struct AttributeEncoding {
     kinds: u64,
 }
 
-pub const ATTRIBUTES: [AttributeEncoding; 3] = [
-    AttributeEncoding {
+pub const ATTRIBUTES: [SchemaGenerationAttributeEncoding; 3] = [
+    SchemaGenerationAttributeEncoding {
         generation: SchemaGeneration::V002,
         fields: [None, Some(4), None, Some(5), Some(6)],
         kinds: 3,
     },
-    AttributeEncoding {
+    SchemaGenerationAttributeEncoding {
         generation: SchemaGeneration::V003A,
         fields: [Some(4), Some(5), None, Some(6), Some(7)],
         kinds: 4,
     },
-    AttributeEncoding {
+    SchemaGenerationAttributeEncoding {
         generation: SchemaGeneration::V003B,
         fields: [Some(4), Some(5), Some(6), Some(7), Some(8)],
         kinds: 5,
     },
 ];
 
-impl AttributeEncoding {
+impl SchemaGenerationAttributeEncoding {
     pub fn named(&self, name: &str, field: u64) -> WireMessage {
         WireMessage::default()
             .with_bytes(1, name)
@@ -193,7 +193,7 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
 }
 
 /// Returns a node that is valid only in the generation of `of`.
-pub fn telling(of: &AttributeEncoding, id: u64, kind: u64) -> WireMessage {
+pub fn telling(of: &SchemaGenerationAttributeEncoding, id: u64, kind: u64) -> WireMessage {
     let float = of.fields[1].expect("all have it");
     let text = of.fields[4].expect("all have it");
     head(id, "n", kind, &[])
