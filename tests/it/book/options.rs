@@ -4,64 +4,6 @@ use super::{pages_of_right_commands, text};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Commands whose help texts together list every option.
-const COMMANDS: [&str; 54] = [
-    "",
-    "convert",
-    "convert auto",
-    "convert goal",
-    "convert msccl",
-    "convert xplane",
-    "convert pytorch",
-    "convert simai",
-    "convert text",
-    "convert trace",
-    "validate",
-    "inspect",
-    "replay",
-    "diff",
-    "generate",
-    "generate collective",
-    "generate p2p",
-    "generate chain",
-    "generate memory",
-    "generate data-parallel",
-    "slice",
-    "scale",
-    "anonymise",
-    "audit",
-    "archive create",
-    "archive add",
-    "archive list",
-    "archive show",
-    "archive extract",
-    "archive verify",
-    "archive merge",
-    "archive gc",
-    "archive baseline",
-    "archive check",
-    "machine list",
-    "machine show",
-    "machine check",
-    "machine new",
-    "machine import",
-    "model list",
-    "model show",
-    "astra-sim",
-    "score",
-    "calibrate",
-    "serve",
-    "platform import",
-    "sweep",
-    "sweep merge",
-    "topology show",
-    "topology tori",
-    "topology random",
-    "loopnest",
-    "schedule",
-    "completions",
-];
-
 /// Options of cargo, torchrun, capture.py and the scripts of benches.
 const OTHERS: [&str; 17] = [
     "cases",
@@ -86,16 +28,16 @@ const OTHERS: [&str; 17] = [
 #[test]
 fn every_option_is_one() {
     let mut known: BTreeSet<String> = OTHERS.map(str::to_owned).into();
-    for command in COMMANDS {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_chakram"));
-        let output = program
-            .args(command.split_whitespace())
-            .arg("--help")
-            .output();
-        let output = output.expect("the program was built");
-        assert!(output.status.success(), "chakram {command} --help");
-        known.extend(options(&String::from_utf8_lossy(&output.stdout)));
+    let mut commands = vec![String::new()];
+    let mut count = 0;
+    while let Some(command) = commands.pop() {
+        let help = help_of(&command);
+        commands.extend(subcommands(&help).map(|name| format!("{command} {name}")));
+        known.extend(options(&help));
+        count += 1;
     }
+    // If the layout of help texts changed, the walk would end at the first command.
+    assert!(count > 50, "{count} commands");
     for page in pages_of_right_commands() {
         for option in options(&text(&page)) {
             assert!(
@@ -105,6 +47,27 @@ fn every_option_is_one() {
             );
         }
     }
+}
+
+fn help_of(command: &str) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_chakram"));
+    let output = program
+        .args(command.split_whitespace())
+        .arg("--help")
+        .output();
+    let output = output.expect("the program was built");
+    assert!(output.status.success(), "chakram{command} --help");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the commands that a help text lists below `Commands:`. Longer indentation continues a description.
+fn subcommands(help: &str) -> impl Iterator<Item = &str> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    lines
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
 }
 
 /// Returns the words of a text that follow `--`.
