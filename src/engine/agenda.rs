@@ -1,9 +1,9 @@
 //! A radix heap, ordered by instant, that contains all pending events of the replay.
 //!
-//! Time never runs backward, so the heap assigns buckets relative to the latest time taken from it. The highest bit in
-//! which an event's time differs from that latest time selects the event's bucket. Each pending event moves down at
-//! most 64 buckets (in practice two or three), regardless of the number of pending events. Events at the same instant
-//! keep the order in which they were scheduled.
+//! Time never runs backward, so buckets are relative to the latest time taken from the heap: the highest bit in which
+//! an event's time differs from it selects the event's bucket. Each pending event moves down at most 64 buckets (in
+//! practice two or three), regardless of the number of pending events. Events at the same instant keep the order in
+//! which they were scheduled.
 //!
 //! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). The agenda then delivers delays that end at the same
 //! instant as one batch, in order of scheduling, at the position of the delay that was scheduled first. ASTRA-sim
@@ -27,7 +27,7 @@ pub(super) struct Agenda {
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,
     last: Time,
-    /// Scratch space for [`Self::refill_lowest_bucket`], kept so that its allocation is reused.
+    /// Scratch space for [`Self::refill_lowest_bucket`], kept to reuse its allocation.
     spill: Vec<(Time, PackedEvent)>,
     /// For each NPU, the pending batches of delays, as (instant at which the delays end, batch).
     pending: Vec<VecDeque<(Time, u32)>>,
@@ -48,7 +48,7 @@ struct SameNpuDelaysEndingTogether {
 #[derive(Clone, Copy, Debug)]
 struct BatchedDelay {
     event: PackedEvent,
-    /// Value that the caller stores with the event and gets back when the delay ends.
+    /// The caller's value, returned when the delay ends.
     detail: u32,
     next: u32,
 }
@@ -147,7 +147,7 @@ impl Agenda {
     }
 
     /// Returns the next delay of a due batch, with the value that the caller stored for it. The call after the last
-    /// delay closes the batch, so a later delay for this instant starts a new batch.
+    /// delay closes the batch; a later delay for this instant starts a new one.
     #[inline]
     pub fn take_batched_delay(&mut self, npu: Npu, gathering: u32) -> Option<(PackedEvent, u32)> {
         let number = self.gatherings[gathering as usize].first;

@@ -145,8 +145,8 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_member_joined(now, call, slot.group, run);
         }
-        // If events are handled in insertion order, the result may depend on the order of arrivals within an
-        // instant. A member therefore proceeds immediately if its collective has no analytical answer.
+        // If events are handled in insertion order, the result may depend on the order of arrivals within an instant. A
+        // member of a collective without an analytical answer therefore proceeds immediately.
         if M::Order::AT_ONCE && !self.can_answer_analytically(fabric, run) {
             self.enroll_member(fabric, effects, now, run, slot.member);
             return;
@@ -260,8 +260,8 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
         }
     }
 
-    /// Returns a sort key for collectives in which members arrived at the same instant. The key does not depend on the
-    /// order of arrivals.
+    /// Returns a sort key, independent of the order of arrivals, for collectives in which members arrived at the same
+    /// instant.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)

@@ -1,9 +1,9 @@
 //! Reads and writes execution traces: nodes, their operations, and their encodings.
 //!
 //! One rank's trace is one `.et` file (see `proto/README.md`). Opening a file in another format ([`trace_format`])
-//! converts it: files of 2023 are upgraded ([`old_schemas`]), and text is parsed ([`text`]). On request, the sound
-//! records of damaged files are recovered ([`salvage`]). Later code therefore needs only two readers. [`scan`] feeds
-//! the graph builder: it borrows from the mapped file, reads the bytes in one pass, and allocates nothing. [`proto`]
+//! converts it: files of 2023 are upgraded ([`old_schemas`]), and text is parsed ([`text`]). On request, sound records
+//! are recovered from damaged files ([`salvage`]). Later code therefore needs only two readers. [`scan`] feeds the
+//! graph builder: it borrows from the mapped file, reads the bytes in one pass, and allocates nothing. [`proto`]
 //! contains the generated types for writing, rewriting and tools. Tests compare the two readers.
 
 pub mod attr;

@@ -1,15 +1,15 @@
 //! The compact form of a trace: flat arrays that [`NodeIndex`] indexes.
 //!
-//! A graph describes work, but does not say which rank executes it. A graph refers to peers and groups by *slots*,
-//! numbered in order of first use. Each rank's instance of the graph binds each slot to a rank or group. Ranks that
-//! differ only in their peers, groups and group names therefore share one graph. Nodes are sorted by id, so nothing
-//! depends on the order of records in a file.
+//! A graph describes work, but not which rank executes it. It refers to peers and groups by *slots*, numbered in order
+//! of first use. Each rank's instance of the graph binds each slot to a rank or group. Ranks that differ only in their
+//! peers, groups and group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of
+//! records in a file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
-//! bytes. Each collective takes another 24 bytes, and each message takes another 20 bytes. Names take additional
-//! memory. If any node uses an optional column, the column takes memory for every node. For each node, delays and
-//! waiting times take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes each.
-//! In addition, each distinct memory change takes 88 bytes, and each distinct kernel shape takes 64 bytes.
+//! bytes. Each collective takes another 24 bytes, and each message another 20 bytes. Names take additional memory. An
+//! optional column that any node uses takes memory for every node: 8 bytes each for delays and waiting times, 4 bytes
+//! each for memory changes, kernel shapes, callers, steps and Python calls. Each distinct memory change takes another
+//! 88 bytes, and each distinct kernel shape another 64 bytes.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -45,13 +45,13 @@ pub use raw_trace::RawTrace;
 pub use read::{ProfilerOverheadRemovalPolicy, ProfilerOverheadStatedByTrace};
 pub use visit::BidirectionalEdges;
 
-/// Type of a node, which says how the node runs.
+/// Type of a node, which determines how it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum NodeKind {
-    /// The node does nothing. The node completes together with its last dependency.
+    /// The node does nothing, and completes together with its last dependency.
     Nothing,
     /// Work on the host.
     Host,
@@ -114,7 +114,7 @@ pub struct GroupSlotDimensions {
     pub dimensions: Option<u32>,
 }
 
-/// A collective node, which is one member's part of a collective.
+/// A collective node: one member's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveNode {
     /// Index of the node in the graph.
@@ -172,7 +172,7 @@ pub struct GraphRepairCounts {
     pub cyclic_control: u64,
     /// Number of dependencies that were merged because the trace states them more than once.
     pub duplicates: u64,
-    /// Number of communication nodes that the trace marks as host work but that are replayed as communication.
+    /// Number of communication nodes that the trace marks as host work, but replays treat as communication.
     pub host_communication: u64,
 }
 
@@ -190,7 +190,7 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// One word for each node, whose meaning depends on the node's type. For a collective or a message: the index in
+    /// One word for each node; its meaning depends on the node's type. For a collective or a message: the index in
     /// `calls` or `messages`. For unknown communication: a running index. For a kernel: the number format. For a load
     /// or a store: the direction, whether the access is gathered or reduced in switches, and the memory.
     detail: Vec<u32>,
@@ -329,7 +329,7 @@ impl Graph {
         self.world_size
     }
 
-    /// Returns the device, host and software with which the job was captured.
+    /// Returns the device, host and software of the job's capture.
     pub fn captured_on(&self) -> &CaptureEnvironment {
         &self.captured_on
     }
@@ -431,7 +431,7 @@ impl Graph {
         &self.remote_memories
     }
 
-    /// Returns the memory that a remote load or store names, as an index into [`Self::remote_memories`].
+    /// Returns the memory that a remote load or store accesses, as an index into [`Self::remote_memories`].
     #[inline]
     pub fn remote_memory(&self, node: NodeIndex) -> Option<u32> {
         match self.kinds[node.index()] {
@@ -505,7 +505,7 @@ impl Graph {
         }
     }
 
-    /// Returns the number of kernels that were launched during the capture but that the profiler dropped.
+    /// Returns the number of kernels that were launched during the capture but dropped by the profiler.
     pub fn dropped_kernels(&self) -> u64 {
         self.dropped_kernels
     }
@@ -566,7 +566,7 @@ impl Graph {
         self.profiler
     }
 
-    /// Returns how many repairs were made while the graph was built.
+    /// Returns the number of repairs made while the graph was built.
     pub fn repairs(&self) -> GraphRepairCounts {
         self.repairs
     }

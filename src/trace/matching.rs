@@ -1,10 +1,10 @@
 //! Matches collectives and messages: finds the nodes of different ranks that form one operation, and mismatches between
 //! ranks.
 //!
-//! Operations are matched by their order. The k-th collective that one member of a group runs in this group matches the
-//! k-th collective of every other member. For each sender, receiver and tag, the k-th send matches the k-th receive.
-//! Callers pass the operations of each rank in program order. The matcher returns matches or typed disagreements, and
-//! callers convert disagreements into error messages.
+//! Operations are matched by their order. In a group, one member's k-th collective matches every other member's k-th
+//! collective. For each sender, receiver and tag, the k-th send matches the k-th receive. Callers pass the operations
+//! of each rank in program order. The matcher returns matches or typed disagreements, and callers convert disagreements
+//! into error messages.
 //!
 //! The matcher keeps its data in sorted flat arrays, so no result depends on the iteration order of a hash table.
 

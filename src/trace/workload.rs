@@ -44,7 +44,7 @@ pub struct RankGroup {
 /// Everything that a replay executes: graphs, instances in ascending order of ranks, and groups.
 #[derive(Debug)]
 pub struct Workload {
-    /// The graphs are shared, because every part of a job keeps all the job's graphs.
+    /// Shared, because every part of a job keeps all the job's graphs.
     graphs: Arc<[Graph]>,
     instances: Vec<GraphBoundToRank>,
     groups: Vec<RankGroup>,
@@ -202,8 +202,8 @@ impl WorkloadBuilder {
         self.declared.extend(groups);
     }
 
-    /// Declares the roles of groups. If a group is declared twice, the first declaration counts. A role from a trace
-    /// counts only if no call of this function has declared a role for the group.
+    /// Declares the roles of groups. If a group is declared twice, the first declaration counts. A trace's role counts
+    /// only if this function has declared none for the group.
     pub fn declare_group_roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
@@ -238,8 +238,8 @@ impl WorkloadBuilder {
             .tables
             .entry(stable_hash(&*binding.declared))
             .or_default();
-        // Ranks usually declare the same table. Such ranks share one copy of the table, so the memory does not depend
-        // on the number of ranks.
+        // Ranks usually declare the same table. They share one copy of it, so the memory does not depend on the number
+        // of ranks.
         match alike.iter().find(|table| **table == binding.declared) {
             Some(known) => binding.declared = known.clone(),
             None => alike.push(binding.declared.clone()),
@@ -381,8 +381,8 @@ impl WorkloadBuilder {
 }
 
 /// The groups found so far, with their members. Each group name is a separate communicator. Two names with the same
-/// members are two groups, and the unnamed group of all ranks is another group. One name with different members also
-/// means different groups; this happens if each trace declares its own groups.
+/// members are two groups, and the unnamed group of all ranks is another. One name with different members also means
+/// different groups, for example if each trace declares its own groups.
 struct GroupsFoundSoFar {
     list: Vec<RankGroup>,
     roles: GroupRoles,
@@ -451,8 +451,8 @@ impl GroupsFoundSoFar {
 }
 
 impl Workload {
-    /// Returns a copy of the workload in which each graph's times include the profiler's cost if they excluded it
-    /// before, and exclude the cost otherwise.
+    /// Returns a copy of the workload in which graphs' times include the profiler's cost if they excluded it before,
+    /// and vice versa.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -491,7 +491,7 @@ impl Workload {
             Some(*largest.0)
         };
         let first = largest(&|_, count| count == most)?;
-        // Weight gradients have the same three sizes in another order, so they do not count as a second multiplication.
+        // Weight gradients have the same three sizes in another order, so they are not a second multiplication.
         let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
         Some([first, next.unwrap_or(first)])
     }
@@ -541,7 +541,7 @@ impl Workload {
         &self.groups
     }
 
-    /// Returns the work of the whole job, if its traces state the work.
+    /// Returns the work of the whole job, if its traces state it.
     pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
         self.amounts
     }

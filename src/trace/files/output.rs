@@ -39,7 +39,7 @@ impl OutputFile {
         })
     }
 
-    /// Also computes a hash of the contents while they are written.
+    /// Hashes the contents as they are written.
     #[must_use]
     pub fn with_digest(mut self) -> Self {
         self.hasher = Some(Box::default());

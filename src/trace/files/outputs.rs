@@ -1,5 +1,5 @@
-//! The output files of one command. The module ensures that no output is also an input, that no file is written twice,
-//! and that the files of a job appear together.
+//! The output files of one command. No output may replace an input, and no file is written twice. A job's files appear
+//! together.
 
 use super::output::{OutputFile, UncommittedOutputFile, sync_folder};
 use super::target::{OutputTarget, file_identity, parent_folder};
@@ -65,8 +65,7 @@ impl OutputSet {
         self.inputs.get(&sought)
     }
 
-    /// Claims `path` for one output of the command. The call writes nothing, but it removes stale temporary files of
-    /// earlier runs.
+    /// Claims `path` for one output of the command. Writes nothing, but removes stale temporary files of earlier runs.
     ///
     /// Fails if the file is already an input or output of the command, or if no file can be created at `path`.
     pub fn claim_path(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {

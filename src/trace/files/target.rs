@@ -122,8 +122,7 @@ fn takes_several(_: &Metadata) -> bool {
 }
 
 /// Returns the descriptor that `path` denotes. The caller of the program opened the file behind the descriptor and may
-/// write more to it. The program therefore writes directly to a descriptor, even if the descriptor refers to a regular
-/// file.
+/// write more to it. The program therefore writes to descriptors directly, even if they refer to regular files.
 fn parse_descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {

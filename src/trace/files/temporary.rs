@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Start of the names of temporary files. The rest of a name consists of the process's namespace, its process id, a
-/// counter, and `END`.
+/// Start of the names of temporary files. It is followed by the process's namespace, its process id, a counter and
+/// `END`.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
-/// A temporary file. The file is removed when the value is dropped, unless the file was renamed.
+/// A temporary file. It is removed when the value is dropped, unless it was renamed.
 #[derive(Debug)]
 pub(super) struct TemporaryFile {
     path: PathBuf,
@@ -100,7 +100,7 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Removes all temporary files of this process. The function is safe in signal handlers.
+/// Removes all temporary files of this process. Safe in signal handlers.
 #[cfg(unix)]
 pub fn remove_temporaries() {
     for path in ALL.iter() {
@@ -113,7 +113,7 @@ pub fn remove_temporaries() {
 #[cfg(not(unix))]
 pub fn remove_temporaries() {}
 
-/// Returns a hash of the host name and PID namespace, which distinguishes processes that have equal ids.
+/// Returns a hash of the host name and PID namespace, to distinguish processes with equal ids.
 fn host_namespace_hash() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| {

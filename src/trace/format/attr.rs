@@ -24,7 +24,7 @@ const LAST_VALUE: u32 = 32;
 /// An attribute: its name and value, borrowed from the record.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrView<'a> {
-    /// Name of the attribute, as bytes. The names that readers look up are all ASCII.
+    /// Name of the attribute, as bytes. Readers look up only ASCII names.
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, or `None`.
     value: Option<(u32, WireValue<'a>)>,
@@ -307,7 +307,7 @@ impl<'a> AttrView<'a> {
     }
 
     /// Converts a list of booleans or whole numbers to a mask; bit `i` of the mask is entry `i` of the list. Returns
-    /// `None` if every entry is set, because such a list means "all", whatever its length.
+    /// `None` if every entry is set, because a list of any length then means "all".
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // The fields 8, 10, 12, 14 and 28 are the lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
@@ -357,7 +357,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Formats a scalar for error messages. The field `number` determines the scalar's type.
+/// Formats a scalar for error messages. Field `number` determines its type.
 fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     let found = AttrView {
         name: &[],

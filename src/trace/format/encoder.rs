@@ -50,8 +50,8 @@ impl ProtobufMessageBuilder {
 
     /// Appends the field `number`: a nested message with text in field 1 and a varint in field `value_number`.
     ///
-    /// The function computes the length before it writes the message, so it moves no bytes afterwards. If the name is
-    /// constant, the compiler computes most of the bytes.
+    /// The length is computed before the message is written, so no bytes move afterwards. For a constant name, the
+    /// compiler computes most of the bytes.
     #[inline(always)]
     pub fn append_named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
         const MOST: usize = 24;

@@ -4,7 +4,7 @@ use chakram_base::interrupt::StopOrMemoryInterruption;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Location in a trace file to which an error refers.
+/// Location of an error in a trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceErrorLocation {
     /// Path of the file, or `None` if the trace is not from a file.
@@ -41,8 +41,7 @@ impl fmt::Display for TraceErrorLocation {
     }
 }
 
-/// An error about a trace. The error is boxed so that it takes only one word, because every function that reads a field
-/// can return this error.
+/// An error about a trace. It is boxed to take only one word, because every function that reads a field can return it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceError(Box<TraceErrorKind>);
@@ -55,7 +54,7 @@ pub enum TraceErrorKind {
     Io {
         /// Path of the file.
         file: PathBuf,
-        /// The operation that was attempted, as a phrase after "cannot", such as `open` or `read`.
+        /// The attempted operation, as it follows "cannot": for example `open` or `read`.
         doing: &'static str,
         /// The operating system's error.
         source: std::io::Error,
@@ -65,7 +64,7 @@ pub enum TraceErrorKind {
     Malformed {
         /// Location of the malformed bytes.
         place: TraceErrorLocation,
-        /// Part of a sentence that states what was found and what was expected.
+        /// Clause that states what was found and expected.
         found: String,
     },
     /// The bytes are well formed, but their content is invalid.
@@ -73,7 +72,7 @@ pub enum TraceErrorKind {
     Refused {
         /// Location of the invalid content.
         place: TraceErrorLocation,
-        /// Part of a sentence that states what was found and what was expected.
+        /// Clause that states what was found and expected.
         found: String,
         /// Suggested remedy.
         hint: String,
@@ -95,8 +94,7 @@ impl TraceError {
         &self.0
     }
 
-    /// Builds the error for `source`, which the operating system returned when the operation `doing` was attempted on
-    /// `file`.
+    /// Builds the error for a failed operation `doing` on `file`; the operating system returned `source`.
     pub fn from_io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceErrorKind::Io {
             file: file.into(),
@@ -158,8 +156,7 @@ impl TraceError {
         self
     }
 
-    /// Converts the location in an error from a part of the file to the whole file: sets the record, and adds `by`
-    /// bytes to the offset.
+    /// Makes an error's location relative to the whole file: sets the record, and adds `by` bytes to the offset.
     #[must_use]
     pub fn shift_record(mut self, record: usize, by: usize) -> Self {
         if let Some(place) = self.location_mut() {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Appends `name` to `family`, but with `*` in place of the numbers in its parts: `step3/layer2/norm` becomes
-/// `step*/layer*/norm`. A part ends with `/` or `.`. Only parts that are a word followed by a number change.
+/// `step*/layer*/norm`. A part ends with `/` or `.`. Only parts that consist of a word and a number change.
 pub fn append_name_family(name: &str, family: &mut String) {
     let bytes = name.as_bytes();
     let mut from = 0;

@@ -35,15 +35,15 @@ pub use stored::{HashAddressedTraceStore, TraceStoredByHash};
 /// Minimum size in bytes for mapping a file into memory. Smaller files are read instead.
 const MAP_FROM: u64 = 1 << 18;
 
-/// The contents of an opened trace file. Contents of a compressed file (gzip or zstd, detected by its first bytes) are
-/// already decompressed.
+/// The contents of an opened trace file. If the file is compressed (gzip or zstd, detected by its first bytes), they
+/// are already decompressed.
 #[derive(Debug)]
 pub struct TraceContents {
     storage: ContentsStorage,
     path: PathBuf,
-    /// For a trace that was upgraded or read from text, the original locations of its records.
+    /// Original locations of the records, if the trace was upgraded or read from text.
     origins: Option<OriginalRecordLocations>,
-    /// True if the file represents several ranks, and these contents are the trace of only one rank.
+    /// True if the file represents several ranks, but these contents are one rank's trace.
     is_of_member: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct RankFile {
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileLengthAndHash>,
-    /// The store that contains the trace, or `None` if the trace is in a file at `path`.
+    /// Reference to the trace in a store, or `None` if it is in a file at `path`.
     pub stored: Option<TraceStoredByHash>,
 }
 
@@ -80,7 +80,7 @@ impl RankFile {
 
 impl TraceContents {
     /// Opens the trace at `path`, which may have any format (see [`format`]), and converts its contents to the current
-    /// schema. The function closes the file before it returns, so many open traces do not exhaust the file descriptors.
+    /// schema. The file is closed on return, so many opened traces do not exhaust the file descriptors.
     pub fn open_current_schema(path: &Path) -> Result<Self, TraceError> {
         Self::open_any_file(path)?.into_current_schema()
     }
@@ -112,7 +112,7 @@ impl TraceContents {
                 error
             }
         })?;
-        // Digests cover the stored (compressed) bytes, so check them before decompression.
+        // Digests cover the stored (compressed) bytes, so check before decompressing.
         seal.check_contents(file, packed.as_slice())?;
         packed
             .decompress()?

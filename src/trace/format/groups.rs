@@ -26,7 +26,7 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
     serde_json::to_string(&entries).expect("names and numbers are JSON")
 }
 
-/// The new name and ranks for a declared group, or `None` to remove the group.
+/// A declared group's new name and ranks, or `None` to remove it.
 pub type GroupReplacementOrRemoval = Option<(String, Vec<u32>)>;
 
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Corrects `group_size`,
@@ -47,7 +47,7 @@ pub fn rewrite_group_metadata(
             continue;
         };
         entry.remove("group_count");
-        // If `ranks` is empty, the group contains all ranks of the job, and the number of ranks is unknown here.
+        // An empty list means all ranks of the job, whose number is unknown here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }
@@ -84,7 +84,7 @@ pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     Ok(file.0)
 }
 
-/// A map that rejects duplicate keys, because a plain map would silently keep the last value of a key.
+/// A map that rejects duplicate keys; a plain map would silently keep a key's last value.
 #[derive(Default)]
 pub(super) struct DuplicateRejectingGroupMap(pub(super) DeclaredGroups);
 
@@ -146,8 +146,8 @@ fn unreadable_groups_error(node: u64, why: &str) -> TraceError {
     )
 }
 
-/// Parses the `values` text of a `process_group:init` node. The text is a Python list of one string, which contains
-/// JSON: a list of objects with `pg_name` and `ranks`.
+/// Parses the `values` text of a `process_group:init` node. The text is a Python list of one JSON string, which lists
+/// objects with `pg_name` and `ranks`.
 pub fn parse_group_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
     let entries = parse_entries::<GroupEntry>(node, values)?.into_iter();
     entries.map(|entry| entry.into_declaration(node)).collect()

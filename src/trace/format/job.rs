@@ -40,7 +40,7 @@ pub struct JobFile {
     pub groups: DeclaredGroups,
     /// Roles of groups. Roles in the job file take precedence over roles in the traces.
     pub roles: GroupRoles,
-    /// The preset or file of the machine for which the job was made.
+    /// Preset or file of the machine that the job was made for.
     pub machine: Option<String>,
 }
 

@@ -45,7 +45,7 @@ impl fmt::Display for TrainingPhase {
 /// Labels that locate a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step. The phase also affects how long the launch of a kernel takes.
+    /// Phase of the step. It affects how long a kernel launch takes.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, counting from 0.
     pub stage: Option<u32>,

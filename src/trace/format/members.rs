@@ -1,10 +1,9 @@
 //! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
-//! A trace of several ranks, which are its *members*, is written for the first member. The metadata record lists all
-//! members. For each member, the record also lists the peers, groups and cores that this member uses in place of the
-//! first member's. The file is stored once, and appears under the name of every member (through links, if the system
-//! supports them). If a user opens the file under a member's name, the contents are byte for byte the trace that would
-//! have been written for this member.
+//! A trace of several ranks (its *members*) is written for the first member. The metadata record lists all members. It
+//! also lists the peers, groups and cores that each member uses in place of the first member's. The file is stored
+//! once, and appears under the name of every member (through links, if the system supports them). If a user opens the
+//! file under a member's name, the contents are byte for byte the trace that would have been written for this member.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -39,10 +38,10 @@ pub struct SharedTraceRankSubstitutions {
     /// Cores of the members on a machine of tiles; empty if the trace states none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
-    /// For each peer of the first member, the corresponding peers of all members.
+    /// All members' counterparts of each peer of the first member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<u32, Vec<u32>>,
-    /// For each group of the first member, the corresponding groups of all members.
+    /// All members' counterparts of each group of the first member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Vec<String>>,
 }
@@ -95,8 +94,7 @@ impl SharedTraceRankSubstitutions {
     }
 }
 
-/// Iterates over a record's readable attributes, each with its offset. The attributes are in the record's fields with
-/// number `field`.
+/// Iterates over a record's readable attributes, each with its offset. They are in the record's fields `field`.
 fn iter_attributes<'a>(
     record: RawRecord<'a>,
     field: u32,
@@ -171,8 +169,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
 }
 
 impl SharedTraceRankSubstitutions {
-    /// Returns how a node's attribute changes for the member at index `place`, if the attribute is a peer, a group or
-    /// the rank itself.
+    /// Returns a node attribute's change for the member at index `place`, if it is a peer, a group or the rank itself.
     fn edit_member_attribute(
         &self,
         attribute: &AttrView<'_>,

@@ -10,9 +10,9 @@
 //! type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. The file is current (0.0.4 or 1.0.0) if its first record is metadata of these versions: a record with a `version`
-//!    (field 1) that is not an attribute, or with attributes in field 2. Current files need no other check, and this
-//!    check cannot err. Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. The
-//!    bytes of an attribute begin with a line feed, whereas a version never does.
+//!    (field 1) that is not an attribute, or with attributes in field 2. This check cannot err, and current files need
+//!    no other. Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. The bytes of
+//!    an attribute begin with a line feed, whereas a version never does.
 //! 2. In all other files, the candidates are the generations in which the first record is a valid node or valid
 //!    metadata. If there are no candidates, the reader treats the file as current and reports the error.
 //! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
@@ -24,9 +24,9 @@
 //!
 //! Features that distinguish generations: fields 5 to 10 contain numbers in 0.0.1, but text in later generations. A
 //! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
-//! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs lists
-//! of dependencies; earlier generations do not. The reader also detects and upgrades two variants of 0.0.4: files
-//! without a metadata record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
+//! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number since. 0.0.4 packs lists of
+//! dependencies; earlier generations do not. The reader also detects and upgrades two variants of 0.0.4: files without
+//! a metadata record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
 //!

@@ -49,7 +49,7 @@ impl<'a> GroupName<'a> {
 pub enum MemoryLocation<'a> {
     /// Memory of the NPU itself.
     Local,
-    /// Memory outside the NPU.
+    /// Unnamed memory outside the NPU.
     Remote,
     /// Memory outside the NPU, by its name in the machine.
     Named(&'a str),
@@ -84,7 +84,7 @@ pub enum Op<'a> {
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
-        /// True if all NPUs make this access together, and switches on the route combine the accesses. For a load,
+        /// True if all NPUs access the memory together, and switches on the route combine the accesses. For a load,
         /// switches gather: each NPU receives the bytes that all NPUs load (an all-gather). For a store, switches
         /// reduce: the memory receives the sums of the NPUs' data (a reduce-scatter). Only accesses to remote memory
         /// can be in-switch.

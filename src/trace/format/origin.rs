@@ -1,7 +1,6 @@
 //! Origins of nodes in the captured program: caller, step and Python call stack.
 //!
-//! Replays do not use the origins of nodes. A node whose record states no step or Python call inherits the missing
-//! value from its caller.
+//! Replays do not use the origins of nodes. A node without a step or Python call inherits it from its caller.
 
 use super::TraceError;
 use super::attr::AttrView;
@@ -99,11 +98,11 @@ impl CallStacks {
         std::iter::successors(Some(call), |&call| self.calls[call as usize].caller)
     }
 
-    /// Returns the innermost call that contains both calls; each call contains itself.
+    /// Returns the innermost call that encloses both calls; each call encloses itself.
     pub fn innermost_common_call(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
-        // A caller has a smaller index than its callees. Therefore, the loop replaces the call that has the larger
-        // index by its caller.
+        // A caller has a smaller index than its callees. The loop therefore replaces the call with the larger index by
+        // its caller.
         while one != other {
             let later = if one > other { &mut one } else { &mut other };
             *later = self.calls[*later as usize].caller?;
@@ -121,8 +120,7 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// Stores an attribute that is in [`CallStacks::ATTRIBUTES`] and returns true; ignores all other attributes and
-    /// returns false.
+    /// Stores an attribute in [`CallStacks::ATTRIBUTES`] and returns true; ignores any other and returns false.
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {

@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum CostBasis {
     /// Steps that the same job ran without a profiler.
     MeasuredSteps,
-    /// Operators of the capture that only create a view of a tensor. The profiler causes nearly all of the time of
-    /// these operators.
+    /// Operators of the capture that only create a view of a tensor. Nearly all of their time is due to the profiler.
     Views,
     /// Measurements in other jobs, on another machine.
     OtherJobs,
@@ -43,8 +42,8 @@ impl CostBasis {
 pub struct HostTimePerProfilerRecord {
     /// Host time for one record, in ns.
     pub record_ns: u64,
-    /// Ends of the cost's 90 % interval, in ns. If the cost comes from measured steps of the job, both ends are equal,
-    /// and the spread of the step times determines the error.
+    /// Ends of the cost's 90 % interval, in ns. If the cost comes from the job's measured steps, both ends are equal;
+    /// the error follows from the spread of the step times.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: CostBasis,

@@ -10,7 +10,7 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 pub enum AttributeEdit<'e> {
     /// A number. An existing attribute keeps its type, and a new attribute is a `uint64`.
     Count(u64),
-    /// A string. An existing attribute keeps its type if the attribute is text, or if the new text is a number.
+    /// A string. An existing attribute keeps its type if it is text or the new text is a number.
     Text(&'e str),
     /// Removes the attribute.
     Remove,
@@ -29,8 +29,7 @@ pub struct RecordEdit<'e> {
     pub data: Option<&'e [u64]>,
     /// New `values` text of the inputs.
     pub values: Option<&'e str>,
-    /// New values of attributes, each with the attribute's name. An attribute that the record lacks is added at the
-    /// end.
+    /// Attributes' names and new values. An attribute that the record lacks is added at the end.
     pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
 }
 
@@ -132,7 +131,7 @@ impl RecordEdit<'_> {
                     match place {
                         None => out.append_raw(whole),
                         Some(i) => {
-                            // If several attributes have the same name, readers use the last, so write the new value
+                            // Of several attributes with the same name, readers use the last, so write the new value
                             // only once.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
@@ -209,7 +208,7 @@ fn edit_attribute_value(
     Ok(Some(out))
 }
 
-/// Appends `value` with the old value's type if this type can represent it.
+/// Appends `value`, with the old value's type if it can represent `value`.
 fn append_edited_value(
     out: &mut ProtobufMessageBuilder,
     kept: Option<u32>,

@@ -1,7 +1,7 @@
-//! Roles of groups, as the tool that wrote a trace states them, for example `tensor 1-128, data 129-256`.
+//! Roles of groups, as stated by the tool that wrote the trace: for example `tensor 1-128, data 129-256`.
 //!
-//! Groups have numbers as names, because other tools support no other names. The roles are in the metadata record,
-//! which other tools skip.
+//! Groups are named by numbers, because other tools support no other names. The roles are in the metadata record, which
+//! other tools skip.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,10 +1,11 @@
 //! Recovers damaged traces, and reports exactly what was lost.
 //!
-//! The format has no checksums, and a record's position depends on the lengths of all records before it. Therefore, the
-//! content decides whether a record is sound. A record is *sound* if it is a valid message of its generation: it has
-//! only known fields with their wire types, singular fields at most once, text in UTF-8, and enums in range. A record
-//! with unknown or unordered fields is sound only if the next record is also sound. Salvage keeps all well-formed data.
-//! A bit flip inside a number or a name cannot be detected, because the result is another valid number or name.
+//! The format has no checksums, and a record's position depends on the lengths of all records before it. A record's
+//! content therefore decides whether it is sound. A record is *sound* if it is a valid message of its generation: it
+//! has only known fields with their wire types, singular fields at most once, text in UTF-8, and enums in range. A
+//! record with unknown or unordered fields is sound only if the next record is also sound. Salvage keeps all
+//! well-formed data. A bit flip inside a number or a name cannot be detected, because the result is another valid
+//! number or name.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position where three consecutive sound records
 //! begin. Fewer records suffice if they extend to the end of the file. If the skipped bytes are a wrong length followed
@@ -32,7 +33,7 @@ mod frames;
 pub struct LostRange {
     /// Byte range of the record, or of the whole line in a text file.
     pub bytes: Range<usize>,
-    /// Position of the lost part among the records: the number of sound records before it.
+    /// Number of sound records before the lost part.
     pub record: usize,
     /// Line number, if the file is text.
     pub line: Option<usize>,
@@ -104,8 +105,8 @@ struct SalvagedRecord {
 /// Recovers a damaged trace. Returns the contents of a valid file in the current schema, and a report. `contents` must
 /// be decompressed.
 ///
-/// Fails if no record is sound, if the generation of the sound records is ambiguous, or if the contents are text other
-/// than JSON Lines.
+/// Fails if no record is sound, or if the sound records' generation is ambiguous. Also fails on text other than JSON
+/// Lines.
 pub fn salvage_trace(
     contents: &[u8],
     options: SalvageOptions,
@@ -225,7 +226,7 @@ fn read_node_id(message: &[u8]) -> u64 {
     0
 }
 
-/// Returns the dependencies of a sound node that are not in `ids`.
+/// Returns a sound node's dependencies that are not in `ids`.
 fn find_dangling_dependencies(
     message: &[u8],
     id: u64,

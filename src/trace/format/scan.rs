@@ -24,7 +24,7 @@ pub trait DependencyVisitor {
 /// A node's record, except the dependencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'a> {
-    /// Id of the node in the file.
+    /// The node's id in the file.
     pub id: u64,
     /// Name of the node.
     pub name: &'a str,
@@ -55,8 +55,8 @@ pub struct NodeView<'a> {
     /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
     /// still be known.
     pub flops_unknown: bool,
-    /// Recorded start in microseconds. The file does not say which clock was used. Zero if the file does not state the
-    /// start; nearly all tools omit this field. Replays ignore this field.
+    /// Recorded start in microseconds. The clock is unspecified. Zero if the file does not state the start; nearly all
+    /// tools omit this field. Replays ignore this field.
     pub start_micros: u64,
     /// JSON text that declares the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
@@ -64,11 +64,11 @@ pub struct NodeView<'a> {
     pub memory: MemoryChanges,
     /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
     pub splits: AllToAllSplitText<'a>,
-    /// Position of the node in its job. The writer writes all labels, but the reader reads only the phase, because
-    /// replays need no other label.
+    /// Position of the node in its job. The writer writes all labels. The reader reads only the phase, because replays
+    /// need no other.
     pub labels: NodeLabels<'a>,
-    /// Place of the node in the captured program. Callers of the writer pass the origin as separate
-    /// [attributes](super::origin) instead.
+    /// Place of the node in the captured program. Callers pass it to the writer as separate
+    /// [attributes](super::origin).
     pub origin: NodeCallerStepAndStack,
 }
 
@@ -121,15 +121,15 @@ pub struct TraceMetadata {
     pub kernels_on_cpu: bool,
     /// Work of the whole job, if the trace states it.
     pub amounts: Option<JobWorkAmounts>,
-    /// Facts that the trace states about the profiler that captured the job.
+    /// The trace's facts about the profiler that captured the job.
     pub profiler: ProfilerOverheadFacts,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
-    /// Number of kernels that were launched during the capture but that the profiler dropped.
+    /// Number of kernels that were launched during the capture but dropped by the profiler.
     pub dropped_kernels: u64,
     /// Number of ranks in the job, if the trace states it.
     pub world_size: Option<u32>,
-    /// Device, host and software with which the job was captured.
+    /// Device, host and software of the capture.
     pub captured_on: CaptureEnvironment,
     /// Python calls that enclose the trace's nodes.
     pub stacks: CallStacks,
@@ -182,7 +182,7 @@ pub const DROPPED_KERNELS: &str = "dropped_kernels";
 /// Metadata attribute that states the rank's coordinates on a machine of tiles, such as `3,1`.
 pub const CORE: &str = "core";
 
-/// Metadata attribute that says where a captured job's kernels ran: [`CPU`] or [`DEVICE`].
+/// Metadata attribute that states where a captured job's kernels ran: [`CPU`] or [`DEVICE`].
 pub const KERNELS_ON: &str = "kernels_on";
 /// Value of [`KERNELS_ON`] if the kernels ran on threads of the host.
 pub const CPU: &str = "cpu";
@@ -206,8 +206,7 @@ fn parse_core_position(text: &str) -> Option<[u32; 2]> {
 
 /// Reads a file's first record, the metadata.
 ///
-/// Schema versions differ in the content of the metadata record, so a wrong type is an error only in attributes that
-/// readers need.
+/// Metadata differs between schema versions, so a wrong type is an error only in attributes that readers need.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerMetadataCollector::default();
@@ -308,8 +307,8 @@ impl<'a> UncheckedNodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // This path produces the same result as the general path below, but keeps its state in registers. Speed
-            // matters here, because a typical node has ten attributes.
+            // Same result as the general path below, but with the state in registers. Speed matters here: a typical
+            // node has ten attributes.
             if let Some(attr) = AttrView::scan_attribute_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;
@@ -428,7 +427,7 @@ impl DependencyVisitor for IgnoreDependencies {
     }
 }
 
-/// Returns the name in a record, by the same rules as [`recover_partial_node`].
+/// Returns the name in a record by the rules of [`recover_partial_node`].
 pub fn read_node_name(record: RawRecord<'_>) -> &str {
     recover_partial_node(record, &mut IgnoreDependencies).name
 }

@@ -1,4 +1,4 @@
-//! Field layouts of each schema generation's messages. Layouts are used to detect generations and damaged records.
+//! Field layouts of each schema generation's messages. They serve to detect generations and damaged records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};
@@ -62,8 +62,8 @@ pub(super) struct MessageLayoutDeviations {
 
 /// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
-/// Fails if the message is malformed or field 1 is missing although it is required. Also fails on a wrong wire type,
-/// text that is not UTF-8, a number outside its enum, or a repeated singular field.
+/// Fails if the message is malformed or lacks a required field 1. Also fails on wrong wire types, text that is not
+/// UTF-8, numbers outside their enum, and repeated singular fields.
 pub(super) fn check_message(
     message: &[u8],
     offset: usize,

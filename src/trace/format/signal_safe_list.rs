@@ -1,4 +1,4 @@
-//! Lists that signal handlers may read, because a list takes no lock and frees no entry.
+//! Lists that signal handlers may read: they take no lock and free no entry.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -8,7 +8,7 @@ pub struct SignalSafeList<T: 'static> {
     first: AtomicPtr<SignalSafeEntry<T>>,
 }
 
-/// Entry of a list. The entry is never freed, because a signal handler may still be reading it.
+/// Entry of a list. It is never freed, because a signal handler may still be reading it.
 pub struct SignalSafeEntry<T: 'static> {
     value: T,
     live: AtomicBool,

@@ -1,7 +1,7 @@
 //! Reads the records of a trace in any format, and returns them in the current schema.
 //!
-//! For files of the current schema and JSON Lines, the reader needs memory only for the longest record. The reader
-//! reads files of other formats as a whole, because their format or generation may depend on the end of the file.
+//! For the current schema and JSON Lines, the reader needs memory only for the longest record. It reads other files as
+//! a whole, because their format or generation may depend on their end.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, JsonTraceFormat};
@@ -10,7 +10,7 @@ use super::wire::{FrameCursor, MAX_RECORD};
 use super::{OriginalRecordLocations, SchemaGeneration, TraceError, old_schemas, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
-/// Number of bytes that are inspected to detect the format.
+/// Number of bytes inspected to detect the format.
 const HEAD: u64 = 1 << 16;
 
 type RejoinedStream<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
@@ -43,7 +43,7 @@ impl<'s> TraceRecordReader<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = detect_text_format(&head).transpose();
         let form = match form {
-            // If the head ends before the key that identifies the format, inspect the whole file instead.
+            // If the head lacks the key that identifies the format, inspect the whole file.
             Err(_) if !whole_head => None,
             form => form?,
         };

@@ -34,7 +34,7 @@ impl OriginalRecordLocations {
         }
     }
 
-    /// Translates a location in the converted contents into a location in the original file.
+    /// Translates a location in the converted contents to the original file.
     pub fn relocate(&self, place: &mut TraceErrorLocation) {
         let Some(record) = place.record else {
             return;
@@ -54,7 +54,7 @@ impl OriginalRecordLocations {
 }
 
 impl TraceError {
-    /// Translates the location in an error into a location in the original file, using `origins`.
+    /// Translates an error's location to the original file, using `origins`.
     #[must_use]
     pub fn relocate_to_origin(mut self, origins: &OriginalRecordLocations) -> Self {
         if let Some(place) = self.location_mut() {

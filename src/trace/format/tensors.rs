@@ -4,7 +4,7 @@ use super::TraceError;
 use super::attr::AttrView;
 use std::fmt;
 
-/// Purpose of a tensor, which determines the tensor's lifetime.
+/// Purpose of a tensor, which determines its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TensorClass {
@@ -16,11 +16,11 @@ pub enum TensorClass {
     Optimizer,
     /// Activations that a forward pass saves for the backward pass.
     Activations,
-    /// Buffers that one or a few kernels use.
+    /// Buffers for one or a few kernels.
     Temporary,
 }
 
-/// Names of the attributes for allocations and then for frees, each in the order of [`TensorClass::ALL`].
+/// Names of the attributes for allocations, then for frees, each in the order of [`TensorClass::ALL`].
 pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     [
         "allocates.weights",
@@ -68,8 +68,8 @@ pub struct MemoryChanges {
     pub allocates: [u64; TensorClass::COUNT],
     /// Bytes freed when the node completes, for each [`TensorClass`].
     pub frees: [u64; TensorClass::COUNT],
-    /// Bytes allocated in remote memory for the rest of the run, for example offloaded optimizer state. The NPU's own
-    /// memory does not contain them.
+    /// Bytes allocated in remote memory for the rest of the run, for example offloaded optimizer state. They take no
+    /// memory of the NPU itself.
     pub remote: u64,
 }
 

@@ -1,13 +1,13 @@
 //! Fast UTF-8 check for short texts.
 
-/// Returns `bytes` as text if they are valid UTF-8. The fast path is for short ASCII texts, because nearly all texts in
-/// traces are short and ASCII.
+/// Returns `bytes` as text if they are valid UTF-8. The fast path is for short ASCII texts, as nearly all texts in
+/// traces are.
 #[inline]
 pub(super) fn as_utf8(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;
     let words = bytes.as_chunks::<8>().0.iter();
     let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
-    // The last eight bytes may overlap the last whole word, which is harmless. A text of fewer than eight bytes is
+    // The last eight bytes may overlap the last whole word, which is harmless. Texts of fewer than eight bytes are
     // combined byte by byte.
     let last = match bytes.last_chunk::<8>() {
         Some(word) => u64::from_le_bytes(*word),

@@ -2,13 +2,12 @@
 
 use super::TraceError;
 
-/// Maximum record size that a frame may state, because the format's lengths have 32 bits.
+/// Maximum record size that a frame may state: the format's lengths have 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
 
-/// A position in a buffer with a file's bytes. The field `end` is the file offset at which the buffer ends; error
-/// messages need this offset.
+/// A position in a buffer of a file's bytes. `end` is the file offset of the buffer's end, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct WireCursor<'a> {
     rest: &'a [u8],
@@ -101,7 +100,7 @@ impl<'a> WireCursor<'a> {
         Ok(join_varint_bytes(word & (u64::MAX >> (64 - 8 * used))))
     }
 
-    /// Reads a varint that has more than eight bytes or is near the end of the data.
+    /// Reads a varint of more than eight bytes, or one near the end of the data.
     fn read_odd_varint(&mut self) -> Result<u64, TraceError> {
         if let Some((value, length)) = decode_varint(self.rest) {
             self.rest = &self.rest[length..];
@@ -142,7 +141,7 @@ impl<'a> WireCursor<'a> {
     pub fn read_field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
         let start = self.file_offset();
         let key = match self.rest {
-            // One-byte keys are the keys of fields 1 to 15.
+            // Fields 1 to 15 have one-byte keys.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)
@@ -194,7 +193,7 @@ impl<'a> WireCursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.file_offset();
-        // The nesting depth is untrusted input, so the open groups are kept in a list instead of on the call stack.
+        // The nesting depth is untrusted input, so open groups are kept in a list, not on the call stack.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.file_offset();

@@ -1,5 +1,5 @@
-//! The work of a whole job, as the tool that wrote its traces states it, for example `steps 1, samples 16, tokens
-//! 32768, model_flops 123, attention causal`.
+//! The work of a whole job, as stated by the tool that wrote its traces: for example
+//! `steps 1, samples 16, tokens 32768, model_flops 123, attention causal`.
 //!
 //! The metadata record of every trace states the work, next to the roles of groups. Replays ignore the work, but
 //! reports derive rates from it.
@@ -42,8 +42,8 @@ pub struct JobWorkAmounts {
     pub tokens: Option<u64>,
     /// The model's FLOPs for these samples: the forward pass and, in training, the backward pass, but no recomputation.
     pub model_flops: u128,
-    /// Token pairs that are counted in `model_flops`; `None` for models without attention, or if the trace does not
-    /// state the pairs.
+    /// Token pairs that are counted in `model_flops`; `None` if the model has no attention or the trace does not state
+    /// the pairs.
     pub attention: Option<CountedAttention>,
     /// True if tokens choose among experts.
     pub experts: bool,

@@ -1,7 +1,7 @@
 //! Writes traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeExtras`] contains other information about a
-//! node, such as its location in the source's files. The control dependencies are the only extras that replays use.
+//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeExtras`] contains everything else, such as
+//! the node's location in the source's files. Replays use only the control dependencies among the extras.
 
 use super::TraceError;
 use super::attr;
@@ -91,7 +91,7 @@ impl<W: Write> TraceWriter<W> {
         Self::start_with_metadata(out, &[])
     }
 
-    /// Creates a writer, and writes the metadata record with these attributes. For example, readers recognise
+    /// Creates a writer, and writes the metadata record with these attributes. Readers recognise, for example,
     /// `captured_ns` (the end of the rank's last event, in nanoseconds after the start of the job) and `group_roles`
     /// (the roles of groups, [`GroupRoles`](super::roles::GroupRoles)).
     pub fn start_with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
@@ -158,7 +158,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let reads = |(name, _): &&NamedAttribute<'_>| attr::find_replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
-            // If several attributes have the same name, readers use the last, so only a scan of the written node shows
+            // Readers use the last of several attributes with the same name, so only a scan of the written node shows
             // whether the meaning changes.
             let whole = put.as_bytes();
             if !are_equal_for_replay(&whole[..plain], whole) {
@@ -172,7 +172,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.write_record(put.as_bytes())
     }
 
-    /// Returns the byte sink. All data has been passed to the byte sink, which has not been flushed.
+    /// Returns the byte sink, which has received all data but has not been flushed.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -295,8 +295,8 @@ fn add_shape_labels<'a>(
     Ok(NodeInputsOrOutputs { shapes, ..*io })
 }
 
-/// Appends a node's inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that
-/// the node is known to have none.
+/// Appends a node's inputs or outputs. Appends empty ones only if `stated` is true: the node is then known to have
+/// none.
 fn append_io_info(
     put: &mut ProtobufMessageBuilder,
     number: u32,

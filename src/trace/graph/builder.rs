@@ -63,11 +63,11 @@ pub struct RankSlotPeersAndGroups {
     pub core: Option<[u32; 2]>,
 }
 
-/// Flag that marks control dependencies in the list of predecessors.
+/// Flag of control dependencies in the list of predecessors.
 const CONTROL: u32 = 1 << 31;
 /// Sentinel for a predecessor that was dropped or is not resolved yet.
 const NO_NODE: u32 = u32::MAX;
-/// Maximum number of nodes, because the flag [`CONTROL`] takes one bit of the 32-bit word that contains a node index.
+/// Maximum number of nodes, because the flag [`CONTROL`] takes one bit of a node index's 32-bit word.
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
 /// Number of nodes read between two checks for an interruption. Reading this many nodes takes a few milliseconds.
@@ -125,10 +125,10 @@ impl GraphBuilder {
 
     /// Reserves memory for about `nodes` nodes that have distinct names. The number is only a hint, not a limit.
     pub fn reserve_nodes(&mut self, nodes: u64) {
-        // Reserve memory for no more nodes than this: in larger graphs, growing the arrays takes only a small part of
-        // the total time.
+        // Reserve memory for at most this many nodes: in larger graphs, growing the arrays takes little of the total
+        // time.
         let nodes = nodes.min(1 << 20) as usize;
-        // The margin avoids moving all arrays if `nodes` is slightly too low.
+        // With this margin, arrays need not move if `nodes` is slightly too low.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);
@@ -362,8 +362,8 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive uses none of its NPU's engines, because only the sender drives the link. Therefore,
-                // a receive occupies no lane and cannot block a later send in program order.
+                // A posted receive uses none of its NPU's engines, because only the sender drives the link. A receive
+                // therefore occupies no lane and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)
                 } else {

@@ -1,10 +1,10 @@
 //! Computes when a rank's nodes ran on the captured machine.
 //!
-//! Files state durations and delays, but not start times. One pass over the graph computes the start times, by the
-//! rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
-//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
-//! the order in which they became ready. If several nodes became ready together, the lane serves them by ascending id.
-//! The node ends when its duration has passed. The computation visits each node once, in order of readiness.
+//! Files state durations and delays, but not start times. One pass over the graph computes them by the rules of a
+//! replay with captured times. A node is *ready* when its delay has passed after the end of its last predecessor (or
+//! after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in the order in which
+//! they became ready, and nodes that became ready together by ascending id. The node ends when its duration has passed.
+//! The computation visits each node once, in order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
@@ -35,8 +35,8 @@ pub struct ComputedNodeTimeline {
     pub start: Vec<Time>,
     /// End time of each node, or [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// For each node, the node whose end allowed it to start. The cause is the predecessor that ended last, or the
-    /// previous node on the lane if that node ended later. The cause is [`NONE`] if the node waited for nothing.
+    /// For each node, the node whose end allowed it to start. This is the predecessor that ended last, or the previous
+    /// node on the lane if it ended later. [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
     /// For each node, the number of nodes before it on its longest dependency chain.
     pub level: Vec<u32>,
@@ -94,8 +94,8 @@ impl ComputedNodeTimeline {
         // occupies it until then.
         let mut freed = vec![InstantWithEventOrder::default(); count];
         let mut lanes = vec![(InstantWithEventOrder::default(), NONE); lanes];
-        // A node ends after it became ready, so its successors become ready later. Therefore, a queue ordered by
-        // readiness visits nodes in the order in which lanes serve them.
+        // A node's successors become ready after the node, so a queue ordered by readiness visits nodes in the order in
+        // which lanes serve them.
         let mut ready = BinaryHeap::new();
         let ready_at = |freed: InstantWithEventOrder, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),

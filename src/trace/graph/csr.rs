@@ -11,8 +11,8 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// Creates rows for `count` nodes. `edges` must call its argument with every edge, as (row, entry). The function
-    /// calls `edges` twice; both calls must yield the edges in the same order. The entries of a row keep this order.
+    /// Creates rows for `count` nodes. `edges` must call its argument with every edge, as (row, entry). `edges` is
+    /// called twice, and must yield the edges in the same order. The entries of a row keep this order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
@@ -74,15 +74,15 @@ impl Csr {
         (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the topological order that prefers lower indices; if indices follow ids, this is program order. The
-    /// order omits nodes on a cycle, and their successors.
+    /// Returns the topological order that prefers lower indices; if indices follow ids, this is program order. Nodes on
+    /// a cycle and their successors are omitted.
     pub fn topological_order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.row_count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // A heap picks the lowest ready row, so the result does not depend on the order of edges. With a queue or with
-        // petgraph's `Topo`, the result would depend on the order of edges.
+        // A heap picks the lowest ready row, so the result does not depend on the order of edges. With a queue or
+        // petgraph's `Topo`, it would.
         let first = (0..self.row_count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.row_count());

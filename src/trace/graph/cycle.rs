@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 /// Returns the nodes of a short cycle in `rows`, in edge order from the smallest node; empty if there is no cycle.
 /// `stuck` must be true for every node on a cycle.
 ///
-/// The result is the shortest cycle through the smallest node of the smallest strongly connected component. Finding
-/// this cycle takes linear time. Finding the shortest of all cycles would take quadratic time.
+/// The result is the shortest cycle through the smallest node of the smallest strongly connected component. Finding it
+/// takes linear time; the shortest of all cycles would take quadratic time.
 pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.row_count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));

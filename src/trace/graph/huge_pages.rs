@@ -7,8 +7,8 @@ use chakram_base::bounds;
 const LARGE: usize = 4 << 20;
 
 /// Returns an empty vector with capacity for `count` entries. For large vectors, requests huge pages, because page
-/// faults on small pages would take a third of the time needed to fill a vector. A system without huge pages, or with
-/// too little memory, ignores the request.
+/// faults on small pages would take a third of the time to fill a vector. A system without huge pages, or with too
+/// little memory, ignores the request.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     let fits =

@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// Hasher with a fixed seed, which makes memory use and time the same in every run. No order depends on the seed.
+/// Hasher with a fixed seed, so that every run takes the same memory and time. No order depends on the seed.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
 /// Returns a hash that is the same on every run.
@@ -18,7 +18,7 @@ pub fn stable_hash(value: &impl Hash) -> u64 {
 pub struct StringArenaInterner {
     text: String,
     ends: Vec<u32>,
-    /// For each name, the upper half of its hash, and its index. With the stored hash, the table can grow without
+    /// For each name, the upper half of its hash, and its index. The stored hash allows the table to grow without
     /// reading the names.
     index: HashTable<(u32, u32)>,
     /// Names that wait for [`StringArenaInterner::intern_staged_names`], concatenated.
@@ -40,8 +40,8 @@ impl StringArenaInterner {
     /// Stages `name`, so that it is interned later. Returns true if the caller must call
     /// [`StringArenaInterner::intern_staged_names`] now.
     ///
-    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but only if no
-    /// node is read between the look-ups. Therefore, look-ups are batched.
+    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, but only if no node is
+    /// read in between. Look-ups are therefore batched.
     #[inline]
     pub fn stage_name(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
@@ -85,7 +85,7 @@ impl StringArenaInterner {
             .map(|&(_, found)| found)
     }
 
-    /// Returns the index of `name`, and adds the name if it is new. Returns `None` if the arena is full (4 GiB).
+    /// Returns the index of `name`, which is added if it is new. Returns `None` if the arena is full (4 GiB).
     #[inline]
     pub fn intern_name(&mut self, name: &str) -> Option<u32> {
         self.intern_name_by_hash((HASHER.hash_one(name) >> 32) as u32, name)
@@ -197,8 +197,8 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// Returns the index of `key`, and adds the key if it is new. A second look-up of the same key in a row takes only
-    /// one comparison.
+    /// Returns the index of `key`, which is added if it is new. Looking up the same key again at once takes only one
+    /// comparison.
     #[inline]
     pub fn intern_key(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
@@ -220,8 +220,8 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
-    /// Returns the index of `key` as [`Self::intern_key`] does. The look-up takes only one comparison if `expected` is the
-    /// index; any other value of `expected` has no effect.
+    /// Returns the index of `key`, like [`Self::intern_key`]. If `expected` is the index, this takes only one
+    /// comparison; any other `expected` has no effect.
     #[inline]
     pub fn intern_expected_key(&mut self, key: K, expected: u32) -> u32 {
         if self.keys.get(expected as usize) == Some(&key) {

@@ -1,4 +1,4 @@
-//! Adds a host that launches nodes to graphs without host work. The host launches the nodes one by one.
+//! Adds a host to graphs without host work; it launches the nodes one by one.
 //!
 //! ```text
 //! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs

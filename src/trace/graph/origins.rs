@@ -76,8 +76,8 @@ impl Graph {
         }
     }
 
-    /// Returns each node's value. A node that has no value of its own gets the value of the nearest caller that has
-    /// one. Returned values are increased by one, because 0 means "no value".
+    /// Returns each node's value. A node without its own value gets the value of the nearest caller that has one.
+    /// Values are returned plus 1, because 0 means "no value".
     fn inherit_from_callers(
         &self,
         own: impl Fn(NodeIndex) -> Option<u32>,

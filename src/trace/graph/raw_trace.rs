@@ -2,9 +2,8 @@
 //!
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace, in contrast, is for
 //! inspection: it contains every recoverable node, the dependencies exactly as stated, and a list of the unreadable
-//! parts. A raw trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each
-//! dependency. For each node, a raw trace takes 40 bytes plus the data that the reader [keeps](NodeRetention), which by default
-//! is nearly everything (about 200 bytes).
+//! parts. It borrows names and records from the file's contents, and takes 16 bytes for each dependency. Each node
+//! takes 40 bytes plus the data that the reader [keeps](NodeRetention), by default nearly everything (about 200 bytes).
 
 use super::{Csr, NodeIdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -71,7 +70,7 @@ impl<'a> NodeRetention<'a> for RetainFullRecords {
     }
 }
 
-/// The data kept for a node, with the record from which it was read.
+/// The data kept for a node, and the record that it was read from.
 #[derive(Clone, Copy, Debug)]
 pub struct RawTraceNode<'a, V = RawNodeCommonFields<'a>> {
     /// The data kept from the record.
@@ -113,8 +112,8 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
 const USUAL_RECORD: usize = 64;
 
 /// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file if its writer died. A
-/// single zero byte is a valid empty record (a node with default values), but several in a row are damage. A run of
-/// zeros is one fault, so that the file does not get a fault for each byte.
+/// single zero byte is a valid empty record (a node with default values), but several in a row are damage: one fault,
+/// not one per byte.
 #[cold]
 fn zero_run_fault(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
@@ -210,7 +209,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Adds the node in `record`. Returns false if the trace is full.
     fn add_node(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
-        // Each dependency takes at least one byte of its record, so a record never has more dependencies than bytes.
+        // Each dependency takes at least one byte of its record, so a record has at most as many dependencies as bytes.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed_at(
                 record.offset,
@@ -241,8 +240,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain_view(&view)
             }
         };
-        // Look up the id while the node is in the cache, because a second pass over all nodes would take 10 % more
-        // time.
+        // Look up the id while the node is in the cache: a second pass over all nodes would take 10 % longer.
         let id = K::node_id(&view);
         let last = self.nodes.last().map_or(0, |last| K::node_id(&last.view));
         self.unsorted |= id < last;
@@ -282,8 +280,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Replaces each fault's error by the result of `told`. `told` adds the file or, for converted contents, the
-    /// location in the original file.
+    /// Replaces each fault's error by the result of `told`. It adds the file or, for converted contents, the location
+    /// in the original file.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {

@@ -85,8 +85,7 @@ impl Graph {
         Ok((graph, binding))
     }
 
-    /// Returns a copy of the graph whose times include the profiler's cost if this graph's times do not, and vice
-    /// versa.
+    /// Returns a copy whose times include the profiler's cost if this graph's times do not, and vice versa.
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {

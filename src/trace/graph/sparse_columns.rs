@@ -1,12 +1,12 @@
-//! Columns of per-node values that most graphs do not have. A column stays empty until a node has a value for it.
+//! Columns of per-node values that most graphs lack. A column stays empty until a node has a value for it.
 
 use super::{Graph, NodeKind};
 use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The optional columns of a graph. To add a column, add a field, list the field in [`columns_mut`](Self::columns_mut),
-/// and set its values.
+/// The optional columns of a graph. To add a column, add a field, list it in [`columns_mut`](Self::columns_mut), and
+/// set its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct OptionalNodeColumns {
     delays: EmptyOrDenseColumn<Span>,

@@ -58,7 +58,7 @@ impl MemberCalls<'_> {
     }
 }
 
-/// The first collective of a group on which a member disagrees with the first member.
+/// A group's first collective on which a member disagrees with the first member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveDisagreement {
     /// Index of the collective within the group, counting from 0.

@@ -84,13 +84,13 @@ pub enum MessageDisagreement<S = ()> {
         /// The receiving half.
         receive: MessageHalf<S>,
     },
-    /// One rank has more than `k` halves, and the other rank has only `k`.
+    /// One rank has more than `k` halves, the other only `k`.
     Count {
         /// Index of the first half without a counterpart, counting from 0.
         k: usize,
         /// The half that has no counterpart.
         half: MessageHalf<S>,
-        /// On this channel, the last half of the rank that has fewer halves.
+        /// The last half on this channel of the rank with fewer halves.
         last: Option<MessageHalf<S>>,
     },
 }

@@ -55,7 +55,7 @@ impl RankComms {
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
     ) -> Self {
         let mut channels = Interner::default();
-        // The table ensures that a group's members are copied and hashed only once per name.
+        // With this table, a group's members are copied and hashed only once per name.
         let mut names = Interner::default();
         let mut of_name = Vec::new();
         let mut counts: Vec<[u32; 2]> = Vec::new();

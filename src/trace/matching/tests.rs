@@ -53,8 +53,8 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
 }
 
 proptest! {
-    /// A send and a receive on one channel must match if and only if the number of sends before the send equals the
-    /// number of receives before the receive. Every half must either be in exactly one pair or be unmatched.
+    /// On one channel, a send and a receive must match if and only if as many sends precede the one as receives precede
+    /// the other. Every half must either be in exactly one pair or be unmatched.
     #[test]
     fn pairs_are_those_that_counting_finds(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)

@@ -1,7 +1,7 @@
 //! The table of attributes that replays read: their names, contents, decoding and encoding.
 //!
 //! To add an attribute, add a field to [`ReplayedNodeAttributes`], a row to the table and a line to
-//! [`append_replayed_attributes`]. The code that builds a node's operation or view defines the attribute's meaning.
+//! [`append_replayed_attributes`]. The attribute's meaning is defined where a node's operation or view is built.
 
 use super::AttrView;
 use crate::format::encoder::ProtobufMessageBuilder;
@@ -19,11 +19,11 @@ use chakram_base::units::Span;
 pub struct ReplayAttribute {
     /// The attribute's name in traces.
     pub name: &'static str,
-    /// Kind of content in the attribute's value.
+    /// Kind of value.
     pub content: ReplayAttributeMeaning,
 }
 
-/// Kind of content in an attribute.
+/// Kind of value that an attribute has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayAttributeMeaning {
     /// A count, a duration or a boolean.
@@ -40,7 +40,7 @@ pub enum ReplayAttributeMeaning {
     Dtype,
     /// The name of a phase.
     Phase,
-    /// Text in a notation that replays validate, so it cannot contain private text.
+    /// Text whose notation replays validate, so it cannot contain private information.
     Notation,
 }
 
@@ -90,8 +90,8 @@ macro_rules! replay_attributes {
             content: ReplayAttributeMeaning::$content,
         }),*];
 
-        /// Stores the attribute's value if replays read the attribute. Forces inlining, because the compiler's own
-        /// choice depends on the rest of the binary, and loading takes 10 % longer without inlining.
+        /// Stores the attribute's value if replays read the attribute. Inlining is forced, because the compiler's
+        /// choice depends on the rest of the binary. Without inlining, loading takes 10 % longer.
         #[inline(always)]
         pub(in crate::format) fn store<'a>(
             $attr: AttrView<'a>,
@@ -99,7 +99,7 @@ macro_rules! replay_attributes {
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
-                // The table omits the attributes of this arm, because replays do not need them.
+                // Replays do not need the attributes of this arm, so the table omits them.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.read_attribute(&$attr),
                 // A check of the first two letters suffices to skip nearly all attributes that this match ignores.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.read_attribute(&$attr)?,
@@ -402,8 +402,8 @@ mod tests {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
             assert_eq!(find_replay_attribute(name), Some(attribute));
-            // No attribute accepts a list of texts, so storing such a list fails. Number formats and phases are
-            // exceptions: they count as unknown if their value has the wrong type.
+            // No attribute accepts a list of texts, so storing one fails. Only number formats and phases with such a
+            // value count as unknown.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

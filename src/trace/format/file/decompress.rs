@@ -77,7 +77,7 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Decoder that fails when its output exceeds the limit, which depends on the size of its source.
+/// Decoder that fails when its output exceeds a limit that depends on the size of its source.
 struct BoundedDecoder<R> {
     inner: R,
     packed: KnownOrCountedCompressedSize,

@@ -6,7 +6,7 @@ use crate::format::digest::FileLengthAndHash;
 use chakram_base::setting::SettingKey;
 
 impl FileLengthAndHash {
-    /// Fails if the contents of `file`, `bytes`, do not match this digest.
+    /// Fails unless `bytes`, read from `file`, match this digest.
     pub fn check_contents(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
         match self.blake3 {

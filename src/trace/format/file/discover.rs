@@ -31,7 +31,7 @@ pub enum JobFileVerifyLevel {
 pub struct FoundTraces {
     /// The traces, sorted by rank.
     pub files: Vec<RankFile>,
-    /// Job files that list these traces.
+    /// Job files that list the traces.
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
     /// For each job file in a store, its BLAKE3 hash in hexadecimal.
     pub stored_jobs: BTreeMap<PathBuf, String>,
@@ -66,8 +66,8 @@ pub fn discover_traces(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     Ok(finder.finish_search().files)
 }
 
-/// Returns the path of the stream that `path` denotes: standard input (also as `-`) or a pipe. A stream can be read
-/// only once. Returns `None` for files, folders and missing paths.
+/// Returns the path of a stream: standard input (also as `-`) or a pipe. A stream can be read only once. Returns `None`
+/// if `path` is a file or folder, or is missing.
 fn strip_stream_suffix(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
@@ -84,7 +84,7 @@ fn job_file_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
-/// Returns the prefix of the job to which a file of this name would belong.
+/// Returns the prefix of the job that a file with this name would belong to.
 pub fn job_prefix_of_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (prefix, ..) = split_file_name(name)?;

@@ -4,8 +4,7 @@ use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, is_separator};
 
-/// Paths of the trace files that share a prefix. The folder is listed only once, no matter how many ranks are
-/// requested.
+/// Paths of the trace files that share a prefix. The folder is listed only once for all ranks.
 #[derive(Debug)]
 pub struct PrefixedTraceFiles {
     prefix: String,
@@ -14,8 +13,8 @@ pub struct PrefixedTraceFiles {
 }
 
 impl PrefixedTraceFiles {
-    /// Lists the files `{prefix}.{rank}.et`, and the files that have another ending of traces. A folder that cannot be
-    /// listed counts as empty.
+    /// Lists the files `{prefix}.{rank}.et`, and those with other trace endings. A folder that cannot be listed counts
+    /// as empty.
     pub fn new(prefix: &Path) -> Self {
         let prefix = prefix.display().to_string();
         let (folder, name) = match prefix.rfind(is_separator) {
@@ -51,8 +50,8 @@ impl PrefixedTraceFiles {
         self.best.keys().copied()
     }
 
-    /// Returns the path of `rank`'s existing file, or of the file whose ending takes precedence if there are several.
-    /// If `rank` has no file, returns `{prefix}.{rank}.et`.
+    /// Returns the path of `rank`'s file; of several, the one whose ending takes precedence. If `rank` has no file,
+    /// returns `{prefix}.{rank}.et`.
     pub fn path_of_rank(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);

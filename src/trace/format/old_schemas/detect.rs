@@ -12,7 +12,7 @@ use prost::Message;
 type DetectedGenerationAndMetadataPresence = (SchemaGeneration, bool);
 
 /// Returns true if `first`, a file's first record, is metadata of the current generation, or `None` if the record alone
-/// does not decide the question.
+/// does not settle this.
 pub(in crate::format) fn is_current_metadata(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
@@ -59,7 +59,7 @@ impl GenerationCandidate {
         SchemaGeneration::ALL.into_iter().flat_map(both)
     }
 
-    /// Returns the reason why `record` rules out this generation, or `None` if the generation remains possible.
+    /// Returns why `record` rules out this generation, or `None` if it remains possible.
     fn find_contradiction(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
             let fit = schema_layout::check_message(record.bytes, record.offset, layout)?;

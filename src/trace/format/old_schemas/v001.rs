@@ -7,8 +7,8 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 /// The current schema's collective types for the types 1 to 4 of schema 0.0.1.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
-/// Maps a node type of schema 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, so MEM_LOAD and all
-/// later types have numbers that are one higher.
+/// Maps a node type of schema 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, which raised the
+/// numbers of MEM_LOAD and all later types by one.
 pub(super) fn node_type(old: u64) -> Option<i32> {
     match old {
         0 => Some(0),

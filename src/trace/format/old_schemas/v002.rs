@@ -1,4 +1,5 @@
-//! Converts records of schemas 0.0.2 and 0.0.3, in which inputs and outputs are text, and attributes state their type.
+//! Converts records of schemas 0.0.2 and 0.0.3, whose inputs and outputs are text and whose attributes state their
+//! type.
 
 use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
 use crate::format::TraceError;
@@ -150,7 +151,7 @@ fn build_io_info(
     })
 }
 
-/// Adds an attribute to `node` under its current name, or sets the field that has replaced the attribute.
+/// Adds an attribute to `node` under its current name, or sets the field that replaced it.
 fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError> {
     let number = match attribute.value {
         Some(Value::Int64Val(value)) => u64::try_from(value).ok(),

@@ -8,9 +8,9 @@ use chakram_base::setting::SettingKey;
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
-/// Number of consecutive sound records that are required before reading resumes.
+/// Number of consecutive sound records required to resume reading.
 const CHAIN: usize = 3;
-/// The search is abandoned after it has inspected each byte this many times on average.
+/// The search ends once it has inspected each byte this many times on average.
 const SCAN_FACTOR: usize = 64;
 
 /// Byte range of a message in the file.
@@ -110,8 +110,8 @@ pub(super) fn salvage_frames(
 /// number of bytes.
 fn salvage_best_generation(contents: &[u8]) -> Result<SalvageUnderAssumedGeneration, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
-    // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes.
-    // Therefore, a generation that explains more than half of the file decides.
+    // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes. A
+    // generation that explains more than half of the file is therefore the right one.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }
@@ -196,7 +196,7 @@ impl<'a> RecordSearch<'a> {
         let suits = |layout: &MessageLayout| {
             schema_layout::check_message(bytes, first.start, layout).is_ok()
         };
-        // A node has an id or a name (fields 1 and 2). A record that has neither could also be metadata.
+        // A node has an id or a name (fields 1 and 2). A record with neither could also be metadata.
         let is_node =
             schema_layout::check_message(bytes, first.start, self.generation.node_layout())
                 .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);

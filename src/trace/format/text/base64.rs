@@ -1,4 +1,4 @@
-//! Encodes bytes as text in base64 with padding, and decodes such text.
+//! Encodes bytes as padded base64 text, and decodes it.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -151,7 +151,7 @@ fn parse_node_type(json: &mut JsonCursor<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Reads a duration in whole microseconds, and also in nanoseconds if the duration has a fraction.
+/// Reads a duration in whole microseconds and, if it has a fraction, also in nanoseconds.
 fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
@@ -221,7 +221,7 @@ fn kind_of(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
     })
 }
 
-/// Reads a list of values, all of which have the first value's type.
+/// Reads a list whose values all have the first value's type.
 fn append_list(json: &mut JsonCursor<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();

@@ -1,5 +1,5 @@
 //! Pull parser for JSON: the caller asks for the values that it expects. The parser allocates only for strings with
-//! escapes, keeps numbers as text so that no number is rounded, and tracks line and column.
+//! escapes, and tracks line and column. Numbers stay text, so none is rounded.
 
 use crate::format::TraceError;
 use std::borrow::Cow;

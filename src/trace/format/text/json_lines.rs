@@ -8,18 +8,18 @@
 //! ```
 //!
 //! The keys are the schema's fields (`proto/et_def.proto`), in the order of their numbers. A line omits fields with
-//! default values, except `id` and `type`. The format follows protobuf's JSON mapping, with these additions, which
-//! prevent a loss of content:
+//! default values, except `id` and `type`. The format is protobuf's JSON mapping with these additions, which make it
+//! lossless:
 //!
 //! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that identify the value.
 //!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
 //!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
-//! - `unknown` contains the fields of a record that are not in the schema, unchanged (base64).
-//! - some attributes, inputs and outputs have content that JSON keys cannot express exactly (unknown fields, text that
-//!   is not UTF-8, unusual encodings). Such a message is kept unchanged as `{"raw":"…"}`.
+//! - `unknown` contains a record's fields outside the schema, unchanged (base64).
+//! - some attributes, inputs and outputs cannot be expressed exactly by JSON keys (unknown fields, text that is not
+//!   UTF-8, unusual encodings). Such a message is kept unchanged as `{"raw":"…"}`.
 //!
-//! Therefore, a round trip through text leaves a canonical file (fields in the order of their numbers, lists packed, no
-//! defaults) unchanged, byte for byte. For any other file, a round trip produces a file with equal records.
+//! A round trip through text therefore preserves a canonical file (fields in the order of their numbers, lists packed,
+//! no defaults) byte for byte. For any other file, a round trip produces a file with equal records.
 
 use super::json::JsonCursor;
 use super::message::{self, JsonNodeBuilder};
@@ -56,7 +56,7 @@ impl<R: BufRead> JsonLineReader<R> {
         }
     }
 
-    /// Makes the reader expect a node on the next line, because another reader has already read the metadata.
+    /// Makes the reader expect a node on the next line; another reader has already read the metadata.
     pub(in crate::format) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }

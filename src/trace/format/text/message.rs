@@ -1,5 +1,5 @@
-//! Converts JSON objects to records. The converter accepts protobuf's JSON mapping with both spellings of keys, and the
-//! additions of [`super::json_lines`].
+//! Converts JSON objects to records. Accepts protobuf's JSON mapping with both spellings of keys, and the additions of
+//! [`super::json_lines`].
 
 use super::base64;
 use super::json::{JsonCursor, JsonScalarOrContainerStart};
@@ -27,8 +27,7 @@ pub(super) const NODE_TYPES: [&str; 8] = [
 /// JSON keys that a node may have, for error messages.
 const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros, duration_micros, \
                          inputs, outputs, attr, unknown";
-/// A node under construction. JSON keys may come in any order, but the record's fields are in the order of their
-/// numbers.
+/// A node under construction. JSON keys may come in any order, but a record's fields are ordered by number.
 #[derive(Debug, Default)]
 pub(super) struct JsonNodeBuilder {
     pub id: Option<u64>,
@@ -210,7 +209,7 @@ fn check_schema(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Consumes the next value if it is null, which means an absent value. Returns true if the value was null.
+/// Consumes the next value if it is null, which means an absent value; returns true in this case.
 fn is_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
     match json.peek_byte() {
         Some(b'n') => Ok(json.parse_scalar()? == JsonScalarOrContainerStart::Null),

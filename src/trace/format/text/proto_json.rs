@@ -23,7 +23,7 @@ pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(
     }
     while json.peek_byte().is_some() {
         reading.parse_record(&mut json)?;
-        // Some writers put commas between objects, but no brackets around them.
+        // Some writers separate objects by commas, but omit the brackets around them.
         json.accept_byte(b',');
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 pub(in crate::format) enum TraceOrCaptureTextKind {
     /// A trace.
     Trace(JsonTraceFormat),
-    /// A capture of this kind. The user must convert the capture first.
+    /// A capture of this kind, which the user must convert first.
     Capture(&'static str),
     /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
     Other,

@@ -103,7 +103,7 @@ impl ValueKind {
         })
     }
 
-    /// Appends a value as JSON. Returns `false` if the value's encoding is not the one that writers of the schema use.
+    /// Appends a value as JSON. Returns `false` if its encoding is not the one that the schema's writers use.
     pub fn put_json(self, out: &mut Vec<u8>, raw: WireValue<'_>) -> bool {
         use std::io::Write;
         let written = match (self, raw) {
@@ -212,7 +212,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads a varint. Returns `None` if the varint takes more bytes than necessary.
+/// Reads a varint. Returns `None` if it takes more bytes than necessary.
 pub(super) fn read_minimal_varint(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
     let start = cursor.file_offset();
     let value = cursor.read_varint()?;

@@ -32,8 +32,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the inner writer. All data has been passed to the inner writer, which has not been
-    /// flushed.
+    /// Returns the inner writer, which has received all data but has not been flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -24,8 +24,8 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // If the trace is a part of a longer trace, its nodes may depend on nodes outside this part. A control
-                // dependency only states an order, so it can be dropped.
+                // A part of a longer trace may depend on nodes outside this part. A control dependency only states an
+                // order, so it can be dropped.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE
@@ -65,8 +65,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies. If
-    /// the result is true, ascending order is program order, and there is no cycle.
+    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies. In
+    /// this case, ascending order is program order, and there is no cycle.
     pub(super) fn link_successors(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];

@@ -18,12 +18,11 @@ fn step(delay: u64, length: u64, lane: u32) -> NodeDelayDurationAndLane {
 
 #[test]
 fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
-    // Node 0 has no dependencies. Node 0 is ready at 2 and runs 2-12 on lane 0. Node 1 is ready at 0 and runs 0-5 on
-    // lane
-    // 1. Node 2 waits for node 1 and is ready at 5 + 1 = 6, but lane 0 is occupied until 12. Node 2 runs 12-15, and
-    // its cause is node 0. Node 3 waits for nodes 0 and 1 and is ready at 12. Node 2 became ready earlier and takes
-    // lane 0 first, so node 3 runs 15-16, and its cause is node 2. Node 4 waits for node 2 and has no lane. Node 4 is
-    // ready at 15 + 4 = 19 and runs 19-20, and its cause is node 2.
+    // Node 0 has no dependencies, is ready at 2 and runs 2-12 on lane 0. Node 1 is ready at 0 and runs 0-5 on lane
+    // 1. Node 2 waits for node 1 and is ready at 5 + 1 = 6, but lane 0 is occupied until 12. It runs 12-15, and its
+    //    cause is node 0. Node 3 waits for nodes 0 and 1 and is ready at 12. Node 2 became ready earlier and takes lane
+    //    0 first, so node 3 runs 15-16, and its cause is node 2. Node 4 waits for node 2 and has no lane. It is ready
+    //    at 15 + 4 = 19 and runs 19-20, and its cause is node 2.
     let steps = [
         step(2, 10, 0),
         step(0, 5, 1),
@@ -107,9 +106,8 @@ fn find_longest_paths(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Each node's end must equal the longest path over dependencies and lane order. Lanes must serve nodes in the
-    /// order in which they became ready. The times on the chain of causes must add up to the end of the chain's last
-    /// node.
+    /// Each node's end must equal the longest path over dependencies and lane order. Lanes must serve nodes in order of
+    /// readiness. The times on a chain of causes must add up to the end of its last node.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;

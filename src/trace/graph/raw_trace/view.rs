@@ -4,7 +4,7 @@ use crate::format::Op;
 use crate::format::scan::NodeView;
 use chakram_base::units::Span;
 
-/// A compact [`NodeView`], without fields that few nodes have, because raw traces keep millions of views.
+/// A compact [`NodeView`] without rare fields, because raw traces keep millions of views.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawNodeCommonFields<'a> {
     /// Id of the node in the file.

@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Returns the inner writer. All data has been passed to the inner writer, which has not been flushed.
+    /// Returns the inner writer, which has received all data but has not been flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -171,7 +171,7 @@ fn put_raw_record(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Appends an attribute. Returns `false` if the attribute's encoding is not the one that writers of the schema use.
+/// Appends an attribute. Returns `false` if its encoding is not the one that the schema's writers use.
 fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<bool, TraceError> {
     let mut cursor = WireCursor::new(message, offset);
     let mut last = 0;
@@ -234,7 +234,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
     Ok(true)
 }
 
-/// Returns the bytes of a length-delimited field. Returns `None` for other wire types, and if the field's length is not
+/// Returns the bytes of a length-delimited field. Returns `None` for other wire types, or if the length is not
 /// minimally encoded.
 fn read_length_delimited<'a>(
     cursor: &mut WireCursor<'a>,
@@ -287,8 +287,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     Ok(true)
 }
 
-/// Appends a node's inputs or outputs. If the encoding of the inputs or outputs is not canonical, appends the raw
-/// bytes.
+/// Appends a node's inputs or outputs. If their encoding is not canonical, appends the raw bytes.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);

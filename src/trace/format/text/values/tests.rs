@@ -109,7 +109,7 @@ fn what_a_type_cannot_hold_is_refused() {
         let error = read.unwrap_err().to_string();
         assert!(error.contains(kind.name()), "{bad}: {error}");
     }
-    // A whole number may be written as a real if the real has exactly this value.
+    // A whole number may be written as a real if the real equals it exactly.
     let mut out = Vec::new();
     ValueKind::Int64
         .parse_and_append_value(&mut JsonCursor::new(b"1e3", (1, 1)), &mut out)

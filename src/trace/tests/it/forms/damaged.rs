@@ -321,7 +321,7 @@ impl DeterministicRandom {
 }
 
 /// After damage of every kind, salvage must keep all records that are neither damaged nor next to the damage. The
-/// result must be readable, and the report must contain the loss.
+/// result must be readable, and the report must state the loss.
 #[test]
 fn whatever_is_apart_from_the_damage_is_kept() {
     let nodes: Vec<Node> = (100..160).map(node).collect();

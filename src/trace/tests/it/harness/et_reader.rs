@@ -1,5 +1,5 @@
 //! Reads arbitrary bytes as a trace file. No reader may panic. The fast reader must agree with the generated types on
-//! every record that these types can read.
+//! every record that they can read.
 
 use super::oracle;
 use chakram_trace::format::file::decompress_bytes;

@@ -22,7 +22,7 @@ pub struct ReadNodeFieldsAndDependencies<'a> {
     pub wait_ps: u64,
     pub eager: bool,
     pub groups: Option<&'a str>,
-    /// Bytes allocated, then bytes freed; each list is for weights, gradients, optimizer, activations and temporary
+    /// Bytes allocated, then bytes freed; each list in the order weights, gradients, optimizer, activations, temporary
     /// buffers.
     pub memory: [[u64; 5]; 2],
     /// Bytes that the node allocates in remote memory.
@@ -70,7 +70,7 @@ pub fn scanned(record: RawRecord<'_>) -> Result<ReadNodeFieldsAndDependencies<'_
 }
 
 /// Checks that the fast reader and the generated types agree on one record. Skips invalid messages: the fast reader may
-/// accept such a message, because it does not read text that replays do not need.
+/// accept them, because it does not read text that replays do not need.
 pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
     let Ok(node) = Node::decode(record.bytes) else {

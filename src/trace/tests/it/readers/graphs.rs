@@ -38,8 +38,7 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     edges
 }
 
-/// Returns a node of the type that `choice` selects. The values of `choice` cover every type of node that has its own
-/// list or lane.
+/// Returns a node of the type that `choice` selects. `choice` covers every node type that has its own list or lane.
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -157,7 +156,7 @@ fn lanes_and_names_follow_ids() {
 }
 
 /// The file contains a kernel with a delay, an eager send that waited, and a kernel that cannot wait. The test reads
-/// the nodes once in the order of their ids, and once in another order.
+/// the nodes in the order of their ids, then in another order.
 #[test]
 fn delays_and_waits_follow_ids() {
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -210,7 +209,7 @@ fn delays_take_room_only_where_there_are_any() {
     assert_ne!(plain.fingerprint(), delayed.fingerprint());
 }
 
-/// Two ranks must not share a graph if they differ only in the time at which their captures end.
+/// Two ranks must not share a graph if only the ends of their captures differ.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
     use chakram_trace::format::write::{AttributeValue, TraceWriter};
@@ -303,7 +302,7 @@ fn cycles_are_named() {
         (edges(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
-    // The graph keeps a control dependency that closes no cycle.
+    // The graph keeps control dependencies that close no cycle.
     let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
     assert_eq!(edges(&graph(&straight, DependencyPolicy::Auto)), [(1, 2)]);
     assert_eq!(edges(&graph(&straight, DependencyPolicy::Data)), []);

@@ -1,5 +1,4 @@
-//! Tests that ranks share one graph if their files differ only in peers and groups; the bindings contain the
-//! differences.
+//! Tests that ranks share one graph if their files differ only in peers and groups, which the bindings record.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::Rank;
