@@ -68,8 +68,8 @@ pub struct CompiledReplay<'a> {
     pub(super) custom: Vec<NamedScriptedAlgorithm>,
     pub(super) prices: DurationSourcesWithDefaults,
     pub(super) failures: Vec<PlannedFailure>,
-    /// True if collectives and messages are matched in issue order; equal to [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
-    /// backend for which the replay was compiled.
+    /// True if collectives and messages are matched in issue order: [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
+    /// backend that the replay was compiled for.
     pub(super) as_issued: bool,
     describer: CollectiveAlgorithmsFormatter,
     /// Chunk counts chosen for collectives; all runs and reports share them.
@@ -97,7 +97,7 @@ impl<'a> CompiledReplay<'a> {
             &chosen,
         );
         let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
-        // Keep the chunk counts that the backend chose during compilation, so that runs do not choose them again.
+        // Keep the backend's chunk counts from compilation, so that runs do not choose them again.
         Ok(Self { chosen, ..compiled })
     }
 
@@ -113,8 +113,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. The search for these
-    /// sources visits every graph, so callers search only once.
+    /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. Finding them visits
+    /// every graph, so callers do it only once.
     fn with_prices<M: EngineCollectiveBackend>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -179,7 +179,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(CompiledReplay { chosen, ..compiled })
     }
 
-    /// Fails if most kernels would take no time because no model determines their durations.
+    /// Fails if most kernels would take no time, for lack of a model for their durations.
     pub fn check_most_kernels_timed(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
@@ -282,8 +282,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// Returns the dimension and the rates of the links on which collectives of `kind` in `group` were measured.
-    /// Returns `None` unless collectives take these measured times and the machine's links have different rates.
+    /// Returns the dimension and rates of the links on which `group`'s collectives of `kind` were measured. Returns
+    /// `None` unless collectives take these measured times and the machine's links have different rates.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
@@ -313,7 +313,7 @@ impl<'a> CompiledReplay<'a> {
         slots.map(|slot| slot.group)
     }
 
-    /// Returns the group of a collective node, and the node's index among the group's collectives, counting from 0.
+    /// Returns the group of a collective node, and the node's index among its collectives, counting from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph_of(of);
@@ -371,7 +371,7 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Fails if the program cannot run on `npu`; `None` selects the NPU for which the program was compiled.
+    /// Fails if the program cannot run on `npu`; `None` selects the NPU that it was compiled for.
     pub(super) fn check_launch_npu(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npu_count());
@@ -405,7 +405,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance on `npu`; `None` selects the NPU for which the instance was compiled.
+    /// Returns the plan of an instance on `npu`; `None` selects the NPU that it was compiled for.
     pub(super) fn graph_plan_on_npu(
         &self,
         planned: &InstancePlan,
@@ -439,7 +439,7 @@ impl<'a> CompiledReplay<'a> {
         Ok((outcome, observer))
     }
 
-    /// Runs an event loop that is compiled once for all observers and costs one virtual call per notification.
+    /// Runs an event loop that is compiled once for all observers, at one virtual call per notification.
     #[inline(never)]
     fn run_with_dyn_observer(
         &self,
@@ -448,8 +448,8 @@ impl<'a> CompiledReplay<'a> {
         self.run_specialized_for_observer(observer)
     }
 
-    /// Runs like [`Self::run`], but in a loop that is compiled for this observer type. Use this method for the
-    /// observers that every report needs.
+    /// Runs like [`Self::run`], but in a loop compiled for this observer type. For the observers that every report
+    /// needs.
     pub fn run_specialized_for_observer<O: Observer + ?Sized>(
         &self,
         observer: &mut O,

@@ -1,5 +1,5 @@
-//! Content order: at each instant, events are handled by class, NPU, launch and node. The loop collects the
-//! consequences of events until no event of the instant is left.
+//! Content order: at each instant, events are handled by class, NPU, launch and node. The loop collects their
+//! consequences until no event of the instant is left.
 
 use super::Engine;
 use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};

@@ -23,8 +23,7 @@ pub struct DurationSourceCounts {
     pub flops_unknown: u64,
     /// Total duration of the kernels in `flops_unknown`, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Number of kernels with unknown FLOPs, so that the bytes determine a lower bound of the duration; included in
-    /// `estimated`.
+    /// Number of kernels with unknown FLOPs, whose bytes give a lower bound of the duration; included in `estimated`.
     pub by_bytes: u64,
     /// Number of kernels that take no time because neither their sizes nor their durations are known.
     pub unknown: u64,
@@ -63,8 +62,7 @@ pub struct DurationSourceCounts {
     pub comm_unknown_time: u128,
     /// Number of nodes in `comm_unknown` that take no time because the trace has no duration for them.
     pub comm_unknown_free: u64,
-    /// Number of trace lanes in excess of the machine's lanes; each of them shares a machine lane with other trace
-    /// lanes.
+    /// Number of trace lanes in excess of the machine's lanes; each shares a machine lane with others.
     pub sharing: u64,
 }
 

@@ -30,19 +30,19 @@ pub(super) fn unpack_node(word: u64) -> InstanceNode {
     }
 }
 
-/// Flag of an instance: a processor model serves the instance's kernels.
+/// Flag of an instance: a processor model serves its kernels.
 pub(super) const SERVED: u8 = 1;
 /// Flag of an instance: the launch overrides the compiled durations.
 pub(super) const REPRICED: u8 = 2;
 /// Flag of an instance: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
-/// Flag of an instance that waits until its feed (the source of launches) releases the instance.
+/// Flag of an instance that waits for its feed (the source of launches) to release it.
 pub(super) const HELD: u8 = 4;
 /// Flag of an instance: several launches use its lanes in turn.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance (one rank's trace) of a launch in flight. The struct stores references, so that the loop needs no
-/// look-ups. One instance fits in one cache line.
+/// An instance (one rank's trace) of a launch in flight. Stores references, so that the loop needs no look-ups. An
+/// instance fits in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct RunningRankInstance<'a> {
@@ -121,8 +121,8 @@ pub(super) struct Dataflow<'a> {
     /// For each run state, the plan and the first indices of its launch.
     places: Vec<LaunchPlanAndFirstIndices<'a>>,
     open: OpenDependencies,
-    /// Ready nodes that wait until another node of their instance completes. Such a node became ready during another
-    /// node's immediate completion. Filled only if events are handled in insertion order.
+    /// Ready nodes that wait for another node of their instance to complete. They became ready during another node's
+    /// immediate completion. Filled only if events are handled in insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
@@ -297,7 +297,7 @@ impl<'a> Dataflow<'a> {
         Some(place.first_instance.nth_after(own.0))
     }
 
-    /// Returns the content key that orders a node within an instant: its NPU, launch and id.
+    /// Returns a node's sort key within an instant: its NPU, launch and id.
     pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
         let InstanceNode { instance, node } = unpack_node(word);
         let running = self.instance(instance);
@@ -313,8 +313,7 @@ impl<'a> Dataflow<'a> {
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
-                // Content order must not depend on an instance's index, because the index depends on how run states are
-                // reused.
+                // Content order must not depend on instance indices, which depend on how run states are reused.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.instance_node();
                     self.content_of(pack_node(instance, node))
@@ -358,7 +357,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Counts completed nodes of instances that another instance represents.
+    /// Counts completed nodes of represented instances.
     pub fn count_completed(&mut self, nodes: u64) {
         self.completed += nodes;
     }
@@ -394,7 +393,7 @@ impl<'a> Dataflow<'a> {
         self.open.has_met_dependencies(first + node.index())
     }
 
-    /// Returns true if two instances of one graph have the same open dependencies.
+    /// Returns true if two instances of one graph have equal open dependencies.
     pub fn have_equal_state(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
         let [one, other] = [one, other].map(|of| self.node_range(of));
         self.open.have_equal_state(one, other)
@@ -405,7 +404,7 @@ impl<'a> Dataflow<'a> {
         running.first_node..running.first_node + running.graph.len()
     }
 
-    /// Returns the number of nodes in all run states, including run states of ended launches that are kept for reuse.
+    /// Returns the number of nodes in all run states, including those of ended launches kept for reuse.
     #[cfg(test)]
     pub fn nodes_held(&self) -> usize {
         self.open.len()

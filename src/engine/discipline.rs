@@ -1,4 +1,5 @@
-//! Discipline of event order: a trait that contains every rule about the order of events at an instant, with two implementations.
+//! Discipline of event order: a trait with every rule about the order of events at an instant, and its two
+//! implementations.
 //!
 //! Both implementations share the loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis.
 
@@ -9,7 +10,7 @@ use chakram_hardware::collective::{CollectiveEndpointModel, CollectiveMatchingRu
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-/// All traits that a collective backend must implement for the engine.
+/// All traits that the engine requires of a collective backend.
 pub trait EngineCollectiveBackend:
     CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>
 {
@@ -51,7 +52,7 @@ pub trait EventOrderDiscipline: Sized {
         now: Time,
     );
 
-    /// Does the work that follows a round's events. Returns `Break` if the replay cannot continue.
+    /// Does the work after a round's events. Returns `Break` if the replay cannot continue.
     fn end_round<
         O: Observer + ?Sized,
         N: NetworkBackend,

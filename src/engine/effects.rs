@@ -1,10 +1,9 @@
 //! Collects the effects of events in typed lists, which the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
-//! instants go to the agenda. Under [`EventsInInsertionOrder`](chakram_hardware::collective::EventsInInsertionOrder), the loop must
-//! process an event's consequences before all other events. Components therefore append these consequences to a work
-//! list. The loop processes the entries in order; it finishes all consequences of an entry before the next entry (depth
-//! first).
+//! instants go to the agenda. Under [`EventsInInsertionOrder`](chakram_hardware::collective::EventsInInsertionOrder),
+//! the loop must process an event's consequences before all other events. Components therefore append them to a work
+//! list. The loop processes its entries in order, each with all its consequences before the next (depth first).
 
 use super::agenda::Agenda;
 use super::discipline::EventOrderDiscipline;
@@ -18,9 +17,9 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use chakram_hardware::network::NetworkMessage;
 
-/// The effects that components produce while they handle events. The loop drains the fields in the order below. The
-/// loop drains the first five fields after each event, the following fields after each round, and `arrivals` only when
-/// no event is left at the instant. Entries are added to `began`, `records`, `ends` and `work` only through methods.
+/// The effects that components produce while they handle events. The loop drains the fields in the order below: the
+/// first five after each event, the following after each round, and `arrivals` only when no event is left at the
+/// instant. Entries are added to `began`, `records`, `ends` and `work` only through methods.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.
@@ -29,7 +28,7 @@ pub(super) struct Effects {
     pub began: Vec<(InstanceId, NodeIndex)>,
     /// Records of collectives that ended, for observers.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes whose end the network, a memory or a collective has determined, each with its end time.
+    /// Nodes whose end times the network, a memory or a collective has determined.
     pub ends: Vec<(Time, InstanceNode)>,
     /// Ends at this instant, and all other work that must be done before the next event. Filled only if events are
     /// handled in insertion order.
@@ -42,7 +41,7 @@ pub(super) struct Effects {
     /// Nodes that became ready. Each word packs an instance and a node. The loop posts these nodes in the order of
     /// rank and id.
     pub ready: Vec<u64>,
-    /// Instances that ended. The loop notifies the feeds of ended instances, and these feeds may launch programs.
+    /// Instances that ended. The loop notifies their feeds, which may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network. The loop submits them in the order of the lanes that issued them.
     pub accesses: Vec<NetworkMemoryAccess>,
@@ -54,8 +53,8 @@ pub(super) struct Effects {
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopEventAndRoundCounts,
-    /// True if `ends`, `work`, `began` or `records` may have entries. Thanks to the flag, the loop makes one check
-    /// after each event instead of four.
+    /// True if `ends`, `work`, `began` or `records` may have entries. The flag saves the loop three of four checks
+    /// after each event.
     is_stirred: bool,
 }
 
@@ -63,8 +62,8 @@ pub(super) struct Effects {
 #[derive(Debug)]
 pub(super) struct PendingSend {
     /// Sort key, derived from the message's content; begins with the sender's NPU. For a message between ranks, the
-    /// sender's launch and node follow; for a step of a collective, the group, sequence, chunk, stage and step. The
-    /// loop submits messages in ascending order of keys, so the order depends neither on op indices nor on other
+    /// sender's launch and node follow; for a step of a collective, the group, sequence, chunk, stage and step.
+    /// Messages are submitted in ascending order of keys, so the order depends neither on op indices nor on other
     /// messages.
     pub key: SendOrderKey,
     /// The message to pass to the network.
@@ -81,16 +80,16 @@ pub(super) struct LoopEventAndRoundCounts {
     pub events: u64,
     /// The instant of the latest round.
     at: Time,
-    /// Number of times that the loop has settled the latest instant, that is, found no event left and let collectives
-    /// and memories proceed.
+    /// Number of times that the loop has settled the latest instant: found no event left and let collectives and
+    /// memories proceed.
     settled: u32,
     /// Number of rounds at the latest instant since the loop last settled this instant.
     rounds: u32,
 }
 
 impl LoopEventAndRoundCounts {
-    /// Returns the number of times that the loop has settled the latest round's instant, that is, ran out of events and
-    /// let collectives and memories proceed.
+    /// Returns the number of times that the loop has settled the latest round's instant: found no event left and let
+    /// collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }
@@ -116,7 +115,7 @@ impl LoopEventAndRoundCounts {
     }
 }
 
-/// Work that the loop must do before the next event if events are handled in insertion order.
+/// Work that the loop must do before the next event in insertion order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LoopFollowUpWork {
     /// A node of an instance ends.
@@ -127,7 +126,7 @@ pub(super) enum LoopFollowUpWork {
     Admit(Npu, ChunkQueueIndexAndCapacity),
     /// A message of a channel has arrived.
     Deliver(u32),
-    /// All members of a collective have been notified of the collective's end.
+    /// All members of a collective have been notified of its end.
     Record(RunIndex),
 }
 
@@ -170,8 +169,7 @@ impl Effects {
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work. Appends work that the loop does after the event's earlier work, if events are handled in insertion
-    /// order.
+    /// Appends work, which the loop does after the event's earlier work if events are handled in insertion order.
     #[inline]
     pub fn push_follow_up(&mut self, work: LoopFollowUpWork) {
         self.is_stirred = true;

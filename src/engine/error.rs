@@ -39,7 +39,7 @@ impl fmt::Display for NodeRef {
 pub struct ReplayRefusal {
     /// Sentence that states the problem and the expected value.
     pub found: String,
-    /// Hint that says what the user can try.
+    /// Suggestion of what to try.
     pub hint: String,
 }
 
@@ -53,7 +53,7 @@ impl ReplayRefusal {
     }
 }
 
-/// A node whose dependencies are complete but that never completed, with the reason.
+/// A node that never completed although its dependencies did, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeverCompletedNode {
     /// The node that waits.

@@ -58,7 +58,7 @@ pub(super) enum EventClass {
     ScriptReceived,
     /// Members of a collective arrived at this instant; the payload is the index of the collective's run (its state).
     Settle,
-    /// A member takes no part in its collective. The rank field is the index of the run, and the payload is the
+    /// A member does not take part in its collective. The rank field is the index of the run, and the payload is the
     /// member's position.
     Vacant,
     /// An event of the NPU's bus, which defines the payload.

@@ -12,7 +12,7 @@ pub(super) trait LoopComponents {
     /// Takes the events of the round at `now` and handles them.
     fn handle_round(&mut self, now: Time);
 
-    /// Does the work that follows a round's events. Returns `Break` if the run cannot continue.
+    /// Does the work after a round's events. Returns `Break` if the run cannot continue.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
     /// Checks for an interruption. Called every [`ROUNDS_BETWEEN_CHECKS`] rounds.

@@ -47,9 +47,9 @@ pub(super) struct Fabric<'a, N> {
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
-        // Events of different ops at the same instant use separate ports and counters, so the order of these events has
-        // no effect. Two kinds of events are exceptions: first bytes at one port, and messages at one link. Such events
-        // are ordered by content, and only then by op index.
+        // Events of different ops at the same instant use separate ports and counters, so their order has no effect.
+        // First bytes at one port and messages at one link are exceptions: they are ordered by content, and only then
+        // by op index.
         let event = match event {
             NetworkEvent::Injected(op) => PackedEvent::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => {
@@ -108,8 +108,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Finds runs whose reserved links may be used by bytes sent between `ends` at `now`. Returns the lowest index of
-    /// these runs, or `None` if no run has reserved such a link.
+    /// Returns the lowest-numbered run with a reserved link that bytes sent between `ends` at `now` may use, or `None`.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network
@@ -141,8 +140,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.ops.remove(op)
     }
 
-    /// Subtracts the messages of a rehearsal from the count of messages, because the machine's network never carried
-    /// them.
+    /// Subtracts a rehearsal's messages from the count, because the machine's network never carried them.
     pub fn subtract_rehearsed_messages(&mut self, messages: u64) {
         self.ops.subtract_messages(messages);
     }
@@ -158,9 +156,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             .submit_message(now, message, &mut effects.agenda);
     }
 
-    /// Submits a message to the network. If events are handled in insertion order, the fabric submits the message
-    /// immediately. Otherwise the fabric submits the message later, together with the instant's other messages, sorted
-    /// by key.
+    /// Submits a message to the network. In insertion order, submits it immediately. Otherwise submits it later,
+    /// together with the instant's other messages, sorted by key.
     #[inline]
     pub fn submit_message<D: EventOrderDiscipline>(
         &mut self,
@@ -260,14 +257,14 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.handle_event(now, event, agenda, notices);
     }
 
-    /// Removes the next notice about an op. If the op's message has arrived, the caller must free the op.
+    /// Removes the next notice about an op. If its message has arrived, the caller must free the op.
     #[inline]
     pub fn pop_delivery_notice(&mut self) -> Option<MessageProgressNotice> {
         self.notices.pop()
     }
 
     /// Sorts the events of a round into content order. At a port or link, messages of one NPU keep the order of
-    /// submission, because reused op indices give no order.
+    /// submission, because op indices are reused.
     #[inline]
     pub fn sort_sends_by_content(&self, round: &mut [PackedEvent]) {
         // An unstable sort is deterministic here, because equal words are equal events.

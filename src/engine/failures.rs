@@ -1,9 +1,8 @@
 //! Models failures of NPUs and links during a run.
 //!
 //! A failure takes effect before all other events at the same instant. After the failure, no node on the failed NPU
-//! ends. Messages and collectives in which this NPU's ranks take part do not end either. If the remaining work needs
-//! failed parts, the replay is stuck; the error names the failures and the affected work. The network loses failed
-//! links and continues over the other links.
+//! ends. Nor do messages and collectives in which its ranks take part. If the remaining work needs failed parts, the
+//! replay is stuck; the error names the failures and the affected work. The network continues without failed links.
 
 use super::collectives::AllLaunchedRankGroups;
 use super::dataflow::Dataflow;
@@ -25,7 +24,7 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: the machine has a failed NPU, so the loop must check the end of each node of the instance.
+/// Flag of an instance: the machine has a failed NPU, so the loop must check the end of each of its nodes.
 pub(super) const WATCHED: u8 = 64;
 
 /// Effects of one failure on the replay.
@@ -226,8 +225,8 @@ impl<'a> RunFailures<'a> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU prevents a node from ending. That rank is the node's own rank, the partner in
-    /// the node's message, or a member of the node's collective. Returns `None` if no failed NPU prevents the end.
+    /// Returns the rank whose failed NPU prevents a node from ending. This is the node's own rank, its message partner,
+    /// or a member of its collective. Returns `None` if no failed NPU prevents the end.
     pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
@@ -266,7 +265,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
             FailedNpuOrLinks::Npu(npu) => {
-                // If an NPU fails several times, keep its first failure. The flag makes the loop check for failed NPUs
+                // If an NPU fails several times, keep its first failure. With the flag, the loop checks for failed NPUs
                 // at the end of every later node.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);

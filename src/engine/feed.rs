@@ -14,20 +14,19 @@ pub use timed::TimedLaunchFeed;
 /// A source of launches of programs. A job is a feed that launches one program at time 0.
 ///
 /// After a round's events, the engine first notifies each feed of the ranks and launches that have ended, in ascending
-/// order. Then the engine notifies the feed if the requested wake time has come. After each notification, the engine
-/// carries out the feed's requests before it sends the next notification. The engine notifies feeds in the order in
-/// which the caller passed them to the run.
+/// order. It then wakes the feed if the requested time has come. After each notification, the engine carries out the
+/// feed's requests before it sends the next one. Feeds are notified in the order in which the caller passed them to the
+/// run.
 pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this method
-    /// before the run and after each notification below. A past instant means "now", so time advances only after the
-    /// feed has returned a later instant.
+    /// before the run and after each notification below. A past instant means "now", so time advances only once the
+    /// feed returns a later one.
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
     fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer);
 
-    /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep these
-    /// times.
+    /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep them.
     fn step_times(&self) -> &[StepTimes] {
         &[]
     }

@@ -19,7 +19,7 @@ pub(super) struct RunningFeeds<'a> {
     all: Vec<FeedWithPendingWake<'a>>,
     /// Indices of the feeds to wake in this round.
     woken: Vec<u32>,
-    /// Requests of the feed that is currently being notified. Reused for all feeds, so that its allocation is kept.
+    /// Requests of the feed that is being notified. Reused for all feeds to keep its allocation.
     queue: FeedRequestBuffer,
 }
 
@@ -63,7 +63,7 @@ impl<'a> RunningFeeds<'a> {
         woken
     }
 
-    /// Takes back the list that [`Self::take_woken`] returned, so that its allocation is reused.
+    /// Takes back the list that [`Self::take_woken`] returned, to reuse its allocation.
     pub fn give_back(&mut self, woken: Vec<u32>) {
         self.woken = woken;
     }

@@ -1,9 +1,9 @@
-//! Folding: if several ranks do the same work at the same time, the engine replays only one of them, which represents
-//! the others.
+//! Folding: of several ranks that do the same work at the same time, the engine replays only one, which represents the
+//! others.
 //!
 //! Ranks that exchange messages, directly or through other ranks, form a *copy*, for example the stages of a pipeline.
 //! Repeated refinement sorts the copies into classes. Within a class, corresponding ranks of any two copies have the
-//! same durations, and exchange the same messages along the same dimensions of the machine. The groups of corresponding
+//! same durations, and exchange the same messages along the same dimensions of the machine. Groups of corresponding
 //! ranks have members of the same classes. On a network without contention, copies of a class affect each other only
 //! through collectives. An analytically answered collective ends for all its members together. By induction over time,
 //! ranks with the same index in copies of one class therefore do the same work at the same time. The first copy of each
@@ -12,10 +12,10 @@
 //! The engine replays only the ranks of these first copies. If a group has a member that is not replayed (an absent
 //! member), the engine assumes that the member arrives together with its representative. This proof fails if a
 //! collective with absent members is simulated message by message, because the members then end at different times. The
-//! replay stops at such a collective. The engine then folds the job again and treats the collective's group as
-//! *positional*: copies are in one class only if their ranks have the same positions in this group. For example, in a
-//! job with one slow rank, the engine replays every member of the slow rank's data-parallel group, but only two ranks
-//! of each tensor-parallel group.
+//! replay stops at such a collective. The engine folds the job again with the collective's group as *positional*:
+//! copies are in one class only if their ranks have the same positions in it. For example, in a job with one slow rank,
+//! the engine replays every member of the slow rank's data-parallel group, but only two ranks of each tensor-parallel
+//! group.
 //!
 //! The method is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: it recomputes all
 //! classes until their number no longer grows.
@@ -65,9 +65,9 @@ pub struct FoldedReplay<'a> {
 }
 
 impl FoldedReplay<'_> {
-    /// Returns the job's groups that are represented by the group of the collective at which the replay stopped. A
-    /// folded replay stops at a collective whose members would end at different times although some are absent. Returns
-    /// an empty list if the replay did not stop at such a collective.
+    /// Returns the job's groups that are represented by the group in whose collective the replay stopped. A folded
+    /// replay stops at a collective whose members would end at different times although some are absent. Returns an
+    /// empty list if the replay did not stop at such a collective.
     fn find_unequal_groups(&self) -> Vec<ReplayGroupId> {
         let numbers = (0..).map(ReplayGroupId);
         let represented = numbers.zip(&self.groups);
@@ -82,7 +82,7 @@ impl FoldedReplay<'_> {
     }
 }
 
-/// Maximum number of attempts to fold a job; each attempt tells the members of one more group apart.
+/// Maximum number of attempts to fold a job; each distinguishes the members of one more group.
 const MOST_FOLDINGS: usize = 8;
 
 /// Maximum number of nodes for which [`CompiledReplay::find_makespan`] replays all ranks, because folding such a small
@@ -106,12 +106,12 @@ impl CompiledReplay<'_> {
     }
 
     /// Folds the job, and returns the result of `replay` for the folded job. If `replay` stops because members of a
-    /// group end at different times, tells the members of this group apart and tries again. Returns `None` if folding
-    /// would omit too few ranks.
+    /// group end at different times, distinguishes them and tries again. Returns `None` if folding would omit too few
+    /// ranks.
     ///
     /// # Errors
     ///
-    /// Fails where `replay` fails, except with a refusal: a replay of all ranks explains a refusal better.
+    /// Fails where `replay` fails, except with a refusal, which a replay of all ranks explains better.
     pub fn replay_folded<T>(
         &self,
         mut replay: impl FnMut(&FoldedReplay<'_>) -> Result<T, ReplayError>,
@@ -139,9 +139,8 @@ impl CompiledReplay<'_> {
 
     /// Returns ranks that represent all ranks of the job; `positional` lists the groups whose members end at different
     /// times. Returns `None` if folding would omit fewer than half of the ranks. Also returns `None` if results may
-    /// depend on each rank. Results depend on each rank if the network models contention, communication keeps recorded
-    /// times, or every collective must be simulated. They also do if parts of the machine fail, or if ranks share
-    /// remote memory.
+    /// depend on each rank: if the network models contention, communication keeps recorded times, or every collective
+    /// must be simulated, or if machine parts fail or ranks share remote memory.
     fn find_representatives(
         &self,
         positional: &BTreeSet<ReplayGroupId>,
@@ -188,7 +187,7 @@ impl CompiledReplay<'_> {
     }
 
     /// Returns true if, in every group with a kept rank, each member's representative is also a member and has no
-    /// higher rank. Otherwise no replayed rank would arrive on the member's behalf, or the replay would break a tie
+    /// higher rank. Otherwise no replayed rank would arrive for the member, or the replay would break a tie
     /// differently.
     fn are_represented_within_groups(
         &self,
@@ -420,7 +419,7 @@ fn count_classes(classes: &[u32]) -> u32 {
     classes.iter().max().map_or(0, |&last| last + 1)
 }
 
-/// Returns the representative of an instance's set, and shortens the path to this representative.
+/// Returns the representative of an instance's set, and shortens the path to it.
 fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
     while parent[instance as usize] != instance {
         parent[instance as usize] = parent[parent[instance as usize] as usize];

@@ -1,8 +1,8 @@
 //! Keeps the state of launches in flight, and begins and ends launches.
 //!
-//! The run state of a launch (`LaunchRunState`) consists of consecutive instances, nodes, groups and matches, which other
-//! components own. All run states of a program have the same layout, and the next launch of the program reuses the
-//! state of an ended launch. The launches in flight therefore bound the memory.
+//! The run state of a launch (`LaunchRunState`) consists of consecutive instances, nodes, groups and matches, which
+//! other components own. All run states of a program have the same layout, and its next launch reuses the state of an
+//! ended one. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningRankInstance, SLOWED};
@@ -80,8 +80,8 @@ impl<'a> AllProgramLaunches<'a> {
         }
     }
 
-    /// Returns the first lane of an instance. If the run has a single launch, the instance gets its own lanes.
-    /// Otherwise, all launches from this feed share the lanes of an NPU.
+    /// Returns the first lane of an instance. In a run with a single launch, the instance gets its own lanes.
+    /// Otherwise, all launches from this feed share an NPU's lanes.
     pub fn find_first_lane(
         &mut self,
         lanes: &mut LanesOfAllNpus,
@@ -157,8 +157,8 @@ impl<'a> AllProgramLaunches<'a> {
         Ok((program, record))
     }
 
-    /// Returns the index of a run state for a launch, and true if an earlier launch used this state. If the state is
-    /// new (false), the caller must add the state to all components.
+    /// Returns the index of a run state for a launch, and true if an earlier launch used this state. If it is new
+    /// (false), the caller must add it to all components.
     pub fn take_run_state(
         &mut self,
         record: LaunchRecord,

@@ -47,7 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     #[inline]
     fn on_message_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        // Fast path for most messages. Reads the fields in place, because copying them would stall the processor.
+        // Fast path for most messages. Reads the fields in place: copying them would stall the processor.
         if let InFlightMessageContext::Step {
             run,
             from,

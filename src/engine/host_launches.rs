@@ -44,8 +44,8 @@ pub(super) fn resolve_duration_defaults(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // The correction for all other models (without `gemms`) leaves at least the error of the kernel times, so
-            // report no remaining error.
+            // With the correction for all other models (without `gemms`), at least the error of the kernel times
+            // remains, so report none.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),

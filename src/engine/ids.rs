@@ -1,5 +1,4 @@
-//! Typed indices for items in flight and for items in reports. With separate types, the compiler rejects an index of
-//! the wrong kind.
+//! Typed indices for items in flight and for items in reports. The compiler thus rejects indices of the wrong kind.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;

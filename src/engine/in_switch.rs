@@ -2,8 +2,8 @@
 //! stores.
 //!
 //! Members do not wait for each other. The time of each access assumes that all NPUs make the same access, so it
-//! already includes the load on the links. Therefore, all ranks must have an equal k-th in-switch access, in the order
-//! of ids, and every NPU must have a rank. The engine rejects other jobs.
+//! already includes the load on the links. The k-th in-switch access, in the order of ids, must therefore be equal on
+//! all ranks, and every NPU must have a rank. The engine rejects other jobs.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;
@@ -145,7 +145,7 @@ fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchAccessSiz
     })
 }
 
-/// Formats a node with its bytes, or states that the rank has no further in-switch access.
+/// Formats a node with its bytes, or says that the rank has no further in-switch access.
 fn describe_access(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {

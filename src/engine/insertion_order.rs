@@ -1,9 +1,9 @@
 //! Insertion order: the loop handles events one by one, in the order in which they were scheduled, and nodes in the
 //! order of their ids.
 //!
-//! The loop processes an event's consequences before all other events. Components therefore append these consequences
-//! to a work list ([`LoopFollowUpWork`]). The loop processes the entries in order; it finishes all consequences of an entry
-//! before the next entry (depth first). After each end of a node, the loop issues the nodes that became ready.
+//! The loop processes an event's consequences before all other events. Components therefore append them to a work list
+//! ([`LoopFollowUpWork`]). The loop processes its entries in order, each with all its consequences before the next
+//! (depth first). After each end of a node, it issues the nodes that became ready.
 
 use super::Engine;
 use super::dataflow::unpack_node;
@@ -158,8 +158,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that an immediate completion
-    /// made ready waits until a further node completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node made ready by an immediate
+    /// completion waits until another node completes, unless none is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -237,8 +237,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         self.processors.kernel_lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances without a node in flight, because their dormant nodes (ready nodes that wait for another node)
-    /// would otherwise never run. ASTRA-sim does the same.
+    /// Wakes instances without a node in flight; otherwise their dormant nodes (ready nodes that wait for another)
+    /// would never run. ASTRA-sim does the same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant_nodes_mut().iter();
         let mut sleeping: Vec<InstanceIndex> =

@@ -1,9 +1,9 @@
 //! Lanes of NPUs: the node that holds each lane, the lane's queue, and the turns of launches.
 //!
 //! A lane serves nodes in the order in which they became ready. If several launches of one feed may run on an NPU, the
-//! lane serves them in the order in which they began. A node therefore takes the lane only when all nodes of earlier
-//! launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they
-//! compete for lanes. Each feed has its own lanes.
+//! lane serves them in the order in which they began: a node takes it only when all its nodes of earlier launches are
+//! complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they compete for lanes. Each
+//! feed has its own lanes.
 
 use super::dataflow::{Dataflow, unpack_node};
 use super::discipline::EventOrderDiscipline;
@@ -14,8 +14,8 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Holder value of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// State of an NPU's lane, without its queue. Queues are stored separately, because the loop reads this state for every
-/// node, but a queue only for a few nodes.
+/// State of an NPU's lane, without its queue. Queues are separate, because the loop reads this state for every node,
+/// but a queue only for few.
 #[derive(Clone, Copy, Debug)]
 struct LaneHolderAndQueueLength {
     /// The node that holds the lane, packed with its instance into one word, or [`FREE`].
@@ -92,8 +92,8 @@ impl LanesOfAllNpus {
         D::offers_lane(state.waiting > 0)
     }
 
-    /// Records that a node of the current turn is complete. The turn ends with its last node. The caller must call this
-    /// method only for lanes with turns.
+    /// Records that a node of the current turn is complete. The turn ends with its last node. Must be called only for
+    /// lanes with turns.
     pub fn count_turn_completion(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {

@@ -20,10 +20,10 @@ impl fmt::Display for LaunchSerial {
 pub struct LaunchRequest {
     /// Index of the program in the run.
     pub program: u32,
-    /// The NPU on which a program of one rank runs. If `None`, the program runs on the NPU for which it was compiled.
-    /// Every kernel of the program must have a known duration on this NPU's class.
+    /// The NPU that runs a one-rank program. If `None`, the program runs on the NPU that it was compiled for. Every
+    /// kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
-    /// Tag that the feed chose; the launch's records repeat the tag.
+    /// Tag that the feed chose; the launch's records repeat it.
     pub tag: u64,
     /// Durations of the kernels in this launch.
     pub prices: LaunchKernelDurationAdjustment,

@@ -45,7 +45,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
 
     /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds whose wake time has come.
     pub(super) fn notify_feeds(&mut self, now: Time) {
-        // Launches without nodes end immediately, so the list may grow during the loop.
+        // The list may grow during the loop, because launches without nodes end immediately.
         while !self.effects.ended.is_empty() {
             self.notify_ends(now);
         }
@@ -292,8 +292,8 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         let only = !self.launches.may_have_several_launches();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // With only one run state, reserve exactly its size. With several run states, lists grow by doubling
-            // instead, because exact reservations would cause more copies.
+            // With only one run state, reserve exactly its size. With several, lists grow by doubling instead, because
+            // exact reservations would cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors

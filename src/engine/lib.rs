@@ -2,43 +2,40 @@
 //!
 //! # The ordering contract
 //!
-//! The loop takes all events of an instant together as a *round*. The loop handles the events in content order (by
-//! class, rank, node or op), independently of the order in which they were scheduled. Handled events free lanes and
-//! make nodes ready. After the round, freed lanes take nodes from their queues. Then the loop posts newly ready nodes,
-//! by rank and id. If a round schedules further events at the same instant, another round follows.
+//! The loop takes all events of an instant together as a *round*, and handles them in content order (by class, rank,
+//! node or op), whatever the order in which they were scheduled. Events free lanes and make nodes ready. After the
+//! round, freed lanes take nodes from their queues. The loop then posts newly ready nodes, by rank and id. If a round
+//! schedules further events at the same instant, another round follows.
 //!
 //! When no event is left at the instant, the loop *settles* the instant: collectives with newly arrived members
-//! proceed. If all members arrived together and a closed form is proven exact, the formula gives the collective's time.
+//! proceed. If all members arrived together and a closed form is proven exact, it gives the collective's time.
 //! Otherwise the collective is simulated message by message. Finally, the loop distributes the bandwidth of a memory
 //! pool's links over the current loads and stores. By then, the chunks of loads and stores have reached the network's
-//! ports, and all messages of the instant are submitted.
-//! Consequently, the order of two events never depends on unrelated events, or on whether a collective is simulated or
-//! answered analytically.
+//! ports, and all messages of the instant are submitted. Consequently, the order of two events never depends on
+//! unrelated events, or on whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!
-//! When the dependencies of a node are complete, the node is *ready*. If the trace gives the node a delay (host time
-//! before the node is ready), the node is first *delayed*. The delay's end is a normal event, ordered by rank and node.
-//! A node without a delay becomes ready in the round that completes its last dependency. A ready collective then waits
-//! for its place in its group's launch order. A receive is posted, and a node without an operation completes
-//! immediately. All other ready nodes queue for their lane, which serves them in the order in which they became ready.
-//! When the lane is free, the node is *issued*. The node occupies the lane until it is *complete*. A kernel or a load
-//! completes after its duration, and a send when its last byte has left. A collective node completes when its member's
-//! part is done. If the machine requires it, a send completes only when its last byte has arrived.
+//! When the dependencies of a node are complete, the node is *ready*. If the trace gives it a delay (host time before
+//! the node is ready), it is first *delayed*. The delay's end is a normal event, ordered by rank and node. A node
+//! without a delay becomes ready in the round that completes its last dependency. A ready collective then waits for its
+//! place in its group's launch order. A receive is posted, and a node without an operation completes immediately. All
+//! other ready nodes queue for their lane, which serves them in the order in which they became ready. When the lane is
+//! free, the node is *issued*, and occupies it until *complete*. A kernel or a load completes after its duration, and a
+//! send when its last byte has left. A collective node completes when its member's part is done. If the machine
+//! requires it, a send completes only once its last byte has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the engine does not simulate the network. A member's
-//! part then begins when all ranks for which the member waits have started, and completes after the member's own
-//! recorded duration. The loop collects and settles these starts in the same way as arrivals on a simulated network.
-//! Lanes and launch orders also work as with a simulated network. A node that does not wait for other ranks needs no
-//! place in the launch order.
+//! part then begins when all ranks that it waits for have started, and completes after its own recorded duration. The
+//! loop collects and settles these starts in the same way as arrivals on a simulated network. Lanes and launch orders
+//! work as with a simulated network. A node that does not wait for other ranks needs no place in the launch order.
 //!
 //! # Launches
 //!
 //! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
 //! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
-//! the loop notifies feeds of ended launches. Then the loop wakes the feeds whose requested wake time has come. New
-//! launches begin in the next round. [`LanelessProcessorModel`]s settle when no event is left at the instant, before
-//! collectives.
+//! the loop notifies feeds of ended launches, and then wakes those whose requested time has come. New launches begin in
+//! the next round. [`LanelessProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
@@ -324,8 +321,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         })
     }
 
-    /// Submits this instant's messages, and the loads and stores that cross the network. Before that, withdraws
-    /// analytical answers that reserve links which this traffic will use.
+    /// Submits this instant's messages, and the loads and stores that cross the network. First withdraws analytical
+    /// answers that reserve links of this traffic.
     #[inline]
     fn submit_messages(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
@@ -342,8 +339,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         self.run_follow_ups(now);
     }
 
-    /// Settles collectives in which members have newly arrived. The caller must call this method when no event is left
-    /// at `now`.
+    /// Settles collectives in which members have newly arrived. Must be called when no event is left at `now`.
     fn settle_collectives(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
@@ -370,8 +366,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // When an access to one memory ends, accesses to another memory may start at the same instant. Therefore,
-            // compute a memory's rates only after all events at this instant.
+            // When an access to one memory ends, accesses to another may start at the same instant, so compute rates
+            // only after all its events.
             if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.run_follow_ups(now);
@@ -381,7 +377,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         settled
     }
 
-    /// Delivers the notifications, and does the follow-up work, that components stored in the effects.
+    /// Delivers the notifications and does the follow-up work in the effects.
     #[inline]
     fn run_follow_ups(&mut self, now: Time) {
         if self.effects.has_follow_up() {

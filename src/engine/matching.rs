@@ -1,7 +1,7 @@
 //! Matches a workload's collectives by their order in each group, and matches sends with receives.
 //!
-//! The engine computes matches once before the run, from program order. The engine therefore reports mismatches between
-//! ranks before the run, and never searches for a match during the run.
+//! Matches are computed once before the run, from program order. Mismatches between ranks are therefore reported before
+//! the run, and no match is searched for during it.
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
@@ -50,8 +50,7 @@ pub(super) fn match_collectives(
         if options.comm == CommTiming::Model {
             apply_changes_to_calls(plan, workload, &options.changes, &mut calls, &members);
         }
-        // Groups with equal collectives mostly have consecutive indices, so compare each group only with the previous
-        // one.
+        // Groups with equal collectives are mostly adjacent, so compare each group only with the previous one.
         plan.groups[group].calls = match &before {
             Some(before) if **before == *calls => Arc::clone(before),
             _ => calls.into(),
@@ -154,7 +153,7 @@ fn apply_changes_to_calls(
     }
 }
 
-/// Returns the longest transfer that a member of a collective with unknown size recorded. Returns `None` if the first
+/// Returns the longest transfer recorded by a member of a collective with unknown size. Returns `None` if the first
 /// member states a size.
 fn longest_recorded_transfer(
     workload: &Workload,
@@ -301,8 +300,8 @@ pub(super) fn number_channels(
 }
 
 /// Returns the first unmatched send and unmatched receive that have the same ends and tag but different sizes, or
-/// `None`. These two are probably the halves of one message for which the traces state different sizes. The list must
-/// keep channels with equal ends and tag next to each other.
+/// `None`. They are probably the halves of one message whose sizes in the traces differ. The list must keep channels
+/// with equal ends and tag next to each other.
 fn find_size_mismatch(
     alone: &[MessageDisagreement<u64>],
 ) -> Option<(RankAndCommIndex, RankAndCommIndex)> {

@@ -82,8 +82,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         }
     }
 
-    /// Posts a collective of a tile group by marking each member ready in the launch order of that member's
-    /// communicator.
+    /// Posts a tile group's collective: marks each member ready in the launch order of its communicator.
     #[inline(never)]
     pub(super) fn post_for_all_members(
         &mut self,

@@ -1,8 +1,8 @@
 //! Messages between ranks: sends, receives, and the matches between them.
 //!
 //! If events are handled in content order, the engine pairs sends and receives before the run. If events are handled in
-//! insertion order, the engine matches the halves of a message in a channel, in the order in which they are issued.
-//! With recorded durations, the engine does not simulate the network.
+//! insertion order, it matches the halves in a channel in the order in which they are issued. With recorded durations,
+//! the engine does not simulate the network.
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
@@ -77,7 +77,7 @@ pub(super) struct Messages<'a> {
     pairs: Vec<MessageState>,
     /// Message channels, by channel index. Used only if events are handled in insertion order.
     channels: Vec<MessageChannelQueues>,
-    /// For each channel, the index of the channel that counts its requests. A reference is enough, because a run in
+    /// For each channel, the index of the channel that counts its requests. A reference suffices, because a run in
     /// insertion order has only one launch.
     request_channels: &'a [u32],
 }
@@ -224,8 +224,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the transfers that begin when a send is issued. The receive's transfer begins. The send's
-    /// transfer also begins, unless the receiver must first request the message.
+    /// Notifies observers of the transfers that begin when a send is issued: the receive's and, unless the receiver
+    /// must first request the message, the send's.
     fn notify_send_transfers_begin<D: EventOrderDiscipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -296,8 +296,8 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer_of_message(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin_transfer(running.id, node);
-        // The key contains the receiver's node, because the sender has no node. The key is unambiguous, because apart
-        // from collectives, the sender's NPU sends nothing else in this launch.
+        // The key contains the receiver's node, because the sender has no node. It is unambiguous, because the sender's
+        // NPU sends nothing else in this launch except in collectives.
         let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open_ports(2);

@@ -39,8 +39,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         self.effects.delayed = delayed;
     }
 
-    /// Completes a node. If the node belongs to a member of a tile group, waits for the other members, so that all of
-    /// them complete the node together.
+    /// Completes a node. A member of a tile group waits for the others, so that all complete the node together.
     #[inline]
     pub(super) fn complete_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
@@ -65,7 +64,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         }
     }
 
-    /// Completes a node of an instance that is in no tile group or that is its group's leader (the simulated instance).
+    /// Completes a node of an instance that is in no tile group or leads one (is simulated for it).
     #[inline]
     pub(super) fn complete_instance_node(
         &mut self,

@@ -11,7 +11,7 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use chakram_hardware::network::NetworkBackend;
 
-/// Queue or phase that must admit a chunk before the chunk begins a stage.
+/// Queue or phase that must admit a chunk before it begins a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageAdmissionCondition {
     Nothing,
@@ -23,7 +23,7 @@ pub(super) enum StageAdmissionCondition {
 
 impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     /// Enrolls the chunks of the member at `position` in the simulation. Each chunk begins its first stage immediately,
-    /// or waits until the stage admits it.
+    /// or waits to be admitted.
     pub(super) fn enroll_member_chunks<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -90,8 +90,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         wait
     }
 
-    /// Returns the queue or phase that must admit a chunk before the chunk begins a stage. After the stage, the chunk
-    /// must release its place in the queue or phase.
+    /// Returns the queue or phase that must admit a chunk before it begins a stage. After the stage, the chunk must
+    /// release its place there.
     #[inline]
     pub(super) fn required_stage_admission(
         &self,
@@ -116,7 +116,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         }
     }
 
-    /// Starts every chunk that the queue or phase of the waiting `cell` can now admit to its stage.
+    /// Starts every chunk that the waiting `cell`'s queue or phase can now admit.
     #[inline]
     pub(super) fn admit_waiting<N: NetworkBackend>(
         &mut self,
@@ -163,7 +163,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             if admitted.inside >= order.capacity[phase] {
                 return;
             }
-            // Chunks enter in the schedule's order, so a chunk that arrived early waits for the chunks before it.
+            // Chunks enter in the schedule's order, so an early chunk waits for those before it.
             let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
@@ -204,7 +204,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
             self.open_stage(fabric, effects, now, at);
-            // The script may have ended within the call. Process the effects of that end before the next chunk begins.
+            // The call may have ended the script; process its effects before the next chunk begins.
             if effects.work.len() > before {
                 effects.push_follow_up(LoopFollowUpWork::Admit(npu, queue));
                 return;

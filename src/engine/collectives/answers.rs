@@ -1,5 +1,5 @@
-//! Counts collectives that were answered analytically (by a formula instead of a simulation), and numbers the answers
-//! that can still be withdrawn.
+//! Counts collectives answered analytically (by a formula instead of a simulation), and numbers the answers that can
+//! still be withdrawn.
 
 use crate::ReplayOutcome;
 

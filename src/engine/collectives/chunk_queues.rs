@@ -5,7 +5,7 @@ use chakram_base::ids::Npu;
 use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The chunks that wait in one queue of one NPU, and the number of admitted chunks.
+/// The chunks waiting in one queue of one NPU, and the number of admitted chunks.
 #[derive(Debug, Default)]
 struct NpuChunkQueue {
     /// Waiting chunks in the order of arrival; the first chunk is admitted next.

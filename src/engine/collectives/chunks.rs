@@ -18,8 +18,7 @@ use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramP
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage that has its own value in a message's `order`, because `order` has only 27 bits. All later stages share
-/// this value.
+/// Last stage with its own value in a message's `order`, which has only 27 bits. All later stages share this value.
 pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits of a message's `order` that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
@@ -49,8 +48,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             self.handle_script_event(fabric, effects, now, at, ScriptMemberEvent::Begin);
             return;
         }
-        // If events are handled in insertion order, the chunk advances only when a later event
-        // makes the endpoint ready.
+        // If events are handled in insertion order, the chunk advances only once a later event makes the endpoint
+        // ready.
         if !M::Order::AT_ONCE {
             self.begun_chunks.push(at);
         }
@@ -107,8 +106,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         self.post_receives(fabric, effects, now, at, waiting);
     }
 
-    /// Posts the receives that a member now expects, and delivers the first `there` messages to them, because these
-    /// messages have already arrived.
+    /// Posts the receives that a member now expects, and delivers the first `there` messages to them; these have
+    /// already arrived.
     #[inline]
     pub(super) fn post_receives<N: NetworkBackend>(
         &mut self,
@@ -213,8 +212,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Advances a chunk like [`Self::advance_chunk`], for a member that takes part in the stage and whose place is
-    /// known.
+    /// Like [`Self::advance_chunk`], for a member whose place in the stage is known.
     pub(super) fn advance_chunk_at_line<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -236,8 +234,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // A member that could send to all other members at once sends each message only when the port is free. A
-            // group of n members then has n instead of n² messages in flight.
+            // A member that could send to all others at once sends each message only when the port is free. A group of
+            // n members then has n instead of n² messages in flight.
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -323,8 +321,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             .expect("it is in one");
         let index = self.backend.phase_index(assignment);
         let phase = &group.extent.phases[index];
-        // The second strand of a chunk runs the mirrored program, so the partner's position is counted from the other
-        // end of the line.
+        // A chunk's second strand runs the mirrored program, so it counts the partner's position from the other end of
+        // the line.
         let to = match strand {
             0 => step.to,
             _ => phase.size - 1 - step.to,
@@ -395,8 +393,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
-            // Group 0 is reserved for messages between ranks, so these messages sort before messages of the
-            // NPU's collectives.
+            // Group 0 is reserved for messages between ranks, so these sort before messages of the NPU's collectives.
             fabric.submit_message::<M::Order>(now, key, message, effects);
         } else {
             fabric.pass_to_network(now, &message, effects);
@@ -428,8 +425,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         let length = run.length;
         let passed = self.required_stage_admission(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
-            // The chunk must join the next stage's queue before it releases its place in the current stage, because
-            // both stages may use the same queue.
+            // The chunk must join the next stage's queue before it releases its current place, because both stages may
+            // use the same queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
@@ -442,7 +439,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         if progress.done[position.index()] == run.chunks {
             self.complete_member_node(fabric, effects, now, at.run, position);
             // All chunks of the member have been admitted, and the admission state may already be freed. A place in a
-            // queue must still be released, because all collectives share the queues.
+            // queue must still be released: all collectives share the queues.
             if let StageAdmissionCondition::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
                     effects.push_follow_up(LoopFollowUpWork::Leave(npu, queue));
@@ -479,7 +476,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         progress.ended += 1;
         if progress.ended == group.extent.member_count() {
             // If members run in different directions, messages without a receiver may still be in flight and refer to
-            // the run's progress, so keep the progress.
+            // the run's progress, so keep it.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;

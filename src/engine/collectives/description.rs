@@ -5,7 +5,7 @@ use crate::plan::PlacedRankGroup;
 use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
-    /// Describes why a member's chunks wait, in a collective whose members have all arrived.
+    /// Describes why a member's chunks wait after all members have arrived.
     pub fn describe_waiting_chunks(
         &self,
         group: &PlacedRankGroup,

@@ -2,9 +2,8 @@
 //!
 //! NPUs may alternate between the queues or trees of a dimension. Two members that have executed different numbers of
 //! collectives may then use opposite directions of a ring, or different trees. A member receives a message only if its
-//! own direction expects messages from the sender. The member then counts the message together with other messages from
-//! this sender. The engine stores messages and requests until it knows the receiver's direction or tree (its queue
-//! slot).
+//! own direction expects messages from the sender. The member counts it together with other messages from this sender.
+//! The engine stores messages and requests until it knows the receiver's direction or tree (its queue slot).
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::OUTSIDE;
@@ -20,7 +19,7 @@ pub(super) struct MessageWithSenderStepNumber {
     /// Stage index of the message, in the numbering that all members share ([`CollectiveMessageSimulator::shared_stage_number`]).
     pub stage: SharedStage,
     /// For a message, the number of steps that the receiver must have taken before it accepts the message. For a
-    /// request, the index of the requested step. Both numbers are in the sender's numbering.
+    /// request, the index of the requested step. Both are in the sender's numbering.
     pub number: u32,
     pub is_request: bool,
 }

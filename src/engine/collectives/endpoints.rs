@@ -1,4 +1,4 @@
-//! Models the endpoints of members, where messages cause delays, reductions and bus transfers.
+//! Models members' endpoints, where messages cause delays, reductions and bus transfers.
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::{MemberChunkStageAndPosition, ParticipantChunkStageAndPosition};
@@ -26,15 +26,15 @@ impl BusEventScheduler for NpuBusEventScheduler<'_> {
     }
 }
 
-/// Creates the token of a bus transfer. The token encodes `event`, which follows the transfer's completion.
+/// Creates the token of a bus transfer. It encodes `event`, which follows the transfer's completion.
 fn completion_token(event: PackedEvent, detail: u32) -> TransferCompletionToken {
     let word = event.packed_content();
     TransferCompletionToken { word, detail }
 }
 
 impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
-    /// Starts the processing that a member's endpoint does before the stage's first send. When the processing ends, the
-    /// member earns its first credits.
+    /// Starts the endpoint's processing before a member's first send in the stage. When it ends, the member earns its
+    /// first credits.
     #[inline]
     pub(super) fn start_endpoint_processing(
         &mut self,
@@ -138,9 +138,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         }
     }
 
-    /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows the transfer and
-    /// the number stored with the event. The caller carries out the consequences, and then calls
-    /// [`Self::resume_bus`].
+    /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows it and the number
+    /// stored with that event. The caller carries out the consequences, and then calls [`Self::resume_bus`].
     pub fn handle_npu_bus_event(
         &mut self,
         effects: &mut Effects,

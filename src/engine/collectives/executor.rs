@@ -98,8 +98,8 @@ impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message at another member, for the same chunk. The stage and step are in the
-    /// sender's numbering.
+    /// Handles the arrival of a step's message at another member's part of the same chunk. The stage and step are in
+    /// the sender's numbering.
     #[inline]
     pub fn on_step_message_arrived<N: NetworkBackend>(
         &mut self,
@@ -211,7 +211,7 @@ impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
         }
     }
 
-    /// Reports the end of a collective, and frees the collective's state.
+    /// Reports the end of a collective, and frees its state.
     pub fn record_ended_collective(
         &mut self,
         effects: &mut Effects,
@@ -225,7 +225,7 @@ impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
         self.report_and_free_run(effects, now, id, stepwise, totals, transfer);
     }
 
-    /// Reports the end of a collective with its waiting and transfer times, and frees the collective's state.
+    /// Reports the end of a collective with its waiting and transfer times, and frees its state.
     pub(super) fn report_and_free_run(
         &mut self,
         effects: &mut Effects,
@@ -252,8 +252,7 @@ impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
             messages: run.messages,
         });
         running.order.run_of[run.sequence as usize] = None;
-        // Messages refer to the collective's entry by index, so the entry is freed only if none of the collective's
-        // messages are in flight.
+        // Messages refer to the collective's entry by index, so the entry is freed only if none of them are in flight.
         if run.progress.is_none() {
             self.runs.give_back(id);
         }

@@ -1,12 +1,11 @@
-//! Analytical answers on networks with contention: a formula gives a collective's time as long as no other traffic
-//! uses the collective's links.
+//! Analytical answers on networks with contention: a formula gives a collective's time as long as no other traffic uses
+//! its links.
 //!
-//! A collective that is answered analytically *reserves* its members' ports or links in all its dimensions. All these
-//! ports or links must be idle. The answer is valid as long as no other traffic uses one of these links. Before another
-//! message, load or store uses a reserved link, the collective is *materialized*. The engine simulates the materialized
-//! collective message by message, first from its start until now, and then until its end. The simulation is exact,
-//! because the collective was alone on its links until now. Messages that the simulation sends at this instant are
-//! submitted together with the other message.
+//! A collective that is answered analytically *reserves* its members' ports or links in all its dimensions. They must
+//! all be idle. The answer is valid as long as no other traffic uses one of them. Before another message, load or store
+//! uses a reserved link, the collective is *materialized*. The engine then simulates it message by message, first from
+//! its start until now, and then until its end. The simulation is exact, because the collective was alone on its links
+//! until now. Messages that it sends at this instant are submitted together with the other message.
 
 use super::Collectives;
 use super::lone_run::LoneRunMainLoopStopPoint;
@@ -53,8 +52,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         true
     }
 
-    /// Releases a collective's reserved links if the end event belongs to the collective's latest analytical answer.
-    /// Returns true if the event belongs to that answer.
+    /// If the end event belongs to a collective's latest analytical answer, releases the reserved links and returns
+    /// true.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -137,8 +136,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         }
     }
 
-    /// Withdraws a collective's analytical answer or its reserved links. Instead, simulates the collective message by
-    /// message, first from its start until `now` and then until its end.
+    /// Withdraws a collective's analytical answer or its reserved links. Simulates it message by message instead, first
+    /// from its start until `now` and then until its end.
     pub(super) fn materialize_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -24,7 +24,7 @@ pub struct LaunchedRankGroup<'a> {
     pub(super) id: ReplayGroupId,
     /// Index of the program's first byte table; such a table contains the bytes between pairs of members.
     pub(super) first_splits: u32,
-    /// Index of the group among the groups of all launches. Messages at the same instant are ordered by this index.
+    /// Index of the group among the groups of all launches. It orders messages at the same instant.
     pub(super) number: u32,
 }
 
@@ -133,7 +133,7 @@ impl<'a> AllLaunchedRankGroups<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Skip members that waited for no other member. Such members started before the order reached their place.
+            // Skip members that waited for no other member: they started before the order reached their place.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

@@ -1,16 +1,15 @@
 //! Launch order: the order in which a group's collectives take their lanes.
 //!
-//! Members of a group must start the group's collectives in the same order. Otherwise two collectives could each occupy
-//! a lane that the other collective needs. The first collective in program order is launched as soon as any member is
-//! ready for it. A later collective may be launched before the first, so that it overlaps with computation, but only
-//! when every member is ready for the later collective. Otherwise, a member that is not ready might first need the
-//! earlier collective to complete. Therefore, a launched collective never waits for an unlaunched collective, and a
-//! workload that runs in program order never deadlocks here.
+//! Members of a group must start its collectives in the same order. Otherwise two collectives could each occupy a lane
+//! that the other collective needs. The first collective in program order is launched as soon as any member is ready
+//! for it. A later collective may be launched before the first, so that it overlaps with computation, but only when
+//! every member is ready for it. Otherwise, an unready member might first need the earlier collective to complete. A
+//! launched collective therefore never waits for an unlaunched one, and a workload that runs in program order never
+//! deadlocks here.
 //!
 //! If a group's collectives share a lane with other nodes, the group *gathers*: it launches each collective only when
-//! every member is ready. Then all members queue for their lanes together. The collectives of such groups therefore
-//! have the same order on all lanes. A collective that occupies a lane therefore never waits for a collective that is
-//! queued after it.
+//! every member is ready. All members then queue for their lanes together, so the collectives of such groups have the
+//! same order on all lanes. A collective that occupies a lane never waits for one queued after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{NONE, PlacedRankGroup};
@@ -24,7 +23,7 @@ pub(super) struct GroupCollectiveLaunchOrder {
     place_of: Vec<u32>,
     /// Launched collectives, in launch order.
     order: Vec<u32>,
-    /// Number of present members that are not ready, for each collective.
+    /// Number of present members not ready for each collective.
     unready: Vec<u32>,
     /// Index of the state (run) of each collective in flight.
     pub run_of: Vec<Option<RunIndex>>,
@@ -34,7 +33,7 @@ pub(super) struct GroupCollectiveLaunchOrder {
     gathers: bool,
     /// Program-order index of the first collective that is not launched.
     first: u32,
-    /// For each member, the place (in the launch order) of the collective that the member starts next.
+    /// For each member, the place in the launch order of its next collective.
     next: Vec<u32>,
     /// Nodes of ready members that wait for their place in the order. The key is (member, collective).
     parked: BTreeMap<(MemberIndex, u32), u32>,
@@ -89,8 +88,8 @@ impl GroupCollectiveLaunchOrder {
         sequence
     }
 
-    /// Adds an entry for the collective `sequence` if the collective is new. Members that ignore the launch order need
-    /// an entry too.
+    /// Adds an entry for the collective `sequence` if it is new. Members that ignore the launch order need an entry
+    /// too.
     #[inline]
     pub fn register_call(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -106,8 +105,7 @@ impl GroupCollectiveLaunchOrder {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
-        // The first collective in program order cannot depend on a later collective, so a single ready member is
-        // enough.
+        // The first collective in program order cannot depend on a later one, so a single ready member is enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant_launch(sequence);

@@ -1,5 +1,5 @@
-//! Simulates a collective as if it were alone, up to the present or to the collective's end. The simulation uses the
-//! same event loop as the replay, but collects its effects separately.
+//! Simulates a collective as if it were alone, up to the present or to the collective's end. It uses the same event
+//! loop as the replay, but collects its effects separately.
 
 use super::Collectives;
 use super::fast_forward::MembersArrivingTogether;
@@ -38,11 +38,10 @@ impl LoneRunMainLoopStopPoint {
 
 /// Components of the event loop that simulates one collective in isolation.
 ///
-/// At the present instant, the simulation must stop at exactly the event that the main loop has reached. The main loop
-/// may already have run out of events at this instant, since the instant began or since the last members arrived. In
-/// this case, the simulation also handles all its events at this instant. Otherwise the simulation executes the same
-/// number of rounds as the main loop. The main loop then submits the messages of the simulation's last round together
-/// with its own messages.
+/// At the present instant, the simulation must stop at exactly the event that the main loop has reached. If the main
+/// loop has run out of events since the instant began or the last members arrived, the simulation also handles all its
+/// events at this instant. Otherwise it executes as many rounds as the main loop. The main loop then submits the
+/// messages of the simulation's last round together with its own messages.
 struct LoneCollectiveLoop<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,

@@ -1,5 +1,5 @@
-//! Provides schedules for members that execute different collectives as the n-th collective of their group. Members can
-//! execute different collectives only if the replay matches collectives in issue order.
+//! Provides schedules for members that execute different collectives as the n-th collective of their group, which is
+//! possible only if the replay matches collectives in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCollectiveCall};
 use crate::discipline::EngineCollectiveBackend;
@@ -9,9 +9,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the collective of the other members. If the
-    /// member and another member on a common line would exchange different messages, returns the other member as the
-    /// error.
+    /// Returns the schedule of a member whose collective differs from the other members'. If it and another member on a
+    /// common line would exchange different messages, returns the other member as the error.
     fn find_differing_schedule(
         &mut self,
         call: MemberCollectiveCall<'_, '_>,
@@ -69,12 +68,12 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             stages.iter().filter(passes)
         };
         let phases = 0..group.extent.phases.len();
-        // Every stage needs a counterpart among the first member's stages, but the order of phases may differ.
+        // Every stage needs a counterpart in the first member's schedule, but phases may come in another order.
         let passes = |phase| along(number, phase).count() == along(of.schedule, phase).count();
         if !phases.clone().all(passes) {
             return Err(first);
         }
-        // Members exchange messages only along common lines of a phase, so only members on a common line must agree.
+        // Members exchange messages only along common lines of a phase, so only members on one line must agree.
         let positions = &group.extent.position_of;
         let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {

@@ -1,8 +1,8 @@
-//! Models collectives and messages that take recorded or captured durations: dependencies among members, and completion
+//! Models collectives and messages with recorded or captured durations: dependencies among members, and completion
 //! times.
 //!
-//! The engine does not simulate the network for such operations. A member's part *begins* when all members for which it
-//! waits have started (see [`CommTiming`]), and ends after the member's own duration.
+//! The engine does not simulate the network for such operations. A member's part *begins* when all members that it
+//! waits for have started (see [`CommTiming`]), and ends after its own duration.
 
 use super::run::CollectiveRun;
 use super::{Collectives, LaunchedRankGroup};
@@ -17,8 +17,7 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total waiting time of a collective's members, and, if known, the rank that caused most of that time together with
-/// its share.
+/// Total waiting time of a collective's members and, if known, the rank that caused most of it, with its share.
 pub(super) type TotalWaitAndCausingRank = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
@@ -54,8 +53,8 @@ impl CommTiming {
 }
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
-    /// Begins the part of each member that no longer waits for another member. The caller must call this method after
-    /// the last event at `now` if members of the collective started at `now`.
+    /// Begins the part of each member that no longer waits for another member. Must be called after the last event at
+    /// `now` if members of the collective started at `now`.
     pub fn begin_member_parts(
         &mut self,
         flow: &Dataflow<'_>,
@@ -130,8 +129,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             .report_and_free_run(effects, now, id, false, totals, transfer);
     }
 
-    /// Returns the total waiting time of a collective with recorded durations, and the rank that caused most of this
-    /// time.
+    /// Returns the total waiting time of a collective with recorded durations, and the rank that caused most of it.
     fn sum_recorded_waiting(
         &self,
         flow: &Dataflow<'_>,

@@ -1,22 +1,20 @@
-//! Answers a collective on idle links with the times of a trial run (a *rehearsal*), in which an identical collective
-//! was simulated alone.
+//! Answers a collective on idle links with the times of a trial run (a *rehearsal*) of an identical collective alone.
 //!
-//! Some networks store for each link only the time at which the link becomes free ([`RehearsableLinks`]). On such
-//! networks, no closed form covers irregularly placed members. However, two collectives on idle links run identically,
-//! apart from their start times, if their members arrive in the same *pattern* of times. The second collective of a
-//! schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines the
-//! end of each member and the use of each link. If a later collective has the same pattern and its links are idle, the
-//! collective reserves the links, and the rehearsal gives its times immediately. On a network without contention,
-//! nothing disturbs a collective, so the first collective with a pattern is rehearsed, and no links are reserved.
+//! Some networks store only the time at which each link becomes free ([`RehearsableLinks`]). On such networks, no
+//! closed form covers irregularly placed members. However, collectives on idle links run identically, apart from their
+//! start times, if their members arrive in the same *pattern* of times. The second collective of a schedule is
+//! *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines the end of each
+//! member and the use of each link. If a later collective has the same pattern and its links are idle, it reserves
+//! them, and the rehearsal gives its times immediately. On a network without contention, nothing disturbs a collective,
+//! so the first collective with a pattern is rehearsed, and no links are reserved.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all members have
 //! arrived. In such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes
-//! the pattern. The answer's start time is then in the past: it is the time of the first arrival. Other collectives,
-//! such as broadcasts, are answered only if no member sends before the last arrival, for example if the root arrives
-//! last.
+//! the pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
+//! answered only if no member sends before the last arrival, for example if the root arrives last.
 //!
-//! A link stays reserved until the collective has submitted its last message over the link. Traffic that comes later
-//! would queue after that message anyway. Before a message, load or store uses a reserved link, the collective is
+//! A link stays reserved until the collective has submitted its last message over it. Later traffic would queue after
+//! that message anyway. Before a message, load or store uses a reserved link, the collective is
 //! [materialized](super::fast_forward): it is simulated message by message from then on. Members that have already
 //! ended are not affected.
 
@@ -53,8 +51,8 @@ pub(super) struct CollectiveRehearsalResult {
 }
 
 impl CollectiveRehearsalResult {
-    /// Creates a rehearsal from the members' end times. Returns `None` if one member ends at or before the instant at which
-    /// another arrives: the result then depends on the order of rounds, which a rehearsal does not record.
+    /// Creates a rehearsal from the members' end times. Returns `None` if one member ends no later than another
+    /// arrives: the result then depends on the order of rounds, which a rehearsal does not record.
     fn new(
         pattern: Vec<Span>,
         mut ends: Vec<(Span, Position)>,
@@ -77,8 +75,8 @@ pub(super) enum ScheduleRehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One collective of the schedule has run. If the schedule is used only once, a rehearsal costs more time than it
-    /// saves. Therefore only the second collective is rehearsed.
+    /// One collective of the schedule has run. For a schedule used only once, a rehearsal would cost more time than it
+    /// saves, so only the second collective is rehearsed.
     UsedOnce,
     /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsalResult>>),
@@ -116,9 +114,9 @@ fn relative_arrival_times(run: &CollectiveRun, together: bool) -> Vec<Span> {
 }
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
-    /// Tries to settle a collective's new arrivals without simulating the collective's messages. If `all` members have
-    /// arrived, the collective takes the times of a trial run (a rehearsal). Otherwise, the collective keeps its links
-    /// reserved. Returns true on success.
+    /// Tries to settle a collective's new arrivals without simulating its messages. If `all` members have arrived, the
+    /// collective takes the times of a trial run (a rehearsal). Otherwise, the collective keeps its links reserved.
+    /// Returns true on success.
     pub(super) fn try_process_by_rehearsal<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -153,7 +151,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             }
             return false;
         };
-        // These messages belong to the trial run and not to this collective, so the fabric must not count them.
+        // These messages belong to the trial run, so the fabric must not count them.
         fabric.subtract_rehearsed_messages(messages);
         if !together && !is_held {
             // This collective has already sent messages, so the new rehearsal serves only later collectives with this
@@ -180,7 +178,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         } else {
             self.answers.count_revocable_answer()
         };
-        // Discard the progress of members that arrived earlier and have already enrolled for simulation.
+        // Discard the progress of earlier members, which have already enrolled for simulation.
         if let Some(progress) = self.chunks.runs[id].progress.take() {
             fabric.close_ports(progress.ports);
             self.answers.stepwise -= 1;
@@ -190,9 +188,9 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         true
     }
 
-    /// Settles a collective's new arrivals on a network without contention, where no other traffic can disturb the
-    /// collective. If every member needs data from every other member, nothing is simulated until `all` have arrived.
-    /// Then the collective takes the times of a trial run. Returns false if the collective must be simulated.
+    /// Settles a collective's new arrivals on a network without contention, where no other traffic can disturb it. If
+    /// every member needs data from every other, nothing is simulated until `all` have arrived. The collective then
+    /// takes the times of a trial run. Returns false if it must be simulated.
     fn settle_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -207,8 +205,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             return false;
         }
         if is_held && run.answer.last_wave == now {
-            // The members that arrived earlier at this instant have already been processed, so a trial run would submit
-            // their messages too late.
+            // Earlier arrivals at this instant have already been processed, so a trial run would submit their messages
+            // too late.
             self.materialize_run(fabric, effects, now, id);
             return false;
         }
@@ -230,7 +228,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         };
         let run = &mut self.chunks.runs[id];
         let start = if together { now } else { run.arrivals.first };
-        // The collective was simulated, although outside the main loop, so it counts as simulated.
+        // The collective was simulated outside the main loop, but counts as simulated.
         if messages > 0 {
             run.messages = messages;
             self.answers.stepwise += 1;
@@ -334,8 +332,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         run.answer.settlement = effects.progress.settlement_count();
     }
 
-    /// Returns the rehearsal (trial run) for a collective whose members have all arrived. If the rehearsal was made by
-    /// this call, also returns its number of messages. Rehearses the second collective of a schedule, and later
+    /// Returns the rehearsal (trial run) for a collective whose members have all arrived. If this call made the
+    /// rehearsal, also returns its number of messages. Rehearses the second collective of a schedule, and later
     /// collectives with a new pattern if there are fewer than `MOST_PATTERNS` patterns.
     fn find_or_rehearse<N: NetworkBackend>(
         &mut self,
@@ -388,15 +386,15 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
                 known.push(Arc::clone(found));
             }
             (Some(found), _) => *state = ScheduleRehearsalState::Known(vec![Arc::clone(found)]),
-            // Without contention, only this pattern of arrivals may have made the rehearsal fail.
+            // Without contention, the rehearsal may have failed only because of this pattern of arrivals.
             (None, _) if !N::SHARED => {}
             (None, _) => *state = ScheduleRehearsalState::Impossible,
         }
         found.map(|found| (found, messages))
     }
 
-    /// Returns the end of each position, as a rehearsal on a network without contention would give it, if there is a formula
-    /// for members that arrive in this pattern.
+    /// Returns each position's end, as a rehearsal without contention would give it, if a formula covers this pattern
+    /// of arrivals.
     fn compute_ends<N: NetworkBackend>(
         &self,
         fabric: &Fabric<'_, N>,

@@ -1,8 +1,8 @@
-//! Rendezvous: a sender transmits a message only after its receiver has requested it.
+//! Rendezvous: a message is sent only after its receiver has requested it.
 //!
 //! A receiver that posts a receive sends a small request to the sender. The data leaves when the request has arrived
 //! and the sender is ready. Requests do not state a size. If two ranks exchange messages of several sizes under one
-//! tag, a request can therefore release a message before the message's receive is posted.
+//! tag, a request can therefore release a message before its receive is posted.
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::MemberChunkStageAndPosition;

@@ -5,7 +5,7 @@
 //! stage, the members on a *line* of the phase run a program of *steps*. A step sends one message and requires
 //! *credits*, which a member earns by receiving and processing messages. A stage that uses both directions of a ring
 //! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
-//! slot* is the backend's index for a chunk's passage through a stage; it also selects the passage's direction or tree.
+//! slot* is the backend's index for a chunk's passage through a stage; it also selects the direction or tree.
 
 use super::direction_matching::MessageWithSenderStepNumber;
 use super::fast_forward::MembersArrivingTogether;
@@ -30,7 +30,7 @@ pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 pub struct CollectiveRun {
     /// Index of the group among the groups of all launches in flight.
     pub(super) group: GroupIndex,
-    /// Index of the group among the groups of all launches. Messages at the same instant are ordered by this index.
+    /// Index of the group among the groups of all launches. It orders messages at the same instant.
     pub(super) number: u32,
     /// Number of earlier collectives of the same group.
     pub(super) sequence: u32,
@@ -41,8 +41,8 @@ pub struct CollectiveRun {
     pub(super) arrivals: MemberArrivals,
     /// Index of the schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
-    /// Schedule index of each position, if members carry out different collectives. These collectives exchange equal
-    /// messages along each common line. Empty if all members have the same schedule.
+    /// Schedule index of each position, if members carry out different collectives, which exchange equal messages along
+    /// each common line. Empty if all members have the same schedule.
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
     pub(super) chunks: u32,
@@ -92,9 +92,9 @@ pub(super) struct RecordedDurationMemberTimes {
 /// State of a collective's analytical answer, which other traffic may withdraw.
 #[derive(Debug, Default)]
 pub(super) struct RevocableAnalyticalAnswerState {
-    /// Identifies the analytical answer as long as other traffic can withdraw it; otherwise 0.
+    /// Number of the analytical answer while other traffic can withdraw it; otherwise 0.
     pub number: u32,
-    /// Number of times that the loop had settled the current instant when the answer was determined.
+    /// Number of settlements of the current instant before the answer was determined.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
@@ -104,7 +104,7 @@ pub(super) struct RevocableAnalyticalAnswerState {
     pub is_held: bool,
     /// Time of the latest arrival so far, while the collective's links are reserved.
     pub last_wave: Time,
-    /// True if the answer depends on the members' different arrival times. If false, all members count as arrived at
+    /// True if the answer depends on the members' different arrival times. Otherwise all members count as arrived at
     /// `start`.
     pub is_skewed: bool,
     /// The rehearsal that determines the answer. `told` is the number of members that have been notified of their end.
@@ -307,8 +307,7 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last among all members with a trace. If several members started last, returns the
-    /// lowest of their ranks.
+    /// Returns the rank that started last among the members with a trace; of several, the lowest.
     pub(super) fn last_rank_to_start(&self, plan: &PlacedRankGroup) -> Rank {
         let late = self
             .arrivals
@@ -322,8 +321,8 @@ impl CollectiveRun {
         ranks.expect("somebody started last")
     }
 
-    /// Returns the total time that members waited for the last member, the last member's rank, and the waiting time
-    /// that this rank caused. In a folded replay, the total includes the members that the replayed members represent.
+    /// Returns the members' total waiting time for the last member, its rank, and the waiting time that this rank
+    /// caused. In a folded replay, the total includes represented members.
     pub(super) fn sum_waiting_times(&self, plan: &PlacedRankGroup) -> TotalWaitAndCausingRank {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
@@ -438,7 +437,7 @@ impl CollectiveRun {
     }
 
     /// Returns the place of a cell, or `None` if the chunk has not begun its first stage or has ended its last stage.
-    // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
+    // Always inlined: returned through memory, the struct would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]
     pub(super) fn stage_of_cell<M: EngineCollectiveBackend>(

@@ -13,23 +13,23 @@ use std::collections::BTreeMap;
 /// Key of a schedule: group, kind, bytes, root, and a key from the backend for everything else.
 type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
-/// Reference to a stage: the index of its schedule, and its index in the schedule. The reference fits in a register, so
-/// passing it is faster than passing the stage itself.
+/// Reference to a stage: the index of its schedule, and its index in the schedule. It fits in a register, so it is
+/// faster to pass than the stage itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduleStageRef {
     pub schedule: u32,
     pub index: u32,
 }
 
-/// A schedule, with its closed form once the closed form has been computed.
+/// A schedule, with its closed form once that is computed.
 #[derive(Debug)]
 pub(super) struct ScheduleWithClosedForm<S> {
     pub schedule: ChunkStageRoutes<S>,
     /// Duration of the collective if all members start together and nothing else is in flight. The outer `None` means
     /// that the duration is not computed yet, and the inner `None` that no closed form is proven exact.
     pub closed: Option<Option<Span>>,
-    /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
-    /// handled in insertion order. `None` if the order of ends is not proven.
+    /// Reorderings from the order in which members begin to the order in which they end. Used if events are handled in
+    /// insertion order. `None` if the order of ends is not proven.
     pub end_order: Option<Vec<SameInstantOrderAfterMessages>>,
     pub rehearsal: ScheduleRehearsalState,
 }
@@ -51,8 +51,7 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule in the cache. On the schedule's first use, calls `work_out` to compute
-    /// the schedule.
+    /// Returns the index of a request's schedule in the cache. On first use, calls `work_out` to compute it.
     pub fn find_or_create_schedule(
         &mut self,
         group: ReplayGroupId,

@@ -1,10 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
 //! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived. Each operation
-//! (part) of a script then starts in an event of its own. If events are handled in content order, a send ends when its
-//! last byte has left; if the machine requires it, the send ends only when that byte has arrived. A receive whose
-//! message has arrived ends immediately. Messages that arrive at the same instant are collected, so the order of events
-//! within the instant does not matter.
+//! (part) of a script then starts in its own event. If events are handled in content order, a send ends when its last
+//! byte has left or, if the machine requires it, has arrived. A receive whose message has arrived ends immediately.
+//! Messages that arrive at the same instant are collected, so the order of events within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::CollectiveMessageSimulator;
@@ -92,8 +91,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             run: at.run.0,
             position: run.position_of_cell(at.cell),
         };
-        // A message may arrive before its receiver begins, and then the receiver's chunk has no stage yet. All scripts
-        // have exactly one stage.
+        // A message may arrive before its receiver begins; the receiver's chunk then has no stage yet. All scripts have
+        // exactly one stage.
         let Some(stage) = self
             .schedules
             .get(run.schedule)
@@ -130,8 +129,8 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     }
 
     /// Submits a message of a script. Each member of a collective has one port per phase or, in some phases, one port
-    /// per direction. The message uses the sender's port of the first phase in which the two positions differ, and the
-    /// receiver's port of the last such phase.
+    /// per direction. The message uses the sender's port in the first phase in which the two positions differ, and the
+    /// receiver's in the last.
     fn send_script_message<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -187,7 +186,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         fabric.submit_message::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a sender's part after the part's message has left or, depending on the rule for sends, has arrived.
+    /// Ends a sender's part after its message has left or, depending on the rule for sends, has arrived.
     pub fn on_script_send_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

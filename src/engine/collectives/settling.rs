@@ -148,7 +148,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
 
     /// Returns true if the collective's time may still be computed analytically. If events are handled in insertion
     /// order, the result may depend on the order of arrivals within an instant. A collective without an analytical
-    /// answer then proceeds immediately.
+    /// answer therefore proceeds immediately.
     pub fn can_answer_analytically<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -171,8 +171,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             .is_some()
     }
 
-    /// Enrolls a member for simulation. Each of the member's chunks begins its first stage immediately, or waits until
-    /// the stage admits it.
+    /// Enrolls a member for simulation. Each of its chunks begins its first stage immediately, or waits to be admitted.
     pub fn enroll_member<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -195,8 +194,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             .enroll_member_chunks(fabric, effects, now, id, position);
     }
 
-    /// Processes the members of a collective that arrived at this instant. The caller must call this method after the
-    /// last event of the instant.
+    /// Processes the members of a collective that arrived at this instant. Must be called after the last event of the
+    /// instant.
     pub fn process_new_arrivals<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -259,8 +258,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the duration of a collective whose members have all arrived. The duration is known here if an option
-    /// states it, or if the size is unknown and the duration is recorded.
+    /// Returns the duration of a collective whose members have all arrived. It is known here if an option states it, or
+    /// if the size is unknown and the duration recorded.
     fn find_stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -346,8 +345,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends an analytically answered collective. The members end together, or each member ends at its time in the trial
-    /// run (rehearsal).
+    /// Ends an analytically answered collective. The members end together, or each at its time in the trial run
+    /// (rehearsal).
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -8,11 +8,10 @@ use crate::ids::{ChunkAtMember, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
-    /// Returns the stage index that all members use for a cell's current stage (a cell is a chunk at a member). This
-    /// shared index is the index of the corresponding stage in the first member's schedule. Members with different
-    /// collectives may pass phases in different orders. Messages are matched by line, so both ends of a message need
-    /// the same number.
-    // Always inlined, because each message calls this three times and most calls only read the cell.
+    /// Returns the shared index of a cell's current stage (a cell is a chunk at a member): the index of the
+    /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
+    /// different orders. Messages are matched by line, so both ends of a message need the same number.
+    // Always inlined: each message calls this three times, and most calls only read the cell.
     #[inline(always)]
     pub(super) fn shared_stage_number(&self, at: ChunkAtMember) -> SharedStage {
         let run = &self.runs[at.run];

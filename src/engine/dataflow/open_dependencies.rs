@@ -1,5 +1,5 @@
-//! Counts the open dependencies of nodes. Each node's count takes only one byte, because the loop reads the count once
-//! per edge, and most of these accesses miss the caches.
+//! Counts the open dependencies of nodes. Each node's count takes only one byte, because the loop reads it once per
+//! edge and mostly misses the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
@@ -97,7 +97,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Moves dependencies from `beyond` into a node's byte, after the byte's count has reached zero.
+    /// Moves dependencies from `beyond` into a node's byte, once its count has reached zero.
     #[inline(never)]
     fn refill_dependency_count(&mut self, node: usize) -> NodeReadinessAfterDependency {
         let flags = self.left[node];

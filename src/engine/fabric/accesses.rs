@@ -1,11 +1,11 @@
 //! Begins, submits and ends the loop's loads and stores of remote memory.
 //!
-//! A memory on the network is one of the network's endpoints. The loop submits accesses that cross the network before
-//! the messages of the same instant. If a collective's analytical answer reserves a link on an access's route, the
-//! engine first materializes the collective. If the memory has ports, the network serves the whole access, and either
-//! returns the access's end immediately or sends a notice later. An access to any other memory consists of chunks,
-//! which arrive at the NPU's port when no other event of the instant is left. The port keeps a record of the access
-//! until the last chunk has arrived, so that no collective over this port is answered analytically.
+//! A memory on the network is one of its endpoints. Accesses over the network are submitted before the messages of the
+//! same instant. If a collective's analytical answer reserves a link on an access's route, the engine first
+//! materializes the collective. If the memory has ports, the network serves the whole access, and either returns the
+//! access's end immediately or sends a notice later. An access to any other memory consists of chunks, which arrive at
+//! the NPU's port when no other event of the instant is left. The port keeps a record of the access until the last
+//! chunk has arrived, so that no collective over this port is answered analytically.
 
 use super::{Fabric, InFlightMessageContext};
 use crate::dataflow::unpack_node;
@@ -27,7 +27,7 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::Topology;
 
-/// If an access of `bytes` has too many chunks for the port simulation, returns the problem and a hint.
+/// Returns the problem and a hint if an access of `bytes` has too many chunks for the port simulation.
 pub fn find_too_many_chunks_fault(
     machine: &Machine,
     remote: &RemoteMemory,
@@ -107,8 +107,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Submits the accesses that cross the network. Before the call, the caller must withdraw all analytical answers
-    /// that reserve links of these accesses.
+    /// Submits the accesses that cross the network. The caller must first withdraw all analytical answers that reserve
+    /// their links.
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
@@ -169,7 +169,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 return now;
             };
             if request.last {
-                // The port discards its record of an access after the access's last chunk.
+                // The port discards its record of an access after the last chunk.
                 servers.serve_expected(now, place, request.span)
             } else {
                 servers.serve_message(now, place, request.span)
@@ -200,8 +200,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), suggest_fewer_chunks()));
         }
-        // The event carries a number that changes with each new computation of the rates. The fabric ignores events
-        // with an older number.
+        // The event carries a number that changes whenever the rates are recomputed. Events with an older number are
+        // ignored.
         if let Some((at, settlement)) = model.settle_rates(now) {
             let event = PackedEvent::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
@@ -238,8 +238,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 #[derive(Debug)]
 pub(super) struct RemoteMemoryState<'a> {
     service: NetworkPortsOrMemoryModel<'a>,
-    /// First endpoint of the memory if accesses cross the network, otherwise `None`. On the network, accesses
-    /// may contend with messages, and their bytes may be counted.
+    /// First endpoint of the memory if accesses cross the network, otherwise `None`. Accesses on the network may
+    /// contend with messages and be counted as traffic.
     first: Option<EndpointId>,
 }
 
@@ -294,7 +294,7 @@ impl<'a> RemoteMemoryState<'a> {
         machine.iter_remote_memories().map(state).collect()
     }
 
-    /// Returns the endpoint that loads and stores of `npu` use. Searches for the nearest port of each NPU only once.
+    /// Returns the endpoint that loads and stores of `npu` use. Searches for each NPU's nearest port only once.
     fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let NetworkPortsOrMemoryModel::Ports { ports, nearest } = &mut self.service else {

@@ -4,7 +4,7 @@ use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::OperationPortRange;
 
-/// Context of a message in flight. The loop needs the context when the network delivers the message.
+/// Context of a message in flight, which the loop needs when the network delivers the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightMessageContext {
     /// A step of a collective: a message of one chunk between two members.
@@ -41,7 +41,7 @@ pub enum InFlightMessageContext {
         node: NodeIndex,
         ports: OperationPortRange,
     },
-    /// Message from a sender without a trace to a posted receive. The fields identify the receive's instance and node.
+    /// Message from a sender without a trace to a posted receive, identified by the receive's instance and node.
     Mirrored {
         receiver: InstanceIndex,
         node: NodeIndex,
@@ -79,7 +79,7 @@ impl InFlightOpSlab {
         self.insert_uncounted_op(op)
     }
 
-    /// Does the same as [`Self::insert`] for an op that only identifies an event and does not count as a message.
+    /// Like [`Self::insert`], for an op that only identifies an event and does not count as a message.
     #[inline]
     pub fn insert_uncounted_op(&mut self, op: InFlightMessageContext) -> OpIndex {
         match self.free.pop() {

@@ -19,8 +19,8 @@ pub struct RepeatedLaunchFeed {
     starts: Vec<Time>,
     /// Launch of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that have ended their previous step before the earliest start of their next step, and therefore wait. The
-    /// key is the index of the next step.
+    /// Ranks that wait for the earliest start of their next step, after ending their previous one. The key is the index
+    /// of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<StepTimes>,
 }
@@ -32,7 +32,7 @@ impl RepeatedLaunchFeed {
     }
 
     /// Creates a feed that launches program `program` once for each instant in `starts`, which may be in any order. A
-    /// rank begins a launch at the launch's instant, or after its previous launch if that launch ends later.
+    /// rank begins a launch at its instant, or after its previous launch if that ends later.
     pub fn at_times(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {

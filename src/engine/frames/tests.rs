@@ -40,9 +40,9 @@ fn kernel(ns: u64) -> Workload {
 }
 
 /// 20,000 launches of 1 us each begin at random times, on average 1.11 us apart. By Lindley's recursion, a launch at
-/// time a ends at max(a, previous end) + 1 us. At time a, this launch is in flight, and so are all earlier launches
-/// that end after a. The number of run states must equal the maximum number of launches in flight. All other state of a
-/// launch exists once per run state, so this state is bounded too.
+/// time a ends at max(a, previous end) + 1 us. At time a, this launch and all earlier launches that end after a are in
+/// flight. The number of run states must equal the maximum number of launches in flight. All other state of a launch
+/// exists once per run state, so it is bounded too.
 #[test]
 fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let (mut at, mut state) = (0_u64, 1_u64);

@@ -1,4 +1,4 @@
-//! Models messages with recorded durations: the two halves wait for each other, and then each half ends after its own
+//! Models messages with recorded durations: the two halves wait for each other, and each then ends after its own
 //! duration.
 
 use super::Messages;

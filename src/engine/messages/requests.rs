@@ -1,4 +1,4 @@
-//! Rendezvous between ranks: a sender transmits a message only after the receiver has requested it.
+//! Rendezvous between ranks: a message is sent only after its receiver has requested it.
 
 use super::{MessageChannelQueues, Messages};
 use crate::dataflow::Dataflow;
@@ -31,8 +31,7 @@ impl Messages<'_> {
     }
 
     /// Handles the arrival of a rendezvous request from a rank. Posts the rank's receive, and releases the oldest
-    /// withheld message, if any. Requests do not state a size, so the oldest message is released regardless of its
-    /// size.
+    /// withheld message, if any. Requests do not state a size, so the oldest message is released whatever its size.
     pub fn on_request_arrived<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
