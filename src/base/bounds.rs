@@ -1,12 +1,12 @@
-//! Limits on the process's memory and on the expansion of compressed input. The memory limit and the expansion limit
-//! are both checked before memory is allocated.
+//! Limits on the process's memory and on the expansion of compressed input. Both are checked before memory is
+//! allocated.
 //!
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. Code calls
 //! [`check_items_fit_memory`] before an allocation of known size, so that the error names the purpose of the
 //! allocation. The binary's allocator ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the
-//! limit. This allocator knows only the size of an allocation, so its message cannot name a purpose. If a program must
-//! survive tasks that exceed the limit, it calls [`allocator::disable_exit_at_limit`]. After this call, the allocator
-//! only counts memory, and a task that exceeds the limit ends at its next interruption check.
+//! limit. It knows only the size of an allocation, so its message cannot name a purpose. A program that must survive
+//! tasks over the limit calls [`allocator::disable_exit_at_limit`]. The allocator then only counts memory, and a task
+//! that exceeds the limit ends at its next interruption check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -17,7 +17,7 @@ pub mod allocator;
 mod machine;
 
 /// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_process_limits`] changes
-/// it. Traces expand to 10 to 50 times their compressed size, and zeros expand to 30,000 times their compressed size.
+/// it. Traces expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
 /// Decompressed size in bytes that is always allowed, even for the smallest input.
@@ -90,7 +90,7 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the memory that the allocation needs, or a lower bound on this memory.
+    /// Returns the memory that the allocation needs, or a lower bound on it.
     pub fn requested_memory(&self) -> Bytes {
         self.asked
     }
@@ -100,7 +100,7 @@ impl MemoryLimitError {
         self.bound
     }
 
-    /// Returns advice on how to reduce memory use.
+    /// Returns advice for reducing memory use.
     pub fn hint(&self) -> &str {
         &self.hint
     }
@@ -179,7 +179,7 @@ impl UnpackLimitError {
     }
 }
 
-/// Checks that `packed` compressed bytes may expand to the `unpacked` bytes that have been decompressed so far.
+/// Checks that `packed` compressed bytes may expand to the `unpacked` bytes decompressed so far.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Configuration files in TOML. Every value is stored with its key and line, so that errors can name both. The
-//! interface contains no type of the `toml` package.
+//! Configuration files in TOML. Every value keeps its key and line, so that errors can name both. The interface
+//! contains no type of the `toml` package.
 //!
 //! Every text yields either values or an error, never a panic. A table is opened with a list of allowed keys; any other
 //! key causes an error immediately.
@@ -48,7 +48,7 @@ pub enum ConfigError {
         line: usize,
         /// The key from the root of the file, for example `dimension[1].bandwidth`.
         key: String,
-        /// The value found and the allowed values, in one clause.
+        /// Clause that states the value found and the allowed values.
         why: String,
     },
 }
@@ -147,7 +147,7 @@ impl<'d> ConfigTable<'d> {
     /// Returns the key of entry `name`, including the keys of all tables around it.
     fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        // Quote or truncate a long or unusual key: a malicious key could otherwise add lines to a message or make it
+        // Quote or truncate long or unusual keys: otherwise a malicious key could add lines to a message or make it
         // very long.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()

@@ -45,8 +45,7 @@ index!(
     Rank
 );
 index!(
-    /// A simulated accelerator. NPUs are numbered from 0. As NPU numbers ascend, the coordinate in the innermost
-    /// dimension varies fastest.
+    /// A simulated accelerator. NPUs are numbered from 0. The coordinate in the innermost dimension varies fastest.
     Npu
 );
 index!(
@@ -75,8 +74,7 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's index in the order in which the members are placed on the machine. As positions ascend, the index in
-    /// the innermost phase varies fastest.
+    /// A member's index in the order of placement on the machine. The index in the innermost phase varies fastest.
     Position
 );
 index!(

@@ -51,8 +51,7 @@ impl MemoryBoundKernelClass {
     }
 }
 
-/// Class and shape of a kernel. The number format is not part of the class and shape, because the node states the
-/// format.
+/// Class and shape of a kernel. The number format is not included, because the node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelShape {
     /// `batch` multiplications of an `m x k` by a `k x n` matrix.
@@ -63,7 +62,7 @@ pub enum KernelShape {
         m: u64,
         /// Columns of the result.
         n: u64,
-        /// Size of the summed dimension: columns of the first matrix and rows of the second.
+        /// Size of the summed dimension: the first matrix's columns and the second's rows.
         k: u64,
     },
     /// Attention that is computed in a single kernel.

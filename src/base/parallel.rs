@@ -14,8 +14,8 @@ pub fn processor_count() -> usize {
 ///
 /// # Errors
 ///
-/// Fails with the error of the first item in the list that fails, regardless of the threads' timing. Items after the
-/// first failing item may be skipped.
+/// Fails with the error of the first failing item in the list, whatever the threads' timing. Items after the first
+/// failing item may be skipped.
 pub fn map_in_order<T: Sync, R: Send, E: Send>(
     threads: usize,
     items: &[T],

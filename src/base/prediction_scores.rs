@@ -22,8 +22,8 @@ pub struct PredictionErrorSummary {
     /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
     pub tau: Option<f64>,
     /// Relative loss if the plan with the shortest predicted time is chosen: the measured time of this plan, divided by
-    /// the shortest measured time in its group, minus 1. The field contains the mean of this loss over all groups with
-    /// at least two plans. `None` if no group has two plans.
+    /// the shortest measured time in its group, minus 1. This is the mean over all groups with at least two plans.
+    /// `None` if no group has two plans.
     pub regret: Option<f64>,
 }
 
@@ -49,7 +49,7 @@ impl PredictionErrorSummary {
     }
 
     /// Compares `predicted` with the `measured` values. Both slices must have the same length, at least 1.
-    /// [`Self::tau`] and [`Self::regret`] are computed from `groups`, which contains pairs (measured, predicted).
+    /// [`Self::tau`] and [`Self::regret`] follow from `groups`, lists of (measured, predicted) pairs.
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn order_and_choice_are_judged_within_groups() {
         // The times 1, 2, 3 are predicted as 2, 1, 3. Two of three pairs are in the right order and one is not, so tau
-        // = (2 - 1) / 3. The second run is predicted to be the fastest, but takes twice the time of the first run, so
-        // the regret is 1.
+        // = (2 - 1) / 3. The second run is predicted to be the fastest, but takes twice as long as the first, so the
+        // regret is 1.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));

@@ -1,17 +1,16 @@
-//! Keys by which errors and notes refer to settings.
+//! Keys by which errors and notes name settings.
 //!
-//! The library names a setting by its key, for example: "pass the groups with `groups`". A program that has other names
-//! for settings, such as command-line flags, registers these names once with [`register_setting_names`]. Names are
-//! global to the process, like the limits of [`crate::bounds`]. Names appear only in messages, so no result depends on
-//! a name.
+//! The library names a setting by its key, for example: "pass the groups with `groups`". A program with other names for
+//! settings, such as command-line flags, registers them once with [`register_setting_names`]. They are global to the
+//! process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
 
 use crate::config::{did_you_mean, find_nearest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Function that writes the name of a setting. The function must not allocate, because messages about a lack of memory
-/// also contain names.
+/// Function that writes the name of a setting. It must not allocate, because messages about a lack of memory also
+/// contain names.
 pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 static NAMES: OnceLock<NameWriter> = OnceLock::new();
@@ -22,8 +21,8 @@ pub fn register_setting_names(write_name: NameWriter) {
     let _ = NAMES.set(write_name);
 }
 
-/// A setting, identified by its key. `{}` prints the key in backquotes. `{:#}` prints the key without backquotes, for
-/// use inside backquotes. If the program has registered a name, both forms print the name.
+/// A setting, identified by its key. `{}` prints the key in backquotes. `{:#}` prints it without them, for use inside
+/// backquotes. If the program has registered a name, both forms print it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
@@ -125,8 +124,7 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// Treatment of sharded buffers when a job is scaled: either their total size or the size of each shard stays
-    /// constant.
+    /// Treatment of sharded buffers when a job is scaled: either their total size or each shard's size stays constant.
     Sharded,
     /// Simulate only one part of a sweep's points.
     Shard,

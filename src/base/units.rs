@@ -218,7 +218,7 @@ impl SummedSecondsPerByte {
     /// The inverse rate of a path without links.
     pub const ZERO: Self = Self(0.0);
 
-    /// Returns the inverse rate after adding `links` links of `bandwidth` each.
+    /// Returns the inverse rate with `links` more links of `bandwidth` each.
     #[inline]
     pub fn add_links(self, links: u32, bandwidth: Bandwidth) -> Self {
         Self(self.0 + f64::from(links) / bandwidth.0)
@@ -256,12 +256,12 @@ impl Frequency {
 /// A share of a buffer, which has `bytes / parts` bytes.
 ///
 /// The number of parts need not divide the buffer's number of bytes. A share is an exact fraction, so all shares are
-/// equal and together cover exactly the buffer. Rounding happens only once, when a time is computed.
+/// equal and together exactly cover the buffer. Rounding happens only once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnroundedBufferShare {
     /// Bytes of the whole buffer.
     pub bytes: u64,
-    /// Number of equal parts into which the buffer is divided, at least 1.
+    /// Number of equal parts of the buffer, at least 1.
     pub parts: u64,
 }
 
@@ -296,7 +296,7 @@ impl UnroundedBufferShare {
     }
 
     /// Returns `k` of `n` equal parts of this share. The result is exact if k times the buffer's bytes fit into 64
-    /// bits; otherwise the result is rounded down to whole bytes.
+    /// bits; otherwise it is rounded down to whole bytes.
     #[inline]
     pub fn parts_of(self, k: u32, n: u32) -> Self {
         // Reduce k/n by Euclid's algorithm, so that the denominator grows as little as possible.

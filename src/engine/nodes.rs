@@ -182,7 +182,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
     pub(super) fn post_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
-            // Fast path for the most frequent case: the node's duration is known, and its lane serves only one launch.
+            // Fast path for the most frequent case: a node of known duration whose lane serves only one launch.
             kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
                 if running.flags == 0 =>
             {
@@ -226,7 +226,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         }
     }
 
-    /// Posts a collective. The collective queues for its lane as soon as the group's launch order allows it.
+    /// Posts a collective, which queues for its lane as soon as the group's launch order allows it.
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
@@ -278,7 +278,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
         self.run_follow_ups(now);
     }
 
-    /// Issues the node if its lane is free, otherwise queues the node.
+    /// Issues the node if its lane is free, otherwise queues it.
     #[inline]
     pub(super) fn enqueue_on_lane(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if self.processors.take_lane(&self.flow, instance, node) {

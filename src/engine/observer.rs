@@ -1,6 +1,6 @@
 //! Observers receive notifications about the progress of a replay.
 //!
-//! The caller chooses the observers, and the compiler specializes the loop for their types. The loop itself stores no
+//! The caller chooses the observers; the compiler specializes the loop for their types. The loop itself stores no
 //! per-node data for reports, but observers may.
 
 use super::{
@@ -12,7 +12,7 @@ use chakram_hardware::network::{BytesOverOneLink, TileLinkAndPortBusyTimes};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an NPU's time at an instant. If several categories apply to an instant, the first in this order counts.
+/// Category of an NPU's time at an instant. If several apply, the first in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NpuTimeCategory {
@@ -103,16 +103,16 @@ pub struct CollectiveRecord {
     pub last_start: Time,
     /// Time at which the last member completed.
     pub end: Time,
-    /// Time from `last_start` to `end`; or, if communication takes recorded or captured durations, the longest recorded
-    /// duration of a member.
+    /// Time from `last_start` to `end`; or, if communication takes recorded or captured durations, the longest one
+    /// recorded by a member.
     pub transfer: Span,
-    /// The rank that caused the longest wait, and its share of `waited`. This rank arrived last among ranks with a
-    /// trace; if several ranks arrived last, it is the lowest of them. With recorded durations, this rank may be the
-    /// root instead. `None` if no member waited, and in any replay that takes captured times.
+    /// The rank that caused the longest wait, and its share of `waited`. This is the rank with a trace that arrived
+    /// last; of several, the lowest. With recorded durations, it may be the root instead. `None` if no member waited,
+    /// or if the replay takes captured times.
     pub waited_for: Option<(Rank, Span)>,
     /// Time from each present member's arrival to `last_start`, summed over these members. With recorded durations, a
-    /// member's waiting time ends at the last arrival among the ranks for which the member waits. In a replay that
-    /// takes captured times, `waited` is the sum of the captured waits.
+    /// member waits until the last arrival among the ranks that it waits for. In a replay that takes captured times,
+    /// `waited` is the sum of the captured waits.
     pub waited: Span,
     /// True if the collective was simulated message by message, and false if it was answered analytically.
     pub stepwise: bool,
@@ -128,9 +128,9 @@ pub trait Observer {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when `node` is complete.
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// Called when the transfer of an issued collective, send or receive `node` begins, that is, when all partners for
-    /// which the node waits have begun. A receive waits for its send. A send waits for its receive only if the send
-    /// needs the receiver's request, or if communication takes its recorded duration.
+    /// Called when the transfer of an issued collective, send or receive `node` begins: all partners that it waits for
+    /// have begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's request,
+    /// or if communication takes its recorded duration.
     fn on_transfer_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when all members of a collective have completed it.
     fn on_collective_ended(&mut self, record: &CollectiveRecord);
@@ -178,7 +178,7 @@ impl Observer for () {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Forwards notifications to an observer that the caller keeps, even if the replay fails.
+/// Forwards notifications to an observer that the caller keeps even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {

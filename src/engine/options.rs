@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: KernelDurationSource,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostDurationSource,
-    /// How the machine's host launches nodes of graphs that contain no host work.
+    /// How the machine's host launches nodes of graphs without host work.
     pub launch: HostLaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -33,7 +33,7 @@ pub struct ReplayOptions {
     pub map: Option<Vec<Npu>>,
     /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkModelKind>,
-    /// Source of the times of uncontended collectives. By default, collectives use curves if kernels do.
+    /// Source of the times of uncontended collectives. By default, curves if kernels use curves.
     pub collectives: Option<CollectiveCurvesOrAlgorithms>,
     /// Factor on launch times, on times of measured collectives, and on kernel times from curves. By default, the
     /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
@@ -46,19 +46,18 @@ pub struct ReplayOptions {
     pub changes: RequestedDurationChanges,
     /// Failures of machine parts, in addition to the failures in the machine's file.
     pub failures: Vec<FailedPartAndTime>,
-    /// Use tile groups: if several ranks do the same work at the same time, simulate only one rank on behalf of all.
+    /// Use tile groups: of several ranks that do the same work at the same time, simulate only one on behalf of all.
     /// The results are the same. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Caller-supplied models, which replace the machine's models.
     pub extensions: ReplacementModels,
-    /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound. If
-    /// false, communication of unknown size and duration is an error.
+    /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound.
+    /// Otherwise such communication is an error.
     pub lower_bound: bool,
     /// Count the bytes that each link carries. Every collective is then simulated message by message.
     pub links: bool,
-    /// Custom algorithms. Custom collective algorithms. Each custom algorithm replaces the machine's algorithm for its
-    /// kind of collective, if the group has one member per script. Has an effect only with [`CommTiming::Model`] and
-    /// native collectives.
+    /// Custom collective algorithms. Each replaces the machine's algorithm for its kind of collective, if the group has
+    /// one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<NamedScriptedAlgorithm>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order
@@ -91,7 +90,7 @@ pub enum HostLaunchMode {
     Auto,
     /// The host's launches take no time.
     None,
-    /// The host launches every kernel, collective and message separately, and takes the launch times of the machine's
+    /// The host launches every kernel, collective and message separately, with the launch times of the machine's
     /// [`Host`](chakram_hardware::machine::Host). If the machine has no host, launches take no time.
     Eager,
     /// The host launches all nodes of a step together, as with CUDA graphs.
@@ -117,8 +116,8 @@ impl EnumeratedSetting for HostLaunchMode {
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveCurvesOrAlgorithms {
-    /// Measured times. Times from the machine's measured curves. The machine must have curves, the members must be
-    /// along one dimension, and no other traffic may disturb the collective.
+    /// Times from the machine's measured curves. The machine must have curves, the members must be along one dimension,
+    /// and no other traffic may disturb the collective.
     Curves,
     /// Times that follow from the machine's collective algorithms and links.
     Algorithms,
@@ -153,7 +152,7 @@ pub enum CommTiming {
     /// for another, so the replay shows how well the conversion preserved the capture.
     Captured,
     /// Transfers take their recorded duration, but the replay determines the waiting times. A member's part begins when
-    /// all members for which it waits have started, and takes the member's own recorded duration.
+    /// all members that it waits for have started, and takes its own recorded duration.
     ///
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
     /// all members, and every other member waits for itself and the root. Both halves of a message wait for each other.

@@ -57,7 +57,7 @@ pub(super) struct PlacedRankGroup {
     /// Number of members with a trace.
     pub present: u32,
     pub extent: GroupPlacement,
-    /// Paths between members in each phase, if these paths are equal for all members.
+    /// Paths between members in each phase, if they are equal for all members.
     pub paths: Vec<LineMemberPaths>,
     /// Number of ports that a member has in a phase: two if the member may be wired to neighbours on both sides. If the
     /// group is not a sub-grid, a member has two ports for every dimension.
@@ -67,14 +67,14 @@ pub(super) struct PlacedRankGroup {
     /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of the bytes between pairs of
     /// members.
     pub splits: BTreeMap<u32, u32>,
-    /// True if a member's lane for these collectives also serves other nodes. The engine then launches each collective
-    /// only when every member is ready for it.
+    /// True if a member's lane for these collectives also serves other nodes. Each collective is then launched only
+    /// when every member is ready for it.
     pub launches_together: bool,
     /// Number of members that each member represents in a folded replay; empty if every member represents only
     /// itself.
     pub represents: Vec<u32>,
-    /// Set if a folded replay stopped at a collective of this group, because its members would end at different times
-    /// although some are absent.
+    /// Set if a folded replay stopped at a collective of this group: some members are absent, but members would end at
+    /// different times.
     pub unequal: OnceLock<()>,
 }
 
@@ -108,7 +108,7 @@ impl PlacedRankGroup {
 /// A communicator in the graph of an instance (a group slot), bound to a group of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundGroupSlot {
-    /// The group to which the communicator is bound.
+    /// The communicator's group.
     pub group: ReplayGroupId,
     /// The instance's index among the group's members.
     pub member: MemberIndex,
@@ -203,9 +203,8 @@ pub(super) struct ReplayPlan {
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PairBytesByPhase>,
     pub pairs: u32,
-    /// For each channel, the index of the channel that counts its rendezvous requests. That channel is the first
-    /// channel with the same ends and tag, regardless of its message size. Used only if messages are matched in issue
-    /// order.
+    /// For each channel, the index of the channel that counts its rendezvous requests. This is the first channel with
+    /// the same ends and tag, whatever its message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: DurationSourceCounts,
     /// Error that reports show if most kernels have no known duration. `None` if most kernels have a known duration, or
@@ -245,7 +244,7 @@ impl ReplayPlan {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class_of_npu(npu);
             // Durations depend only on the graph and the NPU class. Ranks with equal graphs and classes therefore share
-            // durations, unless an option gives a rank its own durations.
+            // them, unless an option gives a rank its own.
             let own = changes.rank_with_own_durations(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
@@ -282,7 +281,7 @@ impl ReplayPlan {
             });
         }
         let mut shared_of_class = Vec::new();
-        // A feed may launch a single-rank program on any NPU, so compute durations for every class.
+        // A feed may launch a one-rank program on any NPU, so compute durations for every class.
         if let [instance] = workload.instances() {
             let own = machine.class_of_npu(npu_of[instance.rank.index()]);
             let graph = workload.graph_of(instance);
@@ -310,7 +309,7 @@ impl ReplayPlan {
         let (free, mostly_free) =
             unpriced.check_untimed_kernels(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // A few recorded durations are enough for a replay, because the report counts the nodes that have none.
+        // A few recorded durations suffice for a replay, because the report counts the nodes without one.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(

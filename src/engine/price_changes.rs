@@ -1,8 +1,7 @@
 //! Changes durations for what-if questions: durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! The engine applies changes before the loop, when it computes the durations of nodes. The engine first applies the
-//! changes of kernels in the given order, each to the result of the previous change. Then the engine applies the factor
-//! of a slow rank, and finally jitter.
+//! The engine applies changes before the loop, when it computes durations: first the changes of kernels in the given
+//! order, each to the previous result, then the factor of a slow rank, and finally jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -290,7 +289,7 @@ impl RequestedDurationChanges {
             let recorded = *price;
             for (number, time) in self.matching_collective_changes(call.kind, graph.name(call.node))
             {
-                // Changes of collectives do not accumulate, so start from the recorded duration for each change.
+                // Changes of collectives do not accumulate, so each starts from the recorded duration.
                 *price = recorded;
                 counts[from + number].apply_and_count_change(price, time.apply_to_span(recorded));
             }
@@ -416,7 +415,7 @@ impl DurationChangeEffect {
         *price = new;
     }
 
-    /// Counts a collective that a change matches and whose duration is unknown before the replay.
+    /// Counts a matching collective whose duration is unknown before the replay.
     pub(crate) fn count_matched_collective(&mut self) {
         self.matched += 1;
         self.changed += 1;

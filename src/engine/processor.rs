@@ -4,17 +4,16 @@ use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
 
-/// Model of processors whose kernels use no lanes, for example arrays of cores, or servers that schedule their own
-/// work.
+/// Model of processors whose kernels use no lanes, such as arrays of cores or servers that schedule their own work.
 ///
-/// A model is passive: the loop notifies the model of ready and ended kernels, and the model returns times. The loop
-/// submits kernels that become ready in the same round in the order of NPU, launch and node.
+/// A model is passive: the loop notifies it of ready and ended kernels, and it returns times. The loop submits kernels
+/// that become ready in the same round in the order of NPU, launch and node.
 pub trait LanelessProcessorModel {
     /// Returns true if this model serves the kernels of `program`'s launches on an NPU. Called when a launch begins.
     fn serves_program(&self, npu: Npu, program: u32) -> bool;
 
-    /// Submits a kernel whose dependencies are complete. Appends the times of every job whose times are now known, or
-    /// nothing if this kernel must wait.
+    /// Submits a kernel whose dependencies are complete. Appends every job's times that are now known, or nothing if
+    /// this kernel must wait.
     fn submit_job(
         &mut self,
         now: Time,
@@ -22,8 +21,8 @@ pub trait LanelessProcessorModel {
         started: &mut Vec<ProcessorJobTimes>,
     );
 
-    /// Notifies the model that a job has ended, before the job's successors are submitted. Appends the times of every
-    /// job whose times are now known.
+    /// Notifies the model that a job has ended, before its successors are submitted. Appends every job's times that are
+    /// now known.
     fn on_job_ended(
         &mut self,
         _now: Time,
@@ -32,9 +31,9 @@ pub trait LanelessProcessorModel {
     ) {
     }
 
-    /// Notifies the model that no more jobs end or are submitted at this instant. The loop calls this method only at
-    /// instants at which jobs ended or were submitted. A model that chooses among waiting jobs thus sees all of them.
-    /// Appends the times of every job whose times are now known.
+    /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
+    /// ended or were submitted. A model that chooses among waiting jobs thus sees all of them. Appends every job's
+    /// times that are now known.
     fn settle_instant(&mut self, _now: Time, _started: &mut Vec<ProcessorJobTimes>) {}
 }
 

@@ -44,7 +44,7 @@ impl<'a> Processors<'a> {
         model.is_some_and(|model| model.serves_program(npu, program))
     }
 
-    /// Gives a node its lane if the lane is free; otherwise queues the node. Returns true if the node took the lane.
+    /// Gives a node its lane if it is free; otherwise queues the node. Returns true if the node took the lane.
     #[inline(always)]
     pub fn take_lane(
         &mut self,

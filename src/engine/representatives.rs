@@ -1,13 +1,13 @@
 //! Representatives: if several identical copies of ranks must do the same work at the same time, the engine replays
 //! only one copy.
 //!
-//! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a data-parallel job.
+//! A copy is a set of ranks that exchange messages only among themselves, such as one pipeline of a data-parallel job.
 //! On a network without contention, copies affect each other only through collectives. Copies with the same graphs and
 //! equivalent placements arrive at collectives together, so all copies end at the same time.
 //!
-//! One copy is always enough for collectives within a copy, such as the all-reduce of tied weights' gradients. For a
-//! collective across copies, one copy's members are enough only if the collective is answered analytically, because
-//! such an answer starts at the last member's arrival.
+//! One copy always suffices for collectives within a copy, such as the all-reduce of tied weights' gradients. For a
+//! collective across copies, it suffices only if the collective is answered analytically, because such an answer starts
+//! at the last member's arrival.
 
 use super::{CompiledReplay, InstanceId, PlacedWorkloadGroup, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
@@ -26,8 +26,8 @@ type JobCopyAndRankIndex = (u32, u32);
 /// ranks.
 ///
 /// `copies` must be disjoint, have equal lengths, and together cover every rank. `replay` must replay its argument on
-/// `machine` with `options`, with a [`RepresentativeCheckObserver`] as an observer. `replay` must return the replay's result,
-/// and the result of [`RepresentativeCheckObserver::represents_all`].
+/// `machine` with `options`, with a [`RepresentativeCheckObserver`] as an observer. It must return the replay's result
+/// and that of [`RepresentativeCheckObserver::represents_all`].
 ///
 /// # Errors
 ///
@@ -83,9 +83,9 @@ impl Observer for RepresentativeCheckObserver {
     }
 }
 
-/// Returns the part of `workload` that belongs to the first of `copies`. Members of other copies are absent from this
-/// part, and arrive together with the first copy's members. Returns `None` if there is only one copy, or if copies may
-/// behave differently on `machine`.
+/// Returns the part of `workload` that belongs to the first of `copies`. Members of other copies are absent from it,
+/// and arrive together with the first copy's members. Returns `None` if there is only one copy, or if copies may behave
+/// differently on `machine`.
 fn extract_representatives(
     workload: &Workload,
     machine: &Machine,
@@ -130,7 +130,7 @@ fn extract_representatives(
 }
 
 /// Returns true if ranks that exchange no messages affect each other only through collectives. Returns false on a
-/// network with contention, and if a graph accesses remote memory, because ranks may share that memory.
+/// network with contention. Also returns false if a graph accesses remote memory, which ranks may share.
 pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkModelKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();
@@ -213,8 +213,8 @@ impl JobCopyComparison<'_> {
 }
 
 /// Returns the coordinates of `npus` along dimension `d`, in a form that is equal for equivalent placements. In
-/// switched dimensions, only the equality of coordinates matters. Therefore each distinct coordinate gets a number, in
-/// the order of first use. In wired dimensions, the result is each NPU's distance from the first NPU.
+/// switched dimensions, only the equality of coordinates matters, so distinct coordinates are numbered in the order of
+/// first use. In wired dimensions, the result is each NPU's distance from the first NPU.
 pub(super) fn layout_along_dimension(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
@@ -244,7 +244,7 @@ mod tests {
     use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
-    /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us. Then all ranks take part
+    /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us. All ranks then take part
     /// in an all-reduce of 1 MB.
     fn job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
@@ -285,7 +285,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Returns the number of ranks in each replay, and whether the result equals the result of a replay of all ranks.
+    /// Returns the number of ranks in each replay, and whether its result equals that of a replay of all ranks.
     fn replays(even: u64, network: NetworkModelKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\

@@ -35,7 +35,7 @@ impl<'a> RunProgramsAndFeeds<'a> {
         }
     }
 
-    /// Returns the same source with a shorter lifetime, because the compiler does not shorten lifetimes behind `&mut`.
+    /// Returns the same source with a shorter lifetime; the compiler does not shorten lifetimes behind `&mut`.
     fn shorten_borrow<'s>(self) -> RunProgramsAndFeeds<'s>
     where
         'a: 's,
@@ -88,15 +88,15 @@ pub fn run_launches<'a>(
         processors: processors.map(|processors| processors as _),
         many: true,
     };
-    // Serving runs without observers, so a second loop without notifications is worth the extra compile time.
+    // Serving runs without observers, so a second loop without notifications is worth its compile time.
     if observer.is_nobody() {
         return run_over_network(source, &mut ());
     }
     run_over_network(source, observer)
 }
 
-/// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the chunk counts in
-/// `chosen`, and adds the counts that it chooses itself.
+/// Returns the collective backend of `machine` with the `custom` algorithms. It reuses the chunk counts in `chosen`,
+/// and adds those that it chooses itself.
 pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [NamedScriptedAlgorithm],
@@ -161,8 +161,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         .run(),
         NetworkModelKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // The machine has too many NPUs for the requested network. This run does not use the network; otherwise
-                // an earlier check would have failed.
+                // The machine has too many NPUs for the requested network. This run does not use it, or an earlier
+                // check would have failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

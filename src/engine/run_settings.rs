@@ -20,8 +20,8 @@ pub(super) struct RunSettings<'a> {
     /// True if tile groups are used.
     pub aggregate: bool,
     pub comm: CommTiming,
-    /// True if a send between ranks or in a script completes when its message has arrived. False if the send completes
-    /// when its last byte has left.
+    /// True if a send between ranks or in a script completes when its message has arrived. False if it completes when
+    /// its last byte has left.
     pub sends_end_on_arrival: bool,
     pub host: HostDurationSource,
     /// True if there may be more than one launch.
@@ -52,8 +52,8 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns true if NPUs share a memory channel. If NPUs share a memory channel, the order in which members complete a
-/// collective may affect other operations.
+/// Returns true if NPUs share a memory channel. The order in which members complete a collective may then affect other
+/// operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.first_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)

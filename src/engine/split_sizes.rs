@@ -1,8 +1,7 @@
-//! Finds the bytes that each pair of members exchanges in all-to-alls of unequal parts, from the members' traces.
+//! Finds in the members' traces the bytes that each pair exchanges in all-to-alls of unequal parts.
 //!
-//! The size in the sender's trace takes precedence over the size in the receiver's trace. If both members' traces lack
-//! the size, for example because neither rank has a trace, the pair exchanges an equal part of the collective's bytes.
-//! A member's part for itself is not transferred.
+//! The sender's trace takes precedence over the receiver's. If both lack the size, for example because neither rank has
+//! a trace, the pair exchanges an equal part of the collective's bytes. A member's part for itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{PlacedRankGroup, ReplayPlan, group_text};
@@ -12,7 +11,7 @@ use chakram_trace::graph::{AllToAllSplitBytes, Graph};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
-/// Maximum number of members. The limit bounds the table's size, because the table has an entry for every pair.
+/// Maximum number of members. The limit bounds the table, which has an entry for every pair.
 const MOST_MEMBERS: usize = 1 << 13;
 
 /// Finds the bytes that each pair of members exchanges in the all-to-alls of `group` with unequal parts.
@@ -63,8 +62,8 @@ pub(super) fn gather_split_sizes(
 /// A member's position, the sizes that its trace states, and the id of its node.
 type OneMemberStatedSplitSizes<'a> = (usize, &'a AllToAllSplitBytes, u64);
 
-/// Returns the bytes between each pair of positions, row by row. `equal` is the size of each part for which no member
-/// states a size.
+/// Returns the bytes between each pair of positions, row by row. `equal` is the size of parts for which no member
+/// states one.
 fn build_split_byte_table(
     group: &PlacedRankGroup,
     equal: u64,

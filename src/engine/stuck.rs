@@ -21,7 +21,7 @@ mod insertion_order;
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
-/// The components of a loop from which a diagnosis determines why nodes wait.
+/// The loop's components from which a diagnosis determines why nodes wait.
 ///
 /// The struct does not use the loop's generic types, so the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosisInputs<'x, 'a> {
@@ -48,8 +48,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Skip complete nodes. Also skip nodes with open dependencies, which wait only because other nodes
-                // wait.
+                // Skip complete nodes, and nodes with open dependencies, which wait only because other nodes wait.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,
@@ -57,7 +56,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                 if !self.is_posted(vertex) {
                     continue;
                 }
-                // The search for a cycle starts from the first waiting node, even if the error does not name this node.
+                // The search for a cycle starts from the first waiting node, even if the error does not name it.
                 first.get_or_insert(vertex);
                 if named == NAMED_PER_RANK || waiting.len() == NAMED {
                     unnamed += 1;
@@ -99,7 +98,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         self.flow.count_open_dependencies(instance, node).is_none()
     }
 
-    /// Describes why a posted node waits, and returns one of the nodes for which it waits.
+    /// Describes why a posted node waits, and returns one of the nodes that it waits for.
     fn describe_wait_of_node(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
@@ -351,7 +350,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
-        // Each node waits for at most one next node, so the walk ends when it reaches a node for the second time.
+        // Each node waits for at most one next node, so the walk ends at the first repeated node.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -388,7 +387,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     }
 }
 
-/// For each incomplete node of an instance, one dependency that is incomplete.
+/// For each incomplete node of an instance, one of its incomplete dependencies.
 #[derive(Default)]
 struct BlockingDependencyPerNode(BTreeMap<InstanceIndex, Vec<u32>>);
 

@@ -111,7 +111,7 @@ pub(super) fn check_tile_machine(
     };
     let hint = "place communicating ranks on one side of the fault, or repair the link";
     for group in &plan.groups {
-        // The algorithm decides which pairs exchange messages, so every pair must have a route.
+        // Any pair may exchange messages, depending on the algorithm, so every pair must have a route.
         let pairs = group.extent.npus.iter();
         let mut pairs = pairs.flat_map(|&a| group.extent.npus.iter().map(move |&b| (a, b)));
         if let Some(why) = pairs.find_map(|(a, b)| closed(a, b)) {

@@ -1,21 +1,20 @@
-//! Tile groups: if several ranks do the same work at the same time, the engine simulates only one rank on behalf of
+//! Tile groups: of several ranks that do the same work at the same time, the engine simulates only one on behalf of
 //! all.
 //!
 //! The ranks of a stage execute one graph, and their states stay equal as long as all of them end each node at the same
 //! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
-//! behalf of all *members*. The engine carries out messages, collectives, loads and stores for each member, over the
-//! member's own links. The leader's node for such work ends once every member has finished. A leader with its members
-//! is the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
-//! Model Training".
+//! behalf of all *members*. Messages, collectives, loads and stores are carried out for each member, over its own
+//! links. The leader's node for such work ends once every member has finished. A leader with its members is the virtual
+//! tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model
+//! Training".
 //!
-//! The result equals, to the picosecond, the result of simulating every rank. The proof is by induction over rounds: as
-//! long as all members end their nodes in the same rounds, a separately simulated member would take the same steps as
-//! the leader. The loop submits messages in the order of their keys, no matter which instance posts them. The loop
-//! submits loads and stores in the order of instances. If only some members end a node in a round, the engine *splits*
-//! the group before this difference has any effect. The parts are ranges of adjacent instances in equal states. Each
-//! part gets a copy of the leader's state and pending kernels (`split`). Each part of a split group is then a separate
-//! group or a single rank. When adjacent parts end a collective together in equal states, the engine joins them again
-//! (`rejoin`).
+//! The result is the same, to the picosecond, as if every rank were simulated. The proof is by induction over rounds:
+//! as long as all members end their nodes in the same rounds, a separately simulated member would take the same steps
+//! as the leader. The loop submits messages in the order of their keys, no matter which instance posts them, and loads
+//! and stores in the order of instances. If only some members end a node in a round, the engine *splits* the group
+//! before this difference has any effect. The parts are ranges of adjacent instances in equal states; each becomes a
+//! separate group or a single rank, with a copy of the leader's state and pending kernels (`split`). When adjacent
+//! parts end a collective together in equal states, the engine joins them again (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
 //! Pipeline stages therefore form separate groups. The instances are consecutive, because a launch order may depend on
@@ -47,9 +46,9 @@ pub struct FirstTileGroupSplit {
     pub at: Time,
     /// The node that some members ended later than others.
     pub node: String,
-    /// The lowest rank that, at that time, had ended the node or could begin it.
+    /// The lowest rank that had ended the node by then, or could begin it.
     pub ahead: Rank,
-    /// The lowest rank that, at that time, had not ended the node and could not begin it.
+    /// The lowest rank that had not ended the node by then, and could not begin it.
     pub behind: Rank,
 }
 
@@ -86,8 +85,7 @@ pub(super) enum TileGroupSynchronousStep {
 struct IncompleteGroupStep {
     node: NodeIndex,
     step: TileGroupSynchronousStep,
-    /// Members that have taken the step. If the step is `Announced`, each entry also contains the time at which the
-    /// member will end.
+    /// Members that have taken the step. For `Announced`, each entry also states the time at which the member will end.
     present: Vec<(InstanceIndex, Time)>,
 }
 
@@ -96,12 +94,12 @@ struct IncompleteGroupStep {
 struct TileGroup {
     /// Index of the original group to which this group belonged before it was split.
     origin: u32,
-    /// Number of ready collectives that must wait for all members before they can queue for their lanes.
+    /// Number of ready collectives that wait for all members before they queue for their lanes.
     parked: u32,
     /// Members in ascending order; empty after the group has been split.
     members: Vec<InstanceIndex>,
     open: Vec<IncompleteGroupStep>,
-    /// Nodes for which one event at the leader ends the node on all members.
+    /// Nodes that one event at the leader ends on all members.
     whole: Vec<NodeIndex>,
 }
 
@@ -159,8 +157,8 @@ impl TileGroups {
         self.groups[self.group_of(instance)].members[0]
     }
 
-    /// Records that `instance` has taken a step of a node. When all members have taken the step, returns the members
-    /// and the times of their ends.
+    /// Records that `instance` has taken a step of a node. Once all members have taken it, returns the members and the
+    /// times of their ends.
     fn gather_step(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
@@ -189,7 +187,7 @@ impl TileGroups {
     }
 }
 
-/// Returns true if nodes of `kind` must be carried out for each member separately.
+/// Returns true if nodes of `kind` must be carried out separately for each member.
 pub(super) fn is_shared(kind: NodeKind) -> bool {
     matches!(
         kind,
@@ -254,8 +252,8 @@ impl TileGroups {
         self.accesses.push(InstanceNode { instance, node });
     }
 
-    /// Removes and returns the deferred loads and stores, sorted by instance and then by order of issue. Ranks that are
-    /// simulated separately would issue accesses in this order.
+    /// Removes and returns the deferred loads and stores, sorted by instance and then by order of issue. Separately
+    /// simulated ranks would issue accesses in this order.
     pub fn take_deferred_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);
@@ -306,8 +304,8 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
-        // If all members of a tile group end at the same instant, one event suffices. `whole` records that this event
-        // ends the node for all members.
+        // If all members of a tile group end at the same instant, one event suffices. `whole` records that it ends the
+        // node for all members.
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
             group.whole.push(node);
@@ -332,8 +330,8 @@ impl TileGroups {
         }
     }
 
-    /// Records that a member may queue for the lane of a node. Returns `None` until the last member is ready, and then
-    /// the leader (the instance that is simulated for all members).
+    /// Records that a member may queue for the lane of a node. Returns `None` until the last member is ready, then the
+    /// leader (the instance simulated for all members).
     pub fn record_queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -349,8 +347,8 @@ impl TileGroups {
         Some(leader)
     }
 
-    /// Records that a member has ended a node. Returns `None` until the last member has ended the node, and then the
-    /// leader (the instance that is simulated for all members).
+    /// Records that a member has ended a node. Returns `None` until the last member has ended it, then the leader (the
+    /// instance simulated for all members).
     pub fn record_ended(
         &mut self,
         flow: &Dataflow<'_>,

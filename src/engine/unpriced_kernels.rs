@@ -1,12 +1,10 @@
 //! Finds kernels without a known duration. A kernel's duration is unknown in two cases. Either the machine lacks a rate
-//! (the kernel's number format has no peak rate, or the NPU is not described), or the trace has no FLOPs and bytes for
-//! the kernel.
+//! (the number format has no peak rate, or the NPU is not described), or the trace states neither FLOPs nor bytes.
 //!
 //! If a kernel's bytes are known but its FLOPs are not, its duration follows from the bytes in any format. A recorded
-//! kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so such a kernel is an
-//! error. If most kernels have a recorded duration, the engine only counts and reports the few kernels without a
-//! duration. If most kernels have no known duration, the report would be meaningless, so the engine also returns an
-//! error.
+//! kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so it is an error. If
+//! most kernels have a recorded duration, the few without one are only counted and reported. If most have no known
+//! duration, the report would be meaningless, so the engine returns an error.
 
 use super::coverage::DurationSourceCounts;
 use super::error::ReplayRefusal;
@@ -24,7 +22,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct UntimedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UntimedKernelsInFormat>,
-    /// First kernels with neither FLOPs nor bytes, on the lowest rank that has such kernels.
+    /// First kernels with neither FLOPs nor bytes, on the lowest rank with any.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
@@ -81,7 +79,7 @@ impl UntimedKernels {
     }
 
     /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time.
-    /// If most kernels take no time, also returns an error that reports show. `basis` counts all other kernels.
+    /// If most kernels do, also returns an error that reports show. `basis` counts all other kernels.
     pub fn check_untimed_kernels(
         &self,
         workload: &Workload,
@@ -139,7 +137,7 @@ impl UntimedKernels {
         )
     }
 
-    /// Builds the error for kernels in number formats without a peak rate. At least one such kernel must exist.
+    /// Builds the error for kernels in number formats without a peak rate. There must be at least one.
     fn kernels_without_peak_error(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats

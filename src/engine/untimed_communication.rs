@@ -1,8 +1,8 @@
 //! Untimed communication: collectives and messages whose duration is unknown, because they have neither a known size
 //! nor a recorded duration.
 //!
-//! A collective takes as long as its members' longest recorded transfer. A collective is untimed only if no member has
-//! a recorded transfer or a recorded wait. A message is untimed if neither half has a recorded duration.
+//! A collective takes as long as its members' longest recorded transfer. It is untimed only if no member has a recorded
+//! transfer or wait. A message is untimed if neither half has a recorded duration.
 
 use super::error::ReplayRefusal;
 use super::matching;

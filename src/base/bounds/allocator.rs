@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// Bytes that all threads have allocated, as far as the threads have reported them.
+/// Bytes allocated by all threads, as far as they have reported them.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -32,15 +32,15 @@ pub fn disable_exit_at_limit(exhausted: fn()) {
     let _ = EXHAUSTED.set(exhausted);
 }
 
-/// A thread adds its balance to the global counter only when the balance reaches this many bytes. Otherwise, threads
-/// would contend for the counter at each small allocation.
+/// A thread adds its balance to the global counter only when it reaches this many bytes, so that threads do not contend
+/// for the counter at each small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the program's global allocator.
+/// Sets the limit in bytes. It has an effect only if [`CountingAllocator`] is the program's global allocator.
 pub(super) fn set_memory_bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
@@ -50,7 +50,7 @@ pub fn allocated_bytes() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Makes the system's allocator return its freed memory to the system. Call this function between two large tasks.
+/// Makes the system's allocator return its freed memory to the system. To be called between large tasks.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call does not affect allocated memory.
@@ -59,11 +59,10 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Makes the system's allocator keep more freed memory for later allocations. By default, if the free memory at the end
-/// of a heap exceeds 128 kB, the system's allocator returns it to the system. If several graphs are built in
-/// succession, each graph therefore gets newly cleared pages from the system. Such pages caused half of all page faults
-/// when a training step was replayed on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) still get their
-/// memory directly from the system.
+/// Makes the system's allocator keep more freed memory for later allocations. By default, free memory above 128 kB at
+/// the end of a heap is returned to the system. Each of several graphs built in succession therefore gets newly cleared
+/// pages, which caused half of all page faults in a replay of a training step on a wafer. Only lists on huge pages
+/// (`graph/huge_pages.rs`) still get their memory directly from the system.
 pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.
@@ -77,7 +76,7 @@ pub fn keep_freed_memory() {
 /// Adds `bytes` to the count; `bytes` is negative if memory was freed.
 #[inline]
 fn count_bytes(bytes: i64) {
-    // A thread that is ending has already lost its local counter, so its bytes go directly to the total.
+    // An ending thread has already lost its local counter, so its bytes go directly to the total.
     let own = OWN.try_with(|own| {
         let sum = own.get() + bytes;
         let hand_in = sum.abs() >= PIECE;
@@ -89,8 +88,7 @@ fn count_bytes(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
-    // The total may be negative: one thread may report freed memory before another thread reports the allocation of
-    // this memory.
+    // The total may be negative: one thread may report freed memory before another reports its allocation.
     if sum > 0
         && held > 0
         && held as u64 > BOUND.load(Ordering::Relaxed)

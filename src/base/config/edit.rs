@@ -1,7 +1,7 @@
 //! Edits TOML texts: replaces values at paths such as `dimension.nvlink.bandwidth` or `npu.h100.peak.bf16`.
 //!
-//! Each part of a path is a key in a table. If the value is a list of tables, the part is the `name` of one table or its
-//! index from 0. The last part may be a new key; the reader of the edited text decides whether that key is valid.
+//! Each part of a path is a key in a table. In a list of tables, it is the `name` of one table or its index from 0. The
+//! last part may be a new key; the reader of the edited text decides whether that key is valid.
 
 use super::{ConfigError, ConfigLiteral, did_you_mean, find_nearest};
 use toml::{Table, Value};
@@ -129,8 +129,8 @@ pub struct ChangedValue {
 /// Returns the values that differ between `text` and `original`, sorted by path. Returns no values if one of the texts
 /// is not TOML.
 ///
-/// If two lists of tables have the same items (identified by `name`, otherwise by index), the lists are compared item
-/// by item. Other lists are compared as whole values.
+/// Two lists of tables with the same items (identified by `name`, otherwise by index) are compared item by item, other
+/// lists as whole values.
 pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
         return Vec::new();

@@ -24,7 +24,7 @@ pub fn quote_for_message(text: &str) -> String {
 }
 
 impl<'d> ConfigField<'d> {
-    /// Builds an error about this value, which states the found and the expected value.
+    /// Builds an error that states this value and the expected one.
     pub fn invalid_value_error(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.error_at(&self.key, self.at, why)
@@ -65,7 +65,7 @@ impl<'d> ConfigField<'d> {
             .unwrap_or_default()
     }
 
-    /// Reads a string of one line with 1 to 200 characters.
+    /// Reads a one-line string of 1 to 200 characters.
     pub fn read_line(&self) -> Result<&'d str, ConfigError> {
         let text = self.read_text("text in quotes")?;
         let blank = text.trim().is_empty();
@@ -156,7 +156,7 @@ impl<'d> ConfigField<'d> {
         array.map_err(|_| self.invalid_value_error(format_args!("{count} {what}"), expected))
     }
 
-    /// Returns one value of an array as a field with its own key.
+    /// Returns an array's value as a field with its own key.
     fn wrap_item(&self, (index, value): (usize, &'d Spanned<DeValue<'d>>)) -> Self {
         Self {
             document: self.document,

@@ -20,7 +20,7 @@ pub fn find_nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> O
             .flatten()
     };
     match closest {
-        // A name that contains the text takes precedence over a name with a similar spelling: `h100` should suggest
+        // A name that contains the text takes precedence over one with a similar spelling: `h100` should suggest
         // `dgx-h100`, not a name that shares only three letters.
         Some((edits, other)) if edits <= 1 => Some(other),
         other => part().or(other.map(|(_, name)| name)),

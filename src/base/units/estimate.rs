@@ -5,8 +5,8 @@ use std::ops::Add;
 
 /// An estimated duration that is not rounded: picoseconds in `f64`.
 ///
-/// If latencies are doubled and rates are halved, each estimate doubles exactly (every operation is homogeneous). A
-/// choice among estimates therefore does not depend on the scale.
+/// If latencies double and rates halve, each estimate doubles exactly (every operation is homogeneous). A choice among
+/// estimates therefore does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnroundedTimeEstimate(f64);
 
@@ -89,8 +89,8 @@ mod tests {
         let third = rate.estimate_serialization(UnroundedBufferShare::from_bytes(1).nth_part(3));
         let one = UnroundedTimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
-        // A millisecond plus a picosecond differs from a millisecond by 10^-9, which is above the margin. A second plus
-        // a picosecond differs from a second by less than the margin.
+        // A millisecond plus a picosecond differs from a millisecond by 10^-9, which is above the margin. For a second,
+        // the difference is below the margin.
         let [less, more] =
             [1_000_000_000, 1_000_000_001].map(|ps| UnroundedTimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));

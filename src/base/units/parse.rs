@@ -158,7 +158,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     Ok(value * factor)
 }
 
-/// Returns `value`. If `value` is `None`, returns an error that says that the value must be more than zero.
+/// Returns `value`, or an error that it must be more than zero if it is `None`.
 fn parse_positive<T>(
     text: &str,
     kind: &QuantityKind,

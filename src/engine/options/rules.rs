@@ -1,6 +1,6 @@
 //! Rules of options: valid combinations, and the properties that options need from a machine or workload.
 //!
-//! The command line, sweeps, scores and archives all use these rules, so they accept and reject the same options.
+//! The command line, sweeps, scores and archives share these rules, so they accept and reject the same options.
 
 use super::{CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions};
 use chakram_base::setting::SettingKey;
@@ -13,7 +13,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
 
-/// Reason why an option is rejected: it would have no effect, or the machine lacks a property that the option needs.
+/// Reason why an option is rejected: it would have no effect, or the machine lacks something that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptionRefusal {
     /// The options request curves for kernel times, but the machine has no kernel curves.
@@ -42,12 +42,12 @@ pub enum OptionRefusal {
     AllRecorded(Box<KernelDurationSource>),
     /// The options name the machine on which kernels were recorded, but no kernel has a recorded duration.
     NoneRecorded,
-    /// The options request that kernel times are scaled from the capture's device, but the capture names no device, or
-    /// a device without a preset.
+    /// The options request kernel times scaled from the capture's device, but the capture names none, or one without a
+    /// preset.
     DeviceUnknown(Option<String>),
     /// The options set a factor on host time, but the workload has no host time.
     NoHostTime,
-    /// An option needs simulated communication, but communication takes its recorded or captured time.
+    /// An option needs simulated communication, but it takes its recorded or captured time.
     NotSimulated(SettingKey, CommTiming),
 }
 

@@ -20,12 +20,12 @@ impl ReplayPlan {
     ) {
         let mut known: BTreeMap<(GroupId, CoordinatesInSomeDimensions), ReplayGroupId> =
             BTreeMap::new();
-        // Members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
+        // Members of each group, partitioned by their coordinates in a mask's excluded dimensions.
         let mut parted: BTreeMap<
             (GroupId, Vec<usize>),
             BTreeMap<CoordinatesInSomeDimensions, Vec<Rank>>,
         > = BTreeMap::new();
-        // If a mask excludes no member, use the whole group, so that the mask does not create a second group.
+        // If a mask excludes no member, use the whole group instead of creating a second one.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph_of(instance);

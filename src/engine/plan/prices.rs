@@ -1,4 +1,4 @@
-//! Computes how long a graph's nodes take on an NPU class, and which NPU lanes these nodes use.
+//! Computes how long a graph's nodes take on an NPU class, and which NPU lanes they use.
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::DurationSourceCounts;
@@ -155,7 +155,7 @@ pub(super) fn compute_graph_durations(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_too_many_chunks_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // Contention may change the duration of a remote access, so the run determines this duration.
+                    // Contention may change the duration of a remote access, so it is determined during the run.
                     None => Span::ZERO,
                 }
             }

@@ -68,7 +68,7 @@ pub fn check_class(word: &str) -> Result<(), String> {
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // Position of the last `*` in the pattern, and the end of the text that this `*` matches so far.
+    // Position of the last `*` in the pattern, and the end of the text that it matches so far.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match glob.get(at) {

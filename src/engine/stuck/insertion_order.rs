@@ -26,8 +26,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             let halves = messages.iter().zip(&running.planned.pairs);
             let halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
-            // Halves are matched in the order of issue, so the missing half is the first incomplete
-            // half.
+            // Halves are matched in the order of issue, so the missing half is the first incomplete one.
             halves
                 .map(|(half, _)| InstanceNode {
                     instance: other,
@@ -48,7 +47,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         (text, half)
     }
 
-    /// Describes what an issued collective waits for: missing members, or chunks.
+    /// Describes what an issued collective waits for: missing members or chunks.
     pub(super) fn describe_wait_in_collective(
         &self,
         InstanceNode { instance, node }: InstanceNode,

@@ -1,5 +1,4 @@
-//! Finds differences that prevent one rank from simulating another, and builds the error if no tile group can be
-//! formed.
+//! Finds differences that prevent one rank from simulating another, and builds the error for jobs without tile groups.
 
 use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlan, ReplayPlan};
@@ -18,8 +17,7 @@ pub(super) enum RankGroupingObstacle {
 /// A rank of a launch, with its plan.
 type PlannedRank<'p> = (&'p GraphBoundToRank, &'p InstancePlan);
 
-/// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if rank
-/// `a` can simulate them.
+/// Returns why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can.
 pub(super) fn find_difference(
     a: PlannedRank<'_>,
     b: PlannedRank<'_>,

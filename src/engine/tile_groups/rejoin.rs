@@ -1,15 +1,14 @@
 //! Joins parts of split tile groups: adjacent parts that end a collective together in equal states become one group
 //! again.
 //!
-//! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
-//! ring algorithm, for example, ends a collective for all members at the same instant. If all members wait for such a
-//! collective, their states become equal again. After the collective, all members do the same work at the same time
-//! again.
+//! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. But
+//! a ring algorithm, for example, ends a collective for all members at the same instant. If all members wait for it,
+//! their states become equal again, and they do the same work at the same time again.
 //!
 //! An instance's state consists of its open dependencies, the holders and queues of its lanes, and its pending events.
-//! Nodes that each member carries out separately may be pending with different end times, because a group waits for its
-//! members' ends anyway. However, no kernel may be pending: parts with a running kernel stay separate until they end a
-//! collective while no kernel runs.
+//! Separately executed nodes may be pending with different end times, because a group waits for its members' ends
+//! anyway. However, no kernel may be pending: parts with a running kernel stay separate until they end a collective
+//! while none runs.
 
 use super::shared_lanes::count_parked_collectives;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
@@ -85,8 +84,8 @@ impl TileGroups {
             let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
-        // The comparison does not include pending events. Therefore, parts with running delays do not join, and neither
-        // do parts with nodes that one common event will end.
+        // The comparison excludes pending events, so parts with running delays do not join, nor do parts with nodes
+        // that one common event will end.
         !self.is_follower(flow, a)
             && !self.is_follower(flow, b)
             && self.last_instance_of(a).nth_after(1) == b
@@ -149,7 +148,7 @@ impl TileGroups {
         });
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;
-        // The leader now posts nodes for all members, so the loop must not dispatch the followers' nodes and lanes
+        // The leader now posts nodes for all members, so the loop must not dispatch followers' nodes and lanes
         // separately.
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects

@@ -1,11 +1,11 @@
 //! Lanes that gathering collectives share with other nodes. (A collective *gathers* if it is launched only when every
 //! member is ready.)
 //!
-//! When the last member is ready, a collective on a shared lane queues for the lane on all members at once. At that
-//! time, lower ranks have already posted this round's nodes, and higher ranks have not. The simulated instance (the
-//! leader) posts a node for all members together. The common posting reproduces the order only if no other node is
-//! posted to this lane in the round. If several nodes are posted to the lane, or if a node is posted while another
-//! collective waits for its members, the group is first split into single ranks.
+//! When the last member is ready, a collective on a shared lane queues for the lane on all members at once. By then,
+//! lower ranks have posted this round's nodes, and higher ranks have not. The simulated instance (the leader) posts a
+//! node for all members together, which gives the same order only if no other node is posted to this lane in the round.
+//! If several nodes are posted to the lane, or if a node is posted while another collective waits for its members, the
+//! group is first split into single ranks.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningRankInstance, pack_node, unpack_node};
@@ -39,8 +39,8 @@ impl RunningRankInstance<'_> {
     }
 }
 
-/// Returns how many gathering collectives of an instance are ready but do not queue for their lanes yet. Excludes
-/// collectives that became ready in this round, because they are not posted yet.
+/// Returns how many gathering collectives of an instance are ready but do not queue for their lanes yet. Excludes those
+/// that became ready in this round, which are not posted yet.
 pub(super) fn count_parked_collectives(
     flow: &Dataflow<'_>,
     lanes: &LanesOfAllNpus,

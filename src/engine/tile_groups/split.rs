@@ -1,5 +1,4 @@
-//! Splits tile groups: the engine then simulates members that differ separately, each with a copy of the leader's
-//! state.
+//! Splits tile groups: members that differ are then simulated separately, each with a copy of the leader's state.
 
 use super::{
     FirstTileGroupSplit, GROUPED, IncompleteGroupStep, TileGroup, TileGroupSynchronousStep,
@@ -18,7 +17,7 @@ use chakram_trace::format::escape_name;
 /// Ready nodes that are not posted yet: a list, and the index of its first unposted entry.
 pub type UnpostedReadyNodes<'x> = (&'x mut Vec<u64>, usize);
 
-/// A step that all members of a part have taken. The part's leader carries out the step for all members of the part.
+/// A step that all members of a part have taken. The part's leader carries it out for all of them.
 #[derive(Clone, Debug)]
 pub enum StepTakenByWholePart {
     /// The node may queue for its lane.
@@ -103,8 +102,8 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
-        // The dispatch loop has processed only a part of this list, so copy the remaining nodes for the new leaders.
-        // Each leader posts the nodes in the same order.
+        // The dispatch loop has processed only part of this list, so copy the remaining nodes for the new leaders. Each
+        // leader posts the nodes in the same order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
@@ -119,8 +118,8 @@ impl TileGroups {
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
-        // For a node that each member carries out separately, each member already has a scheduled end, unless one event
-        // ends all members (`whole`).
+        // Separately executed nodes already have a scheduled end for each member, unless one event ends all members
+        // (`whole`).
         effects.agenda.copy_events(leader, &others, |event| {
             let node = event.instance_node().node;
             match event.event_class() {
@@ -151,8 +150,7 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part have taken the step, so their leader carries out the step for the whole
-                // part.
+                // All members of this part have taken the step, so their leader carries it out for the whole part.
                 if present.len() == run.len() {
                     if step == TileGroupSynchronousStep::Queued
                         && flow.instance(run[0]).is_gathering_on_shared_lane(node)

@@ -1,4 +1,4 @@
-//! Tests every rule on workloads of each type, and on machines with and without the required property.
+//! Tests every rule on workloads of each type and on machines with and without the required property.
 
 use super::*;
 use chakram_base::ids::Rank;
