@@ -29,7 +29,7 @@ pub struct WorkloadDraft {
     pub sources: Vec<String>,
     /// Traces of the workload, and the job files next to the traces.
     pub found: FoundTraces,
-    /// Further files of the workload: for each, its name in the archive and its path.
+    /// Other files of the workload: each file's name in the archive, and its path.
     pub files: Vec<(String, PathBuf)>,
     /// Step times that were measured on a real machine.
     pub measured: Option<MeasuredStepTimeDistribution>,
@@ -42,7 +42,7 @@ pub struct WorkloadDraft {
 pub struct BaselinePredictionDraft {
     /// The workload.
     pub workload: String,
-    /// The record. The record's hashes must equal the hashes of `report` and `machine`.
+    /// The record, whose hashes must be those of `report` and `machine`.
     pub record: BaselinePrediction,
     /// The report, as JSON.
     pub report: Vec<u8>,
@@ -50,8 +50,8 @@ pub struct BaselinePredictionDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive at `path`, in one commit. If the archive had an
-/// unfinished tail, moves the tail to a file and returns this file.
+/// Adds predictions to workloads of the archive at `path`, in one commit. If the archive had an unfinished tail, moves
+/// it to a file and returns this file.
 pub fn add_baselines(
     path: &Path,
     drafts: &[BaselinePredictionDraft],
@@ -101,7 +101,7 @@ pub struct AddedWorkloadSizes {
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Packs objects into a segment. Each object is packed once, and not at all if the archive already has it.
+/// Packs objects into a segment. Each object is packed only once, and not at all if the archive already has it.
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -110,7 +110,7 @@ pub(super) struct ObjectPacker<'a, 'w> {
 }
 
 impl<'a, 'w> ObjectPacker<'a, 'w> {
-    /// Creates a packer that skips objects which `archive` already has.
+    /// Creates a packer that skips objects already in `archive`.
     pub fn new(
         archive: Option<&'a Archive>,
         out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -199,8 +199,7 @@ pub fn add_workload(
     let kept_aside = writer.commit_segment(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
-        // A replaced workload keeps its predictions, so that later checks compare the new workload
-        // with them.
+        // A replaced workload keeps its predictions, so that later checks compare the new one with them.
         if let Some(own) = before.workloads().get(&draft.name) {
             entry.baselines.clone_from(&own.baselines);
             entry.measured = entry.measured.or_else(|| own.measured.clone());
@@ -337,7 +336,7 @@ fn name_of(path: &Path) -> String {
     name.unwrap_or_default()
 }
 
-/// Packs all objects of the workload `entry`, which belongs to the archive `from`.
+/// Packs all objects of the archive `from`'s workload `entry`.
 pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,

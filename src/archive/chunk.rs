@@ -1,9 +1,8 @@
-//! Chunks of an object: compresses the object's bytes to zstd frames, and decompresses these frames.
+//! Chunks of an object: compresses its bytes to zstd frames, and decompresses them.
 //!
-//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked
-//! base serves as the dictionary of the chunk's frame. Values of columns can also be predicted from
-//! the base's values. A chunk of one rank uses the corresponding chunk of an earlier rank as its
-//! base.
+//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked base serves as the
+//! frame's dictionary, and its values can predict those of the chunk's columns. A rank's chunk uses the corresponding
+//! chunk of an earlier rank as its base.
 
 use super::CompressionLevel;
 use super::columns::{
@@ -25,7 +24,7 @@ pub use frame::compress_frame;
 const TARGET: usize = 4 << 20;
 /// Maximum size of a chunk, packed or unpacked, in bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Maximum number of objects whose chunks can be bases, per family of objects with similar names.
+/// Maximum number of objects with possible bases, per family of objects with similar names.
 const BASES: usize = 8;
 /// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
@@ -83,7 +82,7 @@ struct DeltaBaseObject {
     chunks: Vec<DeltaBaseChunk>,
 }
 
-/// Encodes the objects of a workload. Data that several objects share is stored only once.
+/// Encodes the objects of a workload. Shared data is stored only once.
 pub struct WorkloadDeltaEncoder {
     level: CompressionLevel,
     bases: Vec<DeltaBaseObject>,
@@ -114,9 +113,8 @@ impl WorkloadDeltaEncoder {
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
-        // The base is the latest object with the same number of records, because its templates are probably in the same
-        // order. If no object has the same number of records, the base is the first object of the family, which has
-        // most of the templates.
+        // The base is the latest object with the same number of records, whose templates are probably in the same
+        // order. Without one, it is the family's first object, which has most of the templates.
         let alike = self
             .bases
             .iter()
@@ -207,7 +205,7 @@ impl WorkloadDeltaEncoder {
         Ok(out)
     }
 
-    /// Encodes a chunk as plain bytes, and keeps the chunk as a possible base.
+    /// Encodes a chunk as plain bytes, and keeps it as a possible base.
     fn encode_plain_chunk(
         &self,
         part: &[u8],
@@ -241,7 +239,7 @@ impl WorkloadDeltaEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of nodes as columns, and keeps the chunk as a possible base.
+    /// Encodes a chunk of nodes as columns, and keeps it as a possible base.
     fn encode_nodes(
         &self,
         records: &[&[u8]],
@@ -263,7 +261,7 @@ impl WorkloadDeltaEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of text by splitting its lines into columns, and keeps the chunk as a possible base.
+    /// Encodes a chunk of text by splitting its lines into columns, and keeps it as a possible base.
     fn encode_lines(
         &self,
         part: &[u8],
@@ -344,8 +342,7 @@ fn framed_records_size(records: &[&[u8]]) -> usize {
     records.iter().map(framed).sum()
 }
 
-/// Takes up to `count` records from the front of `bytes`, a part of a trace. Subtracts the number of taken records from
-/// `count`.
+/// Takes up to `count` records from the front of `bytes`, a part of a trace, and subtracts their number from `count`.
 pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
     let mut at = 0;
     while *count > 0 && at < bytes.len() {

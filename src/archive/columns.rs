@@ -1,12 +1,12 @@
 //! Stores the records of a trace in columns. Numbers with the same meaning, from all records, form one column. The rest
-//! of each record is stored as a template, which many records share.
+//! of a record is a template, which many records share.
 //!
 //! A record consists of a template and the values of the template's slots. A template is a list of ops: literal bytes;
 //! slots (a column's value as a varint, or in decimal digits within a string); and the ends of nested messages, whose
 //! lengths follow from their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) from
-//! all records. The column stores the differences between these values and their predictions, in byte planes. A chunk
-//! with a base shares the base's templates. Values of the chunk may be predicted from the base's record with the same
-//! index. `docs/reference/archive-format.md` describes the format.
+//! all records. It stores their differences from their predictions, in byte planes. A chunk with a base shares its
+//! templates, and its values may be predicted from the base's record with the same index.
+//! `docs/reference/archive-format.md` describes the format.
 
 use super::wire::{ByteStringReader, WireError, put_varint};
 use byte_numbers::ByteStringInterner;
@@ -43,8 +43,8 @@ pub struct ChunkTemplatesAndColumns {
     /// Values of all columns, column by column.
     values: Vec<u64>,
     /// For each column: the predictor that encodes it if the column was written, and the columns that may predict it. A
-    /// chunk that uses this chunk as its base probably needs the same predictors. The encoder therefore tries only
-    /// these predictors and the predictors that use the base.
+    /// chunk with this chunk as its base probably needs the same predictors, so the encoder tries only them and those
+    /// that use the base.
     chosen: Vec<Option<ColumnPredictionRule>>,
     relations: Vec<Vec<usize>>,
 }
@@ -67,7 +67,7 @@ pub struct TemplateAndColumnInterner {
     /// Outlines, by the number of their key.
     outlines: Vec<Arc<RecordOutlineWithSlots>>,
     keys: ByteStringInterner,
-    /// Number of each template, by the number of its outline and the number of its variant.
+    /// Number of each template, by the numbers of its outline and variant.
     templates: ByteStringInterner,
     columns: ByteStringInterner,
     structural: StructuralColumnValuesInTemplates,
@@ -82,7 +82,7 @@ pub struct ReusableColumnBuffers {
     layers: Vec<ChunkAddedTemplates>,
 }
 
-/// Number of record bytes that are rebuilt at once. These bytes fit in the cache of a processor core.
+/// Number of record bytes rebuilt at once. They fit in a processor core's cache.
 const PIECE: usize = 1 << 18;
 /// Index of the column that contains node ids.
 const IDS: usize = 0;
@@ -182,7 +182,7 @@ impl ChunkTemplatesAndColumns {
         }
     }
 
-    /// Returns how many records have the same template as `base`'s record with the same index.
+    /// Returns how many records share the template of `base`'s record with the same index.
     pub fn count_equal_templates(&self, base: &Self) -> usize {
         let pairs = self
             .shape
@@ -207,8 +207,8 @@ impl ChunkTemplatesAndColumns {
         (0..self.count).filter_map(|number| self.column_at(number))
     }
 
-    /// Encodes the columns, and the templates that `base` does not have, into `bytes`. The previous
-    /// contents of `bytes` are dropped, and its memory is reused.
+    /// Encodes the columns, and the templates that `base` does not have, into `bytes`. Drops the previous contents of
+    /// `bytes` and reuses its memory.
     pub fn encode_columns(
         &mut self,
         base: Option<&Self>,
@@ -286,7 +286,7 @@ impl ChunkTemplatesAndColumns {
         buffers: &mut ReusableColumnBuffers,
     ) -> Result<Self, WireError> {
         let mut input = ByteStringReader::new(encoded);
-        // Every record and every slot takes at least a byte of the chunk, so these limits reject corrupt input.
+        // Every record and slot takes at least a byte of the chunk, so these limits reject corrupt input.
         let records = input.read_count(bytes)?;
         let known = base.map_or(0, |base| base.count);
         let count = input.read_count(known + 1 + encoded.len())?;
@@ -436,8 +436,8 @@ impl ChunkTemplatesAndColumns {
     }
 }
 
-/// Sets the length of `list` to `count`, with arbitrary contents. Filling old memory with zeros
-/// costs time, although zeroed new memory costs nothing, so old contents are kept.
+/// Sets the length of `list` to `count`, with arbitrary contents. Old contents are kept, because zeroing old memory
+/// costs time (zeroed new memory costs nothing).
 fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
@@ -457,8 +457,8 @@ impl TemplateSequenceAndValuePositions {
     ) -> ColumnPredictionInputs<'v> {
         ColumnPredictionInputs {
             records: self.records_of_column_values(number),
-            // Ids predict other columns, so the decoder reads the id column first. No ids are known at that time, so
-            // ids do not predict ids.
+            // Ids predict other columns, so the decoder reads the id column first. No ids are known by then, so ids do
+            // not predict ids.
             ids: if number == IDS { &[] } else { ids },
             sequence: self.template_sequence(),
             templates: templates.len(),
@@ -475,8 +475,7 @@ fn encode_template_sequence(
     out: &mut EncodedColumnsAndPlaneEnds,
 ) {
     if base == Some(sequence) {
-        // If the templates are the same as the base's, in the same order, the predictor's number
-        // alone describes them.
+        // If the templates are the base's, in the same order, the predictor's number alone describes them.
         return out.bytes.extend([ColumnPredictionRule::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
@@ -494,8 +493,7 @@ fn encode_template_sequence(
     choose::encode_with_best_predictor(&wide(sequence), &view, predictors, out);
 }
 
-/// Reads the template of each of `count` records into `sequence`. Returns true if these templates
-/// are exactly the base's templates.
+/// Reads the template of each of `count` records into `sequence`. Returns true if they are exactly the base's.
 fn decode_template_sequence(
     input: &mut ByteStringReader<'_>,
     count: usize,

@@ -15,7 +15,7 @@ pub const SCHEMA: &str = "chakram.archive.1";
 pub struct CatalogueChange<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
-    /// Workloads that the segment adds, or that replace workloads with the same name.
+    /// Workloads that the segment adds, or replaces by name.
     pub workloads: Vec<W>,
     /// Names of removed workloads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -95,7 +95,7 @@ impl ChunkRow {
     }
 }
 
-/// A workload: a job's traces, the job's other files, and facts about the job.
+/// A workload: a job's traces and other files, and facts about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadEntry {
@@ -131,13 +131,13 @@ pub struct Provenance {
     pub tool_version: String,
     /// Paths that the user gave to the program.
     pub sources: Vec<String>,
-    /// Archive from which the workload was merged, and the tool version that had added it there;
-    /// empty if the workload was added directly.
+    /// Archive that the workload was merged from, and the tool version that had added it there; empty if it was added
+    /// directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }
 
-/// A trace, and the ranks that share the trace.
+/// A trace, and the ranks that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedTraceRow {
@@ -171,7 +171,7 @@ pub struct NonTraceFileRow {
 pub struct BaselinePrediction {
     /// Machine: a preset, or a file of the workload.
     pub machine: String,
-    /// Hash of the object that contains the machine file's text.
+    /// Hash of the object with the machine file's text.
     pub machine_blake3: String,
     /// Size of the machine file's text, in bytes.
     pub machine_bytes: u64,
@@ -179,7 +179,7 @@ pub struct BaselinePrediction {
     pub arguments: Vec<String>,
     /// Hash of all traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Time that the replay took, in milliseconds, rounded up. Later checks use this time to plan their work.
+    /// Time that the replay took, in milliseconds, rounded up. Later checks use it to plan their work.
     pub replay_ms: u64,
     /// Features of the job that the prediction exercises: operators, groups, size, schema, machine.
     pub features: Vec<String>,
@@ -187,7 +187,7 @@ pub struct BaselinePrediction {
     pub tool_version: String,
     /// Predicted makespan in picoseconds.
     pub makespan_ps: u64,
-    /// Hash of the object that contains the report, as JSON.
+    /// Hash of the object with the report, as JSON.
     pub report: String,
     /// Size of the report, in bytes.
     pub report_bytes: u64,
@@ -233,8 +233,7 @@ impl WorkloadEntry {
         traces.chain(files).chain(reports).chain(machines)
     }
 
-    /// Returns a BLAKE3 hash in hexadecimal. The hash covers the names and hashes of the workload's
-    /// traces and files.
+    /// Returns a BLAKE3 hash, in hexadecimal, over the names and hashes of the workload's traces and files.
     pub fn contents_hash(&self) -> String {
         let text = serde_json::to_vec(&(&self.prefix, &self.traces, &self.files));
         let text = text.expect("names and numbers are JSON");
@@ -247,8 +246,7 @@ impl WorkloadEntry {
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Fails if a name would lead outside a folder, if a rank occurs twice, or if a hash is
-    /// malformed.
+    /// Fails if a name leads outside a folder, a rank occurs twice, or a hash is malformed.
     pub fn check_names(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
             Err(ArchiveError::broken_archive_error(format!(

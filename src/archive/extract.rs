@@ -43,8 +43,8 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns the minimum disk space, in bytes, that the traces of `ranks` need: the space for all names, and for one
-    /// file per distinct trace. Ranks with the same trace share one file under several names.
+    /// Returns the minimum disk space for the traces of `ranks`, in bytes: for all names, and for one file per distinct
+    /// trace. Ranks with the same trace share one file under several names.
     fn min_extracted_bytes(&self, ranks: RankOrNodeRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // Between prefix and ending, a name has at least a dot and a digit.
@@ -104,8 +104,8 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for the traces of `ranks`, because a damaged catalogue may claim any
-    /// number of ranks in `entry`.
+    /// Checks that the archive is large enough for the traces of `ranks`: a damaged catalogue may claim any number of
+    /// ranks in `entry`.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Archive {
         let whole = part == ExtractSelection::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
-        // The job file refers to the traces, so write it last.
+        // The job file refers to the traces, so it comes last.
         let mut all: Vec<(String, &String, Option<RankOrNodeRange>)> =
             traces.chain(files).collect();
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));

@@ -1,4 +1,4 @@
-//! Archives in folders. Each pack is a file with one segment, and a manifest lists the packs.
+//! Archives in folders. Each pack is a file with one segment; a manifest lists the packs.
 //!
 //! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the
 //! manifest by renaming a file, so a reader sees the archive either before or after the commit.
@@ -102,8 +102,8 @@ pub fn open_archive(
             "chakram archive create",
         ));
     }
-    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after
-    // this process read the manifest.
+    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after the manifest was
+    // read.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
@@ -234,8 +234,7 @@ pub fn replace_packs(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;
-    // Remove all other packs, including packs left behind by interrupted commands, because no manifest lists them any
-    // more.
+    // Remove all other packs, including those left behind by interrupted commands; no manifest lists them any more.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

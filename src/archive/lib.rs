@@ -1,10 +1,9 @@
-//! Archives of workloads. An archive contains many workloads in one file or in a folder. The
-//! workloads are verified, compressed and immutable.
+//! Archives of workloads. An archive contains many verified, compressed and immutable workloads, in one file or in a
+//! folder.
 //!
-//! An archive is a sequence of *segments*: one after another in a single file (`.etz`), or as
-//! separate files in a folder. A segment contains objects, and lists the workloads that it adds,
-//! replaces and drops. The name of an object is its BLAKE3 hash, and an archive stores each object
-//! once. `docs/reference/archive-format.md` is the specification.
+//! An archive is a sequence of *segments*: one after another in a single file (`.etz`), or as separate files in a
+//! folder. A segment contains objects, and lists the workloads that it adds, replaces and drops. An object's name is
+//! its BLAKE3 hash, and an archive stores each object once. `docs/reference/archive-format.md` is the specification.
 
 mod add;
 mod chunk;
@@ -174,7 +173,7 @@ impl ArchiveError {
         self
     }
 
-    /// Inserts the subject `name` before the reason, if the error is about invalid input.
+    /// Inserts the subject `name` before the reason of an error about invalid input.
     fn with_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape_name(name));

@@ -1,5 +1,4 @@
-//! Reads listings. A listing contains only the facts that queries and tables
-//! need about a workload.
+//! Reads listings, which contain only the facts about workloads that queries and tables need.
 
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{MetadataValue, QueryableWorkload};
@@ -36,7 +35,7 @@ pub struct WorkloadListingRow<'t> {
     /// Metadata by key.
     #[serde(borrow, default)]
     pub metadata: KeySortedMetadata<'t>,
-    /// Number of the workload's ranks, and total size of their traces.
+    /// Number of ranks, and total size of their traces.
     #[serde(rename = "traces")]
     pub amounts: TraceTotals,
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct MergeResult {
     /// Names of added workloads.
     pub added: Vec<String>,
-    /// Names of workloads that the archive already had, with the same contents.
+    /// Names of workloads that the archive already had with the same contents.
     pub known: Vec<String>,
     /// File to which an unfinished tail was moved, or `None`.
     pub kept_aside: Option<PathBuf>,

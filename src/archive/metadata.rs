@@ -170,7 +170,7 @@ pub enum MetadataQuery {
     Not(Box<Self>),
 }
 
-/// How a value is compared with the query's text.
+/// Comparison of a value with the query's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryComparisonOperator {
     /// The value equals the text.
@@ -192,7 +192,7 @@ pub enum QueryComparisonOperator {
 /// Maximum nesting of parentheses and negations.
 const DEPTH: usize = 64;
 
-/// Facts about a workload that queries use.
+/// Facts about a workload, for queries.
 pub trait QueryableWorkload {
     /// Returns the workload's name.
     fn workload_name(&self) -> &str;

@@ -4,10 +4,9 @@
 //! CKST start │ objects: plain zstd frames, or CKOB frames │ CKCT catalogue │ CKIX objects │ CKEN end
 //! ```
 //!
-//! Plain objects are zstd frames. Everything else is in skippable zstd frames, whose contents begin
-//! with four letters, such as `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a
-//! fixed size, so readers can find it at the end of a file. The `CKEN` frame contains the locations
-//! of the catalogue and of the object index.
+//! Plain objects are zstd frames. Everything else is in skippable zstd frames, whose contents begin with four letters,
+//! such as `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a fixed size, so readers can find it at the
+//! end of a file. It contains the locations of the catalogue and of the object index.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
@@ -26,8 +25,8 @@ use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that this program writes. Version 1 had no decimal numbers in templates,
-/// and version 2 had no predictor that adds columns.
+/// Version of the format that this program writes. Version 1 had no decimal numbers in templates, and version 2 no
+/// predictor that adds columns.
 pub const VERSION: u32 = 3;
 /// Size of a segment's end, in bytes.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
@@ -38,7 +37,7 @@ pub const CATALOGUE: [u8; 4] = *b"CKCT";
 pub const INDEX: [u8; 4] = *b"CKIX";
 pub const END: [u8; 4] = *b"CKEN";
 
-/// The end of a segment, which locates its catalogue and its index.
+/// The end of a segment, which locates its catalogue and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentFooter {
     /// Size of the segment, including its end, in bytes.
@@ -69,8 +68,8 @@ impl SegmentFooter {
         out
     }
 
-    /// Parses the end of a segment from a file's last bytes. Returns `None` if the bytes are not
-    /// the end of a segment, and `Err` with the version if this program does not know the version.
+    /// Parses the end of a segment from a file's last bytes. Returns `None` if they are not the end of a segment, and
+    /// `Err` with the version if this program does not know it.
     pub fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
         let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
@@ -215,8 +214,8 @@ impl<W: Write> SegmentWriter<W> {
         Ok(())
     }
 
-    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end. The
-    /// caller must write the end after everything else has been synced.
+    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end. The caller must write
+    /// the end once everything else is synced.
     pub fn finish_segment(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = SegmentObjectIndex {
@@ -340,8 +339,7 @@ impl Segment {
         })
     }
 
-    /// Reads the index of the segment's objects. Checks that the chunks follow one another within
-    /// the segment.
+    /// Reads the index of the segment's objects. Checks that its chunks follow one another within the segment.
     pub fn index(&self) -> Result<SegmentObjectIndex, ArchiveError> {
         let text = self.read_document(self.end.index, "index")?;
         let index: SegmentObjectIndex = serde_json::from_slice(&text)

@@ -20,8 +20,7 @@ pub fn find_segments(
     // may still grow.
     let lock = file.try_lock_shared();
     let (found, bytes) = match lock {
-        // Search again, because bytes that looked like a tail before the lock was acquired may have
-        // been committed since.
+        // Search again: bytes that looked like a tail before the lock was acquired may have been committed since.
         Ok(_) => committed_segments(&file)?,
         Err(_) => (found, tail),
     };
@@ -32,8 +31,7 @@ pub fn find_segments(
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
     match UncommittedArchiveTail::examine_tail(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(UncommittedArchiveTail { is_locked, ..tail }))),
-        // Ignore the error, because a writer that fails may remove the tail while this function
-        // reads it.
+        // Ignore the error: a failing writer may remove the tail while this function reads it.
         Err(_) if is_locked => Ok((found, None)),
         Err(error) => Err(error),
     }
@@ -41,9 +39,8 @@ pub fn find_segments(
 
 /// Finds the segments of a file in order, and returns how many bytes follow them.
 ///
-/// A segment end counts as the last one only if a chain of segment ends leads from it back to
-/// byte 0. A tail may contain another archive, which has its own segment ends, so the chain is
-/// necessary.
+/// A segment end counts as the last one only if a chain of segment ends leads from it back to byte 0: a tail may
+/// contain another archive with its own segment ends.
 fn committed_segments(file: &Arc<MultiSegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.file_length()?;
     let mut failed = BTreeSet::new();
@@ -56,7 +53,7 @@ fn committed_segments(file: &Arc<MultiSegmentFile>) -> Result<(Vec<Segment>, u64
         }
         match follow_segment_chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
-            // The file ends with a segment's end, so there is no tail, and a segment must be damaged.
+            // The file ends with a segment's end, so there is no tail; a segment must be damaged.
             Err(error) if end == length => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
         }
@@ -64,8 +61,8 @@ fn committed_segments(file: &Arc<MultiSegmentFile>) -> Result<(Vec<Segment>, u64
     }
 }
 
-/// Follows the ends of segments from byte `end` back to byte 0. If the chain does not lead back to byte 0, adds the
-/// chain's offsets to `failed` and fails.
+/// Follows the ends of segments from byte `end` back to byte 0. If the chain does not lead there, adds its offsets to
+/// `failed` and fails.
 fn follow_segment_chain(
     file: &Arc<MultiSegmentFile>,
     end: u64,
@@ -127,7 +124,7 @@ fn find_last_segment_end(file: &MultiSegmentFile, length: u64) -> Result<u64, Ar
         if from == 0 {
             return Ok(0);
         }
-        // Successive windows overlap, because a segment end may be partly in two windows.
+        // Successive windows overlap, because a segment end may span two of them.
         to = from + END_BYTES - 1;
         window = (window * 16).min(WINDOW);
     }

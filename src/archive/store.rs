@@ -1,5 +1,5 @@
-//! The committed state of an archive on disk. The archive is a file of segments, or a folder with a
-//! manifest and one file per segment.
+//! The committed state of an archive on disk. An archive is a file of segments, or a folder with a manifest and one
+//! file per segment.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
 use super::segment::{MultiSegmentFile, Segment};
@@ -16,8 +16,7 @@ mod writer;
 
 pub use writer::{ArchiveWriter, CommitCommandAndWorkloadNames, create_empty};
 
-/// An archive that is open for reading. The archive is in the state that was committed when it was
-/// opened.
+/// An archive open for reading, in the state that was committed when it was opened.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,

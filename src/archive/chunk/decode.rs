@@ -1,4 +1,4 @@
-//! Decodes chunks: unpacks their frames, and rebuilds the original bytes from the columns.
+//! Decodes chunks: unpacks their frames and rebuilds the original bytes from columns.
 
 use super::{ChunkCoding, LARGEST};
 use crate::ArchiveError;
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::io;
 use zstd::zstd_safe::{DCtx, get_error_name};
 
-/// A decoded chunk: the chunk's unpacked frame, and its columns.
+/// A decoded chunk: its unpacked frame and its columns.
 #[derive(Debug)]
 pub struct DecodedChunk {
     pub(super) unpacked: Vec<u8>,
@@ -17,8 +17,7 @@ pub struct DecodedChunk {
     pub(super) framed: bool,
 }
 
-/// Memory of chunks that have been read or written. Later chunks reuse the memory, because
-/// allocating new memory takes as long as unpacking.
+/// Memory of earlier chunks. Later chunks reuse it, because allocating new memory takes as long as unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
     /// Memory of the frame that is read.
@@ -37,8 +36,7 @@ impl ChunkBuffers {
     }
 }
 
-/// Magic number of trained zstd dictionaries. zstd treats such dictionaries differently from raw
-/// content.
+/// Magic number of trained zstd dictionaries. zstd treats them differently from raw content.
 const TRAINED: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 thread_local! {
@@ -70,8 +68,8 @@ fn decompress_into(
     }
     let wrong = |code| io::Error::other(get_error_name(code));
     out.clear();
-    // The operating system provides reserved memory only when the memory is written, so an overstated size in a corrupt
-    // file costs nothing.
+    // The operating system provides reserved memory only when it is written, so an overstated size in a corrupt file
+    // costs nothing.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {
         // Raw content that begins like a trained dictionary must be passed explicitly as raw content.
@@ -132,8 +130,7 @@ impl DecodedChunk {
         })
     }
 
-    /// Passes the object's `bytes` bytes to `out`. If the chunk consists of columns, `joined` is the buffer for the
-    /// rebuilt bytes.
+    /// Passes the object's `bytes` bytes to `out`. For a chunk of columns, `joined` buffers the rebuilt bytes.
     pub fn write_contents(
         &self,
         bytes: u64,

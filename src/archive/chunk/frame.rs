@@ -13,7 +13,7 @@ const PART: usize = 1 << 10;
 const ROOM: usize = 1 << 12;
 
 thread_local! {
-    /// Reusable compression context; creating the context's tables takes as long as compressing a chunk.
+    /// Reusable compression context; creating its tables takes as long as compressing a chunk.
     static CONTEXT: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -22,8 +22,8 @@ pub fn compress_frame(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io
     compress_parts(bytes, &[], level, dictionary)
 }
 
-/// Compresses `bytes`, whose parts end at `ends` and have different statistics. A zstd block uses
-/// one entropy code for all of its bytes, so each part that is large enough gets a separate block.
+/// Compresses `bytes`, whose parts end at `ends` and have different statistics. A zstd block uses one entropy code for
+/// all its bytes, so each sufficiently large part gets its own block.
 pub fn compress_parts(
     bytes: &[u8],
     ends: &[usize],
@@ -66,8 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes. Until here, the context had the dictionary's lifetime. After the reset, the
-    // context no longer refers to the dictionary.
+    // SAFETY: only the lifetime changes. Until here, the context had the dictionary's lifetime. After the reset, it no
+    // longer refers to it.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

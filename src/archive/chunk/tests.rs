@@ -105,8 +105,8 @@ proptest! {
         tail in prop::collection::vec(any::<u8>(), 0..4),
     ) {
         let mut objects = vec![framed(&records)];
-        // Further objects differ from the first object only in replaced messages. The last object also ends with extra
-        // bytes, like a truncated record.
+        // Further objects differ from the first only in replaced messages. The last object also ends with extra bytes,
+        // like a truncated record.
         for other in others {
             let mut changed = records.clone();
             for (to, from) in changed.iter_mut().step_by(2).zip(other) {
@@ -169,8 +169,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the base's durations by 31 per rank, modulo 256, so each difference is one byte with
-        // few distinct values.
+        // Durations differ from the base's durations by 31 per rank, modulo 256, so each difference is a byte with few
+        // distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));
@@ -179,8 +179,7 @@ fn a_rank_that_differs_in_times_costs_its_times() {
 
 #[test]
 fn ranks_that_differ_in_structure_come_back() {
-    // Names determine the types of nodes. The second and third ranks also have types that the first
-    // rank does not have.
+    // Names determine the types of nodes. The second and third ranks also have types that the first lacks.
     let rank = |every: u64| {
         let mut records = vec![vec![]];
         for id in 1..2000 {
@@ -224,8 +223,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
         // The values of every column are constant or increase by one, so the frame is small.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
-    // Random bytes have no lines with a common structure, so the encoder stores them without
-    // columns.
+    // Random bytes have no lines of common structure, so they are stored without columns.
     let noise: Vec<u8> = (0..4096u64)
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();

@@ -21,12 +21,12 @@ impl ByteStringInterner {
         self.numbers.len()
     }
 
-    /// Returns the number of `bytes`, if these bytes have a number.
+    /// Returns the number of `bytes`, if they have one.
     pub fn get(&self, bytes: &[u8]) -> Option<u32> {
         self.numbers.get(bytes).copied()
     }
 
-    /// Returns the number of `bytes`; a new byte string gets the next number.
+    /// Returns the number of `bytes`, or the next number if they are new.
     pub fn intern_bytes(&mut self, bytes: &[u8]) -> u32 {
         let next = self.numbers.len() as u32;
         *self.numbers.entry(bytes.into()).or_insert(next)

@@ -11,8 +11,7 @@ pub const ALL: &[ColumnPredictionRule] = &ColumnPredictionRule::ALL;
 /// Maximum number of values that the encoder samples to choose a predictor.
 const SAMPLE: usize = 1 << 11;
 
-/// Moves the sign of a difference to the lowest bit, so that small differences have small numbers regardless of their
-/// sign.
+/// Moves the sign of a difference to the lowest bit, so that small differences of either sign become small numbers.
 fn encode_zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
@@ -92,8 +91,8 @@ impl EncodedColumnsAndPlaneEnds {
     }
 }
 
-/// Appends `values`. The values are encoded with the predictor among `candidates` that has the smallest estimated size,
-/// and this predictor is returned.
+/// Appends `values`, encoded with the predictor among `candidates` that has the smallest estimated size. Returns this
+/// predictor.
 pub fn encode_with_best_predictor(
     values: &[u64],
     view: &ColumnPredictionInputs<'_>,

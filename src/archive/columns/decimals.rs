@@ -5,13 +5,13 @@ use crate::wire::put_varint;
 /// Number of digits in the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;
 
-/// Appends two things to `key`: the count of numbers in `text`, and the parts of the text between the numbers, each
-/// preceded by its length. Appends the numbers to `slots`. A number must have no leading zero, so that its digits
-/// follow from its value. A sequence of more than 19 digits is not a number.
+/// Appends to `key` the count of numbers in `text` and the parts between them, each preceded by its length. Appends the
+/// numbers to `slots`. A number must have no leading zero, so that its digits follow from its value. A sequence of more
+/// than 19 digits is not a number.
 pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
-    // Reserve one byte for the count of numbers. A longer count (rare) is inserted here after all numbers are found.
+    // Reserve one byte for the count of numbers. A longer count (rare) is inserted here at the end.
     key.push(0);
     let (mut piece, mut at) = (0, 0);
     while at < text.len() {
@@ -70,7 +70,7 @@ mod tests {
             parts("mb0/layer12"),
             (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])
         );
-        // Leading zeros remain text. Numbers that may not fit into 64 bits also remain text.
+        // Leading zeros remain text, as do numbers that may not fit into 64 bits.
         assert_eq!(parts("007"), (b"\x01\x0200\0".to_vec(), vec![7]));
         assert_eq!(parts("00"), (b"\x01\x010\0".to_vec(), vec![0]));
         assert_eq!(parts(&"9".repeat(19)).1, [9_999_999_999_999_999_999]);

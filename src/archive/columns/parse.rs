@@ -1,10 +1,10 @@
 //! Splits a record into its template and the values of its slots.
 //!
-//! A *key* is the record without its numbers. A key contains three kinds of items: tags; strings, split at decimal
-//! numbers, with the length of each part; and nested messages, each between its tag and a zero byte, which is never a
-//! valid tag. A key is cheaper to compute than a template, and it identifies the template. The encoder therefore builds
-//! a template only for a new key. The first byte of a key is the kind of the record: a node, metadata, or a literal for
-//! records that are not encoded minimally.
+//! A *key* is the record without its numbers. It has three kinds of items: tags; strings, split at decimal numbers,
+//! with the length of each part; and nested messages, each between its tag and a zero byte, which is never a valid tag.
+//! A key identifies the template and is cheaper to compute, so the encoder builds a template only for a new key. The
+//! first byte of a key is the kind of the record: a node, metadata, or a literal for records that are not encoded
+//! minimally.
 
 use super::byte_numbers::ByteStringInterner;
 use super::decimals;
@@ -47,8 +47,8 @@ impl ProtobufMessageKind {
     }
 
     /// Returns true if strings in field `field` are stored whole, not split at numbers. Names of attributes are stored
-    /// whole, because they identify columns. Tensor values and shapes are stored whole, because whole strings repeat
-    /// and separate numbers would take more space.
+    /// whole because they identify columns, and tensor values and shapes because whole strings repeat and separate
+    /// numbers would take more space.
     fn keeps_text_unsplit(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
@@ -89,8 +89,7 @@ pub fn set_literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.extend_from_slice(record);
 }
 
-/// Appends `part` to `key`. Half of the parts are a single tag, and pushing one byte is faster than
-/// copying a slice.
+/// Appends `part` to `key`. Half of the parts are single tags, and pushing one byte is faster than copying a slice.
 #[inline]
 fn append_key_part(part: &[u8], key: &mut Vec<u8>) {
     match *part {
@@ -105,7 +104,7 @@ fn parse_message(
     key: &mut Vec<u8>,
     slots: &mut Vec<u64>,
 ) -> Option<()> {
-    // Bytes between `literal` and `at` belong to the key, but are not appended yet.
+    // Bytes between `literal` and `at` belong to the key but are not yet appended.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
         let (tag, length) = decode_minimal_varint(&bytes[at..])?;
@@ -153,7 +152,7 @@ fn parse_message(
             _ => return None,
         }
     }
-    // A fixed-size number may be truncated, and then `at` is after the end of the record.
+    // If a fixed-size number is truncated, `at` is after the end of the record.
     key.extend_from_slice(bytes.get(literal..at)?);
     Some(())
 }
@@ -283,8 +282,7 @@ fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
     number.into()
 }
 
-/// Appends the ops of a text: its parts and its numbers. `path` computes the path of the text's
-/// columns from the text's first part.
+/// Appends the ops of a text: its parts and its numbers. `path` computes the path of its columns from its first part.
 fn text_of(
     rest: &mut &[u8],
     ops: &mut RecordOutlineBuilder,
@@ -353,7 +351,7 @@ fn append_message_ops(
             }
             2 => {
                 if rest.first() == Some(&0) {
-                    // If a text has no numbers, the text and its length are one literal.
+                    // A text without numbers and its length are one literal.
                     *rest = &rest[1..];
                     let before = *rest;
                     take_text(rest)?;

@@ -24,8 +24,7 @@ impl<'v> ColumnPredictionInputs<'v> {
     /// Returns the base's values if they correspond one to one to the column's values.
     fn aligned_base_values(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
-        // Ranks with equal templates share the list of records, so comparing pointers is usually
-        // enough.
+        // Ranks with equal templates share the list of records, so comparing pointers usually suffices.
         let same = std::ptr::eq(records, self.records) || records == self.records;
         same.then(|| &values[..records.len()])
     }

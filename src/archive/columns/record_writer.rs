@@ -4,15 +4,15 @@
 use super::decimals::digit_count;
 use crate::wire::WireError;
 
-/// Writes into a buffer with a margin after the usable part. Copies of fixed size may reach into
-/// the margin, and later writes overwrite the excess bytes.
+/// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into it; later writes
+/// overwrite the excess bytes.
 #[derive(Debug)]
 pub struct PaddedBufferWriter<'b> {
     buffer: &'b mut Vec<u8>,
     at: usize,
 }
 
-/// Size of a fixed-size copy, which is faster than an exact copy.
+/// Size of a fixed-size copy, which is faster than an exact one.
 const ONCE: usize = 64;
 /// Size of a fixed-size copy for short literals. Most literals are this short.
 const SHORT: usize = 32;
@@ -40,7 +40,7 @@ fn spread_septets(value: u64) -> (u64, usize) {
 }
 
 impl<'b> PaddedBufferWriter<'b> {
-    /// Starts at the beginning of `buffer`, and ignores the old contents of `buffer`.
+    /// Starts at the beginning of `buffer` and ignores its old contents.
     pub fn new(buffer: &'b mut Vec<u8>) -> Self {
         Self { buffer, at: 0 }
     }
@@ -128,8 +128,8 @@ impl<'b> PaddedBufferWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint. If the varint ends a message, also writes the message's length into the byte that is `length`
-    /// bytes before the varint. `length` is 0 if the varint ends no message.
+    /// Writes a varint. If it ends a message, also writes the message's length into the byte `length` bytes before it;
+    /// otherwise `length` is 0.
     #[inline(always)]
     pub fn write_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
@@ -138,7 +138,7 @@ impl<'b> PaddedBufferWriter<'b> {
             return self.write_long_varint(value, length);
         }
         let (bytes, own) = spread_septets(value);
-        // If the varint ends no message, the varint overwrites this byte.
+        // If it ends no message, the varint overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;
@@ -218,8 +218,7 @@ mod tests {
         let mut out = PaddedBufferWriter::new(&mut buffer);
         let from = out.reserve_length_byte(1);
         (0..129).for_each(|_| out.write_literal(b"a", 1).unwrap());
-        // A length of two bytes would move the contents by one byte, but the buffer has no room
-        // for this byte.
+        // A two-byte length would move the contents by one byte, for which the buffer has no room.
         assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
 

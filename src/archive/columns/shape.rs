@@ -1,5 +1,4 @@
-//! The shape of a chunk: which template each record has. The templates determine to which record
-//! each value of a column belongs.
+//! The shape of a chunk: the template of each record. It determines the record to which each value of a column belongs.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;

@@ -1,12 +1,11 @@
-//! Finds structural columns: columns with few distinct values, such as types, lanes and flags. The
-//! rest of a record nearly always determines these values. Templates contain the values of
-//! structural columns, so records have fewer values.
+//! Finds structural columns: columns with few distinct values, such as types, lanes and flags. The rest of a record
+//! nearly always determines them. Templates contain their values, so records have fewer values.
 
 use super::parse::RecordOutlineWithSlots;
 use std::sync::Arc;
 
-/// Structural columns, and for each of these columns the values that templates contain. A record with any other value
-/// stores the value in the column.
+/// Structural columns, each with the values that templates contain. A record with any other value stores the value in
+/// the column.
 #[derive(Clone, Debug, Default)]
 pub struct StructuralColumnValuesInTemplates {
     /// Values of each column; empty for a column that is not structural.
@@ -19,8 +18,7 @@ const FEW: usize = 7;
 const OFTEN: usize = 32;
 
 impl StructuralColumnValuesInTemplates {
-    /// Finds the structural columns of records. The inputs are each record's outline number, and
-    /// all values of the records.
+    /// Finds the structural columns of records. The inputs are each record's outline number and all values.
     pub fn find_structural_columns(
         outlines: &[Arc<RecordOutlineWithSlots>],
         columns: usize,
@@ -28,8 +26,7 @@ impl StructuralColumnValuesInTemplates {
         values: &[u64],
     ) -> Self {
         let mut found = vec![Vec::new(); columns];
-        // Numbers in texts are excluded, because some of them are parts of group names, which
-        // differ between ranks.
+        // Numbers in texts are excluded, because some belong to group names, which differ between ranks.
         let texts = outlines.iter().flat_map(|outline| &outline.decimals);
         texts.for_each(|&column| found[column as usize] = vec![0; FEW + 1]);
         let mut counts = vec![0usize; columns];
@@ -67,8 +64,8 @@ impl StructuralColumnValuesInTemplates {
         }
         for (column, values) in found.iter_mut().enumerate() {
             let often = counts[column] >= OFTEN * values.len();
-            // Each further value per outline costs one more template, so a column is worthwhile
-            // only if outlines nearly determine its value.
+            // Each further value per outline costs a template, so a column is worthwhile only if outlines nearly
+            // determine its value.
             if values.len() > FEW || !often || 4 * pairs[column] > 5 * told[column] {
                 values.clear();
             }

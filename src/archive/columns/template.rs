@@ -34,7 +34,7 @@ struct TemplateArrayEnds {
     slots: usize,
 }
 
-/// A template in the form from which records are written.
+/// A template in the form that is used to write records.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordTemplate<'t> {
     steps: &'t [TemplateStep],
@@ -44,7 +44,7 @@ pub struct RecordTemplate<'t> {
     length: usize,
 }
 
-/// A step in writing a record: a literal, and the part of the record that follows it.
+/// A step in writing a record: a literal and the part that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TemplateStep {
     /// Length of the literal.
@@ -115,9 +115,8 @@ impl TemplateTable {
         self.layers.pop().and_then(Arc::into_inner)
     }
 
-    /// Returns the layer (the table part from one chunk) that contains template `number`. Also
-    /// returns where the previous template and template `number` end in this layer; the first
-    /// template of a layer has the previous end 0.
+    /// Returns the layer (one chunk's part of the table) that contains template `number`, and the ends in this layer of
+    /// the previous template (0 for the first) and of template `number`.
     #[inline]
     fn template_ends(&self, number: usize) -> (&ChunkAddedTemplates, [TemplateArrayEnds; 2]) {
         let mut layers = self.layers.iter().rev();
@@ -285,7 +284,7 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // Reserve space for the length as if every number took one byte, which usually fits.
+        // Reserve space for the length as if every number took one byte; it usually fits.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed {
             out.reserve_length_byte(left)

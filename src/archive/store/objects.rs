@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Object index of all segments, and cache of decoded chunks. The index and the cache are filled on first use.
+/// Object index of all segments, and cache of decoded chunks. Both are filled on first use.
 #[derive(Debug, Default)]
 pub struct ObjectIndexAndChunkCache {
     indices: OnceLock<ArchiveObjectIndex>,
@@ -32,10 +32,9 @@ struct ArchiveObjectIndex {
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
-/// Maximum number of cached bases. Several ranks share a base, and the cache ensures that it is
-/// unpacked only once.
+/// Maximum number of cached bases. Several ranks share a base, which is thus unpacked only once.
 const KEPT: usize = 16;
-/// Maximum number of bases in a chain, in which each chunk is the base of the next.
+/// Maximum number of bases in a chain, where each chunk is the base of the next.
 const DEPTH: usize = 8;
 
 impl Archive {
