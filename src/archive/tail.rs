@@ -1,8 +1,7 @@
 //! Bytes after the last committed segment: a segment that is being written, unfinished or damaged.
 //!
-//! If a command is killed or a copy is truncated, the tail consists of a segment's first frames.
-//! Any other tail was modified after a command wrote it. Commands never remove such a tail, because
-//! it may contain the only copy of a workload.
+//! If a command is killed or a copy truncated, the tail consists of a segment's first frames. Any other tail was
+//! modified after it was written. Commands never remove such a tail: it may contain the only copy of a workload.
 
 use super::ArchiveError;
 use super::document::SegmentWriteIntent;
@@ -94,8 +93,7 @@ impl UncommittedArchiveTail {
         self.tail_state() == UncommittedTailState::Damaged
     }
 
-    /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller
-    /// must have the writers' lock.
+    /// Fails if the tail is damaged, because a writer must not remove it then. The caller must have the writers' lock.
     pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
         if self.is_cut {
             return Ok(());
@@ -113,8 +111,7 @@ impl UncommittedArchiveTail {
         Err(ArchiveError::broken_archive_error(found).in_file(&self.file))
     }
 
-    /// Copies the tail to a new file next to `beside`, and returns the new file. The new name is
-    /// derived from `beside`.
+    /// Copies the tail to a new file next to `beside`, with a name derived from it, and returns this file.
     pub(super) fn copy_to_new_file(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
         let name = beside.file_name().unwrap_or_default();
         for number in 1u32.. {
@@ -176,11 +173,10 @@ impl fmt::Display for UncommittedArchiveTail {
     }
 }
 
-/// Returns true if the bytes `from..to` of `path` are the first frames of a segment, and the
-/// segment's end is missing or incomplete.
+/// Returns true if the bytes `from..to` of `path` are the first frames of a segment whose end is missing or incomplete.
 fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     let mut file = BufReader::new(File::open(path)?);
-    // A segment with a complete end is not truncated, even if the bytes before the end are damaged.
+    // A segment with a complete end is not truncated, even if the bytes before it are damaged.
     if to - from >= END_BYTES {
         file.seek(SeekFrom::Start(to - END_BYTES))?;
         let mut head = [0; 12];

@@ -13,7 +13,7 @@ pub struct ArchiveVerificationResult {
     pub segments: u64,
     /// Number of objects read.
     pub objects: u64,
-    /// Total unpacked size of the objects that were read, in bytes.
+    /// Total unpacked size of the objects read, in bytes.
     pub bytes: u64,
     /// Descriptions of the damage.
     pub faults: Vec<String>,
@@ -48,8 +48,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Damage to the archive's contents is described in the result. Fails only if the archive
-    /// cannot be read at all.
+    /// The result describes damage to the archive's contents. Fails only if the archive cannot be read at all.
     pub fn verify_all(
         &self,
         done: ObjectProgressCallback<'_>,

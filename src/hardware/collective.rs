@@ -1,10 +1,10 @@
-//! Execution of collectives. A collective runs in stages; each stage works in one phase, that is, in one dimension that
-//! the group spans. In each stage, a small program per member computes the member's next step on demand.
+//! Execution of collectives. A collective runs in stages; each works in one phase, a dimension that the group spans. In
+//! each stage, a small program per member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. A [`CollectiveStage`] names the operation that the members perform in one
-//! phase. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of receptions that the
-//! message depends on. The event loop runs these programs step by step. If members start together on identical paths,
-//! closed-form formulas predict when these programs end.
+//! phase. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of receptions that it
+//! depends on. The event loop runs these programs step by step. If members start together on identical paths,
+//! closed-form formulas predict when they end.
 //!
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
@@ -109,7 +109,7 @@ pub struct CollectiveStage {
     pub phase: usize,
     /// Operation that the members perform in this stage.
     pub primitive: CollectiveStagePrimitive,
-    /// The data that the members of a line together gather, scatter or reduce.
+    /// The data that a line's members together gather, scatter or reduce.
     pub buffer: UnroundedBufferShare,
     /// True if the chunk uses the second of the two trees. Chunks alternate between the trees. Algorithms without two
     /// trees ignore this field.
@@ -120,8 +120,7 @@ pub struct CollectiveStage {
 }
 
 impl CollectiveStage {
-    /// Returns the size of one of `n` equal parts of the buffer, or half of this size if a ring is used in both
-    /// directions.
+    /// Returns the size of one of `n` equal parts of the buffer, or half of that if a ring is used in both directions.
     #[inline]
     pub fn nth_part(&self, n: u32) -> UnroundedBufferShare {
         self.buffer
@@ -130,8 +129,8 @@ impl CollectiveStage {
     }
 }
 
-/// Calls `take` with each stage of `kind` over the phases of `extent`, in the order in which the stages run. The stages
-/// belong to one chunk. `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
+/// Calls `take` with each stage of one chunk of `kind` over the phases of `extent`, in the order in which they run.
+/// `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
 ///
 /// `order` contains the index of every phase once: the order in which a chunk passes through the phases on its way
 /// outward. Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and
@@ -170,8 +169,7 @@ pub fn decompose_collective(
         whole.nth_part(extent.member_count() / (phase.stride * phase.size))
     };
     let identity = outward_phases(extent);
-    // Barriers, broadcasts and scatters ignore `order`, because the order of phase indices determines the lines that
-    // have data.
+    // Barriers, broadcasts and scatters ignore `order`: the order of phase indices determines which lines have data.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -184,7 +182,7 @@ pub fn decompose_collective(
     };
     match kind {
         CollectiveKind::AllReduce => {
-            // Number of phases with two stages; a fused all-reduce has only one stage in the last phase of the order.
+            // Number of phases with two stages; a fused all-reduce has only one stage in the last phase.
             let both = order.len() - usize::from(fused && !order.is_empty());
             for (k, &d) in order[..both].iter().enumerate() {
                 hand(d, CollectiveStagePrimitive::ReduceScatter, shrunk(order, k));
@@ -236,15 +234,15 @@ pub struct MemberLinePosition {
     pub index: u32,
     /// The root's index in the line, or 0 if there is no root.
     pub root: u32,
-    /// Position of this member in the extent. Only algorithms that treat lines differently use this position.
+    /// Position of this member in the extent. Used only by algorithms that treat lines differently.
     pub position: u32,
 }
 
 impl MemberLinePosition {
-    /// Finds the line in `phase` that contains the member at `position`, and returns the member's place in this line.
-    /// `root` is the position of the collective's root. Returns `None` if the member's line takes no part in this
-    /// stage. A line consists of members that differ only in their index in one phase. In a rooted collective, a line
-    /// takes part only if its indices in all inner phases equal the root's; other lines neither have nor need data.
+    /// Finds the line in `phase` of the member at `position`, and returns the member's place in it. `root` is the
+    /// position of the collective's root. Returns `None` if the member's line takes no part in this stage. A line
+    /// consists of members that differ only in their index in one phase. In a rooted collective, a line takes part only
+    /// if its indices in all inner phases equal the root's; other lines neither have nor need data.
     pub fn new(
         extent: &GroupPlacement,
         stage: &CollectiveStage,
@@ -277,15 +275,15 @@ impl MemberLinePosition {
     }
 }
 
-/// One step of a member: a message, and the conditions for sending the message.
+/// One step of a member: a message, and the conditions for sending it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendStepWithConditions {
     /// The receiver's index in the line.
     pub to: u32,
     /// Size of the message.
     pub amount: UnroundedBufferShare,
-    /// Number of credits that this step requires. A member has its initial credits, and one credit for each message of
-    /// this stage that the member has received and processed.
+    /// Number of credits that this step requires. A member has its initial credits, and one for each message of this
+    /// stage that it has received and processed.
     pub after: u32,
     /// Number of messages of this stage that must have arrived, in addition to the credits.
     pub arrived: u32,

@@ -80,27 +80,26 @@ impl PeakRatesByFormat {
 /// recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KernelDurationSource {
-    /// The recorded duration. Without a recorded duration, the NPU class's curves determine the kernel's time. If the
-    /// curves or the kernel's shape are missing, the roofline model determines the time. If an efficiency is given, a
-    /// kernel without a recorded duration always takes its roofline time at this fraction of the peak rates.
+    /// The recorded duration. Without one, the NPU class's curves determine the kernel's time, or the roofline model if
+    /// the curves or the kernel's shape are missing. If an efficiency is given, a kernel without a recorded duration
+    /// always takes its roofline time at this fraction of the peak rates.
     Recorded(RooflinePeakFraction),
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflinePeakFraction),
     /// The duration that the NPU class's curves give for the kernel's class and shape. If the shape or the curves are
-    /// missing, the kernel takes its roofline time at the peak rates. Without a roofline time, the kernel takes its
-    /// recorded time.
+    /// missing, the kernel takes its roofline time at the peak rates or, without one, its recorded time.
     Curves,
     /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
     /// takes its recorded duration.
     Roofline(RooflinePeakFraction),
-    /// The duration of loop nests on an accelerator, with the best mapping that a search finds for each kernel. If the
-    /// trace has neither FLOPs nor bytes, the kernel takes its recorded duration.
+    /// The duration of loop nests on an accelerator, with the best mapping found for each kernel. If the trace has
+    /// neither FLOPs nor bytes, the kernel takes its recorded duration.
     LoopNest(LoopNestModel),
     /// The duration recorded on another NPU class, times the ratio of the two classes' roofline times. If nothing was
     /// recorded, the kernel takes its roofline duration.
     RecordedOn(RecordingNpuClass),
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
-    /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts this class.
+    /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts it.
     RecordedOnDevices,
     /// Recorded durations only: a kernel without a recorded duration takes no time.
     RecordedOnly,
@@ -149,7 +148,7 @@ impl Default for RooflinePeakFraction {
     }
 }
 
-/// Facts about a kernel from its trace. Models compute the kernel's duration from these facts.
+/// Facts about a kernel from its trace, from which models compute its duration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelTraceFacts<'a> {
     /// Name of the kernel (empty if unknown).
@@ -160,8 +159,8 @@ pub struct KernelTraceFacts<'a> {
     pub captured: bool,
     /// Number of operations, or zero if unknown.
     pub flops: u64,
-    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The bytes then determine
-    /// only a lower bound of the duration.
+    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The bytes then give only
+    /// a lower bound of the duration.
     pub flops_unknown: bool,
     /// Bytes read and written, or zero when unknown.
     pub bytes: u64,
@@ -202,8 +201,8 @@ pub enum KernelDurationWithBasis {
     BytesAlone(Span),
     /// Nothing is known about this kernel, so it takes no time.
     Unknown,
-    /// Unknown duration, which counts as zero: the kernel has FLOPs but no recorded duration, and the class has no peak
-    /// rate for its format. `None` if the trace states no format.
+    /// Unknown duration, which counts as zero: the kernel has FLOPs but no recorded duration, and the class lacks a
+    /// peak rate for its format. `None` if the trace states no format.
     NoPeak(Option<Dtype>),
 }
 
@@ -224,7 +223,7 @@ impl KernelDurationWithBasis {
 }
 
 impl KernelDurationSource {
-    /// Returns true if the model computes durations from FLOPs and bytes even if a duration was recorded.
+    /// Returns true if the model computes durations from FLOPs and bytes even if one was recorded.
     pub fn ignores_recorded_durations(self) -> bool {
         match self {
             Self::Roofline(_)
@@ -267,7 +266,7 @@ impl KernelDurationSource {
         }
     }
 
-    /// Returns true if kernels with a recorded duration keep that duration.
+    /// Returns true if kernels keep their recorded durations.
     pub fn keeps_recorded(self) -> bool {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)
     }
@@ -315,8 +314,8 @@ impl KernelDurationSource {
         }
     }
 
-    /// Returns the duration of `kernel`, and the basis of this duration, on a class with these peaks, memory bandwidth
-    /// and curves. Without a bandwidth, the roofline and the curves give no time.
+    /// Returns the duration of `kernel` and its basis, on a class with these peaks, memory bandwidth and curves.
+    /// Without a bandwidth, the roofline and the curves give no time.
     pub fn price_kernel(
         &self,
         kernel: &KernelTraceFacts<'_>,
@@ -585,8 +584,7 @@ mod tests {
                 Some(good)
             );
         }
-        // 1 us at 1e-300 of the peak exceeds the longest representable time, so the duration saturates instead of
-        // wrapping.
+        // 1 us at 1e-300 of the peak exceeds the longest representable time, so it saturates instead of wrapping.
         let (peaks, memory) = a100();
         let crawl = KernelDurationSource::Roofline(RooflinePeakFraction::new(1e-300).unwrap());
         assert_eq!(
@@ -682,7 +680,7 @@ mod tests {
             recorded: Span::ZERO,
             ..KERNEL
         };
-        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone. A factor of 0.25 reduces this duration to 0.5 us.
+        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone. A factor of 0.25 reduces this to 0.5 us.
         let recorded = KernelDurationSource::Recorded(half);
         let estimate = price(recorded, unrecorded);
         assert_eq!(
@@ -693,7 +691,7 @@ mod tests {
         assert_eq!(roofline.duration(), estimate.duration());
         let quarter = price(KernelDurationSource::Scaled(0.25, half), unrecorded);
         assert_eq!(quarter, KernelDurationWithBasis::Estimated(Span(500_000)));
-        // A kernel with a recorded duration keeps this duration instead of an estimate.
+        // A kernel with a recorded duration keeps it instead of an estimate.
         let price_of = price(recorded, KERNEL);
         assert_eq!(price_of, KernelDurationWithBasis::Modeled(Span(5_000_000)));
         // A kernel has no known duration if its format has no peak, or if it has neither FLOPs nor bytes.

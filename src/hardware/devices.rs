@@ -44,15 +44,14 @@ fn split_words(name: &str) -> Vec<String> {
     parts.map(str::to_ascii_lowercase).collect()
 }
 
-/// Returns the maker of a device or an NPU class with this name, or `None` if no word of the name identifies a maker.
+/// Returns the maker of a device or NPU class with this name, or `None` if no word of it identifies one.
 pub fn maker_of(name: &str) -> Option<&'static str> {
     let words = split_words(name);
     let has = |known: &&(&str, &[&str])| words.iter().any(|word| known.1.contains(&&**word));
     MAKERS.iter().find(has).map(|(maker, _)| *maker)
 }
 
-/// Returns the names of the preset and of the preset's NPU class for devices of this `name`, such as `NVIDIA H100 80GB
-/// HBM3`.
+/// Returns the names of the preset and its NPU class for devices of this `name`, such as `NVIDIA H100 80GB HBM3`.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = split_words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);

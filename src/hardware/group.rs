@@ -9,7 +9,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 /// differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseDimensionSizeAndStride {
-    /// Index of the machine's dimension that the phase covers; the phase uses this dimension's algorithm.
+    /// Index of the machine's dimension that the phase covers and whose algorithm it uses.
     pub dimension: usize,
     /// Number of members in each line of the phase, at least 2.
     pub size: u32,
@@ -34,9 +34,9 @@ impl PhaseDimensionSizeAndStride {
 /// Paths between members of one line in a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LineMemberPaths {
-    /// Path from each member to the next, or `None` if these paths are not all equal.
+    /// Path from each member to the next, or `None` if these differ.
     pub next: Option<PathLatencyAndRates>,
-    /// Path between any two members, or `None` if these paths are not all equal.
+    /// Path between any two members, or `None` if these differ.
     pub any: Option<PathLatencyAndRates>,
 }
 
@@ -60,9 +60,9 @@ impl GroupPlacement {
     /// Determines the placement of `npus`, which must be distinct.
     ///
     /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
-    /// in which the coordinates differ. Any other group spans dimensions unevenly and is treated as one line, with the
-    /// algorithm of the group's outermost dimension. On tiles, every group has a single phase with the members in the
-    /// group's own order, because plans may place stages anywhere, not only in sub-grids.
+    /// in which they differ. Any other group spans dimensions unevenly and is treated as one line, with the algorithm
+    /// of the group's outermost dimension. On tiles, every group has a single phase with the members in the group's own
+    /// order, because plans may place stages anywhere, not only in sub-grids.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
             return Self::from_line_along_dimension(npus, 0);
@@ -80,8 +80,7 @@ impl GroupPlacement {
         let cells: u64 = coordinates
             .iter()
             .fold(1, |product, c| product.saturating_mul(c.len() as u64));
-        // NPUs are distinct, so they fill the grid of their coordinates exactly if the numbers of grid points and NPUs
-        // are equal.
+        // NPUs are distinct, so they fill the grid of their coordinates exactly if it has as many points as NPUs.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self::from_line_along_dimension(npus, spanned.unwrap_or(0));
@@ -147,9 +146,8 @@ impl GroupPlacement {
         self.npus.len() as u32
     }
 
-    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member of such
-    /// a line has one neighbour on either side, and the route from the last member to the first continues around the
-    /// ring.
+    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member then
+    /// has one neighbour on either side, and the route from the last to the first continues around the ring.
     pub fn is_evenly_spaced_ring(
         &self,
         phase: &PhaseDimensionSizeAndStride,
@@ -169,7 +167,7 @@ impl GroupPlacement {
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
     }
 
-    /// Returns the path from each member to the next of its line, or `None` if these paths are not all equal.
+    /// Returns the path from each member to the next of its line, or `None` if these differ.
     pub fn common_path_to_neighbour(
         &self,
         phase: &PhaseDimensionSizeAndStride,
@@ -179,7 +177,7 @@ impl GroupPlacement {
         if topology.explicit_links().is_some() {
             return None;
         }
-        // The lines of a sub-grid are translations of one another, so the first line represents all lines.
+        // The lines of a sub-grid are translations of one another, so the first represents all.
         let npu = |index| self.npus[phase.move_position(Position(0), index % phase.size).index()];
         let mut paths = (0..phase.size).map(|i| topology.path_between_npus(npu(i), npu(i + 1)));
         let first = paths.next()??;
@@ -198,7 +196,7 @@ impl GroupPlacement {
         }
     }
 
-    /// Returns the path between any two members of a line, or `None` if these paths are not all equal.
+    /// Returns the path between any two members of a line, or `None` if these differ.
     pub fn common_path_between_any(
         &self,
         phase: &PhaseDimensionSizeAndStride,
@@ -209,7 +207,7 @@ impl GroupPlacement {
             DimensionShape::FullyConnected | DimensionShape::Switch if self.regular => {
                 self.common_path_to_neighbour(phase, topology)
             }
-            // With two members the neighbour is the only peer.
+            // With two members, the neighbour is the only peer.
             _ if phase.size == 2 => self.common_path_to_neighbour(phase, topology),
             _ => None,
         }

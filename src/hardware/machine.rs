@@ -1,7 +1,7 @@
 //! The simulated system after validation: every [`Machine`] value is valid.
 //!
-//! A machine comes from a TOML file, a preset or an importer. A machine's NPUs belong to classes, and its network is a
-//! stack of dimensions. A machine may also have memory outside its NPUs.
+//! A machine comes from a TOML file, a preset or an importer. Its NPUs belong to classes, and its network is a stack of
+//! dimensions. It may also have memory outside its NPUs.
 
 use crate::collective::{
     ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, DimensionAlgorithmChoice,

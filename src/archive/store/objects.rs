@@ -124,7 +124,7 @@ impl Archive {
         self.copy_object_at((segment, at), out)
     }
 
-    /// Passes the bytes of the object at a location to `out`, as [`Self::copy_object`] does.
+    /// Passes the bytes of the object at a location to `out`, like [`Self::copy_object`].
     pub fn copy_object_at(
         &self,
         place: (usize, usize),
@@ -156,9 +156,8 @@ impl Archive {
         Ok(records.checked_sub(1))
     }
 
-    /// Passes records of a trace object to `out`, with their length prefixes. Reads only the chunks
-    /// that contain these records, and the bases of these chunks. Verifies the checksums of these
-    /// chunks, but not the object's hash.
+    /// Passes records of a trace object to `out`, with their length prefixes. Reads only their chunks and these chunks'
+    /// bases. Verifies the chunks' checksums, but not the object's hash.
     pub fn copy_records(
         &self,
         hash: &str,
@@ -232,8 +231,8 @@ impl Archive {
         result
     }
 
-    /// Drops cached bases that no chunk after `place` uses. Commands usually read objects in order,
-    /// so these bases are not needed again.
+    /// Drops cached bases that no chunk after `place` uses. Objects are usually read in order, so they are not needed
+    /// again.
     fn release_unused_bases(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -247,7 +246,7 @@ impl Archive {
             let last = index.bases.get(base);
             last.is_some_and(|last| *last <= place)
         };
-        // A base may share columns with its own base, so drop a base before the base that it uses.
+        // A base may share columns with its own base, so drop it before that base.
         while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
             let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
             if let Some(base) = base {
@@ -303,7 +302,7 @@ impl Archive {
         let decoded = DecodedChunk::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
-        // Cache only bases, because later chunks need only bases.
+        // Cache only bases, because later chunks need nothing else.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));

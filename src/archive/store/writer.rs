@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A commit's command, and the workloads that the commit changes.
+/// A commit's command, and the workloads that it changes.
 #[derive(Clone, Debug)]
 pub struct CommitCommandAndWorkloadNames {
     /// Command that makes the commit: `add`, `baseline`, `gc` or `merge`.
@@ -31,11 +31,11 @@ impl CommitCommandAndWorkloadNames {
     }
 }
 
-/// An archive that is open for writing; its lock excludes other writers.
+/// An archive open for writing; its lock excludes other writers.
 #[derive(Debug)]
 pub struct ArchiveWriter {
     archive: Arc<Archive>,
-    /// The file whose lock is acquired: the archive itself, or the lock file in a folder.
+    /// The locked file: the archive itself, or the lock file in a folder.
     lock: File,
 }
 
@@ -44,8 +44,7 @@ impl ArchiveWriter {
     ///
     /// # Errors
     ///
-    /// Fails if the archive does not exist, or if it has a damaged tail, because writing would
-    /// remove the tail.
+    /// Fails if the archive does not exist, or has a damaged tail, which writing would remove.
     pub fn open_for_writing(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
@@ -64,7 +63,7 @@ impl ArchiveWriter {
             })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
-            // The previous holder of the lock may have replaced the file, so that the locked file is no longer the
+            // The previous holder of the lock may have replaced the file; the locked file is then no longer the
             // archive.
             let same = chakram_trace::files::file_identity(&target) == file_identity(&lock);
             if same {
@@ -84,7 +83,7 @@ impl ArchiveWriter {
     }
 
     /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail occupies the segment's position,
-    /// moves the tail to another file and returns this file.
+    /// moves it to another file and returns this file.
     pub fn commit_segment(
         mut self,
         plan: &CommitCommandAndWorkloadNames,
@@ -105,7 +104,7 @@ impl ArchiveWriter {
         self.restore_tail_on_error(result, aside)
     }
 
-    /// Copies an unfinished tail to a new file, and returns that file.
+    /// Copies an unfinished tail to a new file, and returns the file.
     fn copy_tail_to_new_file(&self) -> Result<Option<PathBuf>, ArchiveError> {
         let tail = self.archive.tail.as_ref();
         tail.map(|tail| tail.copy_to_new_file(&self.archive.path))
@@ -161,8 +160,8 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. If there is an unfinished tail, moves the tail to
-    /// another file and returns this file, like [`Self::commit_segment`].
+    /// Replaces all segments by one segment. Moves an unfinished tail to another file and returns this file, like
+    /// [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
         plan: &CommitCommandAndWorkloadNames,
@@ -175,7 +174,7 @@ impl ArchiveWriter {
             false => write_file(path, plan.to_segment_plan(), body),
         };
         match (&result, &aside) {
-            // The commit failed, so the archive still has its tail, and the copy is not needed.
+            // The commit failed, so the archive still has its tail; the copy is not needed.
             (Err(_), Some(aside)) if !self.archive.is_folder => {
                 let _ = std::fs::remove_file(aside);
             }

@@ -13,7 +13,7 @@ use std::fmt;
 /// Algorithm that members use in one stage, along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveAlgorithm {
-    /// Members pass data from neighbour to neighbour, around a ring of all members.
+    /// Members pass data from neighbour to neighbour around a ring.
     Ring,
     /// Each member sends to every other member, one after another through its port.
     Direct,
@@ -34,8 +34,8 @@ pub enum CollectiveAlgorithm {
 /// An algorithm that the caller implements, for members of one dimension.
 ///
 /// Each member of a line sends the messages that [`Self::nth_send`] returns, one after another. Before each step, the
-/// member waits until it has received the number of messages that the step requires. The engine handles late members,
-/// chunks and contention.
+/// member waits until it has received as many messages as the step requires. The engine handles late members, chunks
+/// and contention.
 pub trait UserAlgorithmModel: fmt::Debug + Sync {
     /// Name of the algorithm in reports.
     fn name(&self) -> &'static str;
@@ -80,8 +80,8 @@ impl PartialEq for UserAlgorithmHandle {
 impl Eq for UserAlgorithmHandle {}
 
 impl CollectiveAlgorithm {
-    /// Every algorithm with its name in machine files. If `auto` finds several equally fast algorithms, it chooses the
-    /// one that comes first in this list.
+    /// Every algorithm with its name in machine files. Of several equally fast algorithms, `auto` chooses the first in
+    /// this list.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Ring, "ring"),
         (Self::Direct, "direct"),
@@ -122,8 +122,8 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the algorithm that runs if this algorithm is requested for `primitive` among `n` members. Returns this
-    /// algorithm itself if it supports the primitive, otherwise a substitute:
+    /// Returns the algorithm that runs if this one is requested for `primitive` among `n` members: this algorithm
+    /// itself if it supports the primitive, otherwise a substitute:
     ///
     /// - For reduce-scatter and all-gather, the substitute is ring.
     /// - For all-to-all, the substitute is pairwise.
@@ -189,8 +189,8 @@ impl CollectiveAlgorithm {
     ///
     /// Closed forms are proven exact only for primitives without a root. In these primitives, the members' programs
     /// differ only by a rotation or exchange of indices, so all members finish together. Each algorithm's module has a
-    /// table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after another,
-    /// so trees have no closed form.
+    /// table of its formulas; tests compare them with the event loop. Members of a tree end one after another, so trees
+    /// have no closed form.
     pub fn closed_form(
         self,
         stage: &CollectiveStage,
@@ -239,10 +239,10 @@ impl CollectiveAlgorithm {
     }
 
     /// Approximates a stage among `n` members by a series of equal messages, for stages without a closed form. Returns
-    /// the size and the number of the equal messages in this series. The number of messages is at least 1. In an
-    /// all-reduce, members send the whole buffer once per level, or twice per level in trees. In a broadcast or reduce,
-    /// trees and the doubling algorithms send the whole buffer once per level, and `direct` sends the whole buffer to
-    /// one member after another. In all other cases, members send shares of 1 / n of the buffer.
+    /// their size and their number, which is at least 1. In an all-reduce, members send the whole buffer once per
+    /// level, or twice per level in trees. In a broadcast or reduce, trees and the doubling algorithms send the whole
+    /// buffer once per level, and `direct` sends it to one member after another. In all other cases, members send
+    /// shares of 1 / n of the buffer.
     pub(super) fn approximate_serial_messages(
         self,
         stage: &CollectiveStage,
@@ -284,9 +284,8 @@ pub enum DimensionAlgorithmChoice {
     Auto,
     /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
     Named(CollectiveAlgorithm),
-    /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. All-to-all,
-    /// gather and scatter consist of sends and receives between members, as in `direct` (NCCL user guide,
-    /// "Point-to-point communication").
+    /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. These three
+    /// consist of sends and receives between members, as in `direct` (NCCL user guide, "Point-to-point communication").
     Nccl,
 }
 

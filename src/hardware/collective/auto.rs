@@ -1,10 +1,10 @@
 //! `auto` selects the algorithm with the shortest time according to the formulas below, among all algorithms that
 //! support a primitive.
 //!
-//! Each algorithm's file has a table of its formulas; in this file, the formulas also include the cost of the distance
-//! between members. A *line* has n members. For members k places apart, α(k) is the time to the first byte of a
-//! message, and t(x, k) is the serialization time of x bytes. Both α and t use the first member's or the last member's
-//! route, whichever is slower. S is the size of the buffer, and h = ⌈log2 n⌉:
+//! Each algorithm's file has a table of its formulas; here, they also include the cost of the distance between members.
+//! A *line* has n members. For members k places apart, α(k) is the time to the first byte of a message, and t(x, k) is
+//! the serialization time of x bytes. Both α and t use the first member's or the last member's route, whichever is
+//! slower. S is the size of the buffer, and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|
@@ -23,7 +23,7 @@
 //! | | all-reduce | twice that |
 //!
 //! where k runs from 1 to n−1 and j from 0 to h−1. If a ring is used in both directions (`ring.rs`), messages have half
-//! the size. If a closed form is proven exact, the formula gives the same time, but without rounding.
+//! the size. If a closed form is proven exact, the formula gives the same time, without rounding.
 //!
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places occupies k
 //! wires. If every member of a ring sends to the member k places ahead, every wire of the shorter direction carries c =
@@ -31,19 +31,19 @@
 //! n−k places, so c is the same. Members may instead exchange in pairs whose indices differ in the bit of weight k. The
 //! wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so again c(k) =
 //! min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times the time of a message to
-//! a neighbour. The ring algorithm sends only to neighbours. If every two NPUs have a path of their own (fully
-//! connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a time,
-//! so c = 1. In trees, the messages of one level use disjoint routes, so again c = 1. The formulas are meant for
-//! networks with contention. On the contention-free network, messages that share a wire do not slow one another, so
-//! another algorithm may be faster than the chosen one.
+//! a neighbour. The ring algorithm sends only to neighbours. If every two NPUs have their own path (fully connected, or
+//! through a switch), c = 1. If a root sends or collects, the root's port passes one message at a time, so c = 1. In
+//! trees, the messages of one level use disjoint routes, so again c = 1. The formulas are meant for networks with
+//! contention. On the contention-free network, messages that share a wire do not slow one another, so another algorithm
+//! may be faster.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter followed by the best all-gather.
 //!
-//! **Ties.** Formulas are not rounded to picoseconds ([`UnroundedTimeEstimate`]), so rounding never decides between algorithms.
-//! Among algorithms that are equally fast to within [`UnroundedTimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`]
-//! is chosen, and two stages are preferred to one. Therefore, the same algorithms are chosen for a machine with twice
-//! the latencies and half the bandwidths.
+//! **Ties.** Formulas are not rounded to picoseconds ([`UnroundedTimeEstimate`]), so rounding never decides between
+//! algorithms. Among algorithms equally fast to within [`UnroundedTimeEstimate::MARGIN`], the first in
+//! [`CollectiveAlgorithm::ALL`] is chosen, and two stages are preferred to one. A machine with twice the latencies and
+//! half the bandwidths therefore gets the same algorithms.
 
 use super::line_cost::LineMessageCosts;
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive};

@@ -1,10 +1,10 @@
 //! The interface between the engine and an implementation of collectives.
 //!
 //! A collective is split into *chunks*. At each member, a chunk passes through the same *stages*, one after another;
-//! each stage works in one phase of the group. In a stage each member of a line runs a program. A member starts with
-//! some *credits*, and earns one credit for each message that it has received and processed. Each step requires a
-//! number of credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources
-//! are computed on demand, so message schedules are never materialised.
+//! each stage works in one phase of the group. In a stage, each member of a line runs a program. It starts with some
+//! *credits*, and earns one for each message that it has received and processed. Each step requires a number of
+//! credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
+//! computed on demand, so message schedules are never materialised.
 
 use super::{ChunkStageRoutes, MemberLinePosition, SendStepWithConditions};
 use crate::group::{GroupPlacement, LineMemberPaths, PhaseDimensionSizeAndStride};
@@ -15,8 +15,7 @@ use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use std::fmt;
 use std::ops::Range;
 
-/// A change of the order in which members act at the same instant. The order changes when the members receive the
-/// messages in one range.
+/// A change of the order in which members act at the same instant, when they receive the messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SameInstantOrderAfterMessages {
     /// Index of the stage in which the messages are sent.
@@ -25,10 +24,10 @@ pub struct SameInstantOrderAfterMessages {
     pub messages: Range<u32>,
 }
 
-/// Properties of a collective, from the member that issued the collective first.
+/// Properties of a collective, from the member that issued it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRequest {
-    /// Node id of the collective at the member that issued the collective first.
+    /// Node id of the collective at the member that issued it first.
     pub node: u64,
     /// Kind of the collective, for example all-reduce.
     pub kind: CollectiveKind,
@@ -36,20 +35,19 @@ pub struct CollectiveRequest {
     pub bytes: u64,
     /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
-    /// Index of the table that gives the bytes for each pair of members. `None` if all pairs exchange the same number
-    /// of bytes.
+    /// Index of the table of bytes for each pair of members. `None` if all pairs exchange equally many bytes.
     pub splits: Option<u32>,
     /// Sequence number, unique among the replay's collectives in flight.
     pub number: u32,
 }
 
-/// Members of a collective's group, and whether the trace names this group.
+/// Members of a collective's group, and whether the trace names it.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
     pub npus: &'a [Npu],
-    /// True if the trace names a group. If the trace names no group, all ranks take part, except along dimensions that
-    /// the collective excludes.
+    /// True if the trace names a group. Otherwise all ranks take part, except along dimensions that the collective
+    /// excludes.
     pub named: bool,
 }
 
@@ -67,7 +65,7 @@ pub struct PostedReceive {
 pub struct ChunkQueueIndexAndCapacity {
     /// Index of the queue among the NPU's queues.
     pub number: u32,
-    /// Maximum number of chunks that the queue may have admitted at the same time.
+    /// Maximum number of chunks that the queue admits at the same time.
     pub capacity: u32,
 }
 
@@ -77,7 +75,7 @@ impl ChunkQueueIndexAndCapacity {
 
     /// Returns the index of private queue `number` of a collective that has `count` private queues. `collective` is the
     /// collective's sequence number ([`CollectiveRequest::number`]). Indices wrap around after 2^31 queues. Two
-    /// collectives in flight would share a queue only if their indices were 2^31 apart.
+    /// collectives in flight would share a queue only if 2^31 indices apart.
     #[inline]
     pub fn private_queue_index(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -144,16 +142,16 @@ pub enum ScriptAction {
 
 /// Costs of messages on a network without other traffic.
 pub struct UncontendedMessageCostFunctions<'a> {
-    /// Time of a message between two NPUs without contention, or `None` if the model does not know this time.
+    /// Time of a message between two NPUs without contention, or `None` if the model does not know it.
     pub cost: &'a dyn Fn((Npu, Npu), UnroundedBufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
     /// Time for which a message occupies its link, if each sender sends all its messages over one link. Otherwise
     /// `None`.
     pub link_time: &'a dyn Fn(UnroundedBufferShare) -> Option<Span>,
-    /// Function of a dimension, the number of members in a line, and a message pattern. The function returns true if
-    /// messages in this pattern delay one another only by `link_time`. Each member of the line sends at most one
-    /// message and receives at most one message at a time, except with [`LineSendPattern::Staggered`].
+    /// Function of a dimension, the number of members in a line, and a message pattern. Returns true if messages in
+    /// this pattern delay one another only by `link_time`. Each member of the line sends at most one message and
+    /// receives at most one message at a time, except with [`LineSendPattern::Staggered`].
     pub conflict_free: &'a dyn Fn(usize, u32, LineSendPattern) -> bool,
 }
 
@@ -168,7 +166,7 @@ pub enum EndpointMessageProcessing {
     Bus,
 }
 
-/// Value by which the caller identifies a transfer when it completes.
+/// Identifies a completed transfer to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferCompletionToken {
     /// Key by which the caller finds its own record of the transfer.
@@ -256,8 +254,7 @@ pub trait CollectiveBackend {
     /// Locates a group's members on the machine, and splits the group into phases.
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement;
 
-    /// Returns the paths that messages in `phase` share, if these paths are equal for all members. The engine calls
-    /// this method once for each group.
+    /// Returns the paths of messages in `phase`, if they are equal for all members. Called once for each group.
     fn collect_paths(
         &self,
         extent: &GroupPlacement,
@@ -272,8 +269,8 @@ pub trait CollectiveBackend {
         paths: &LineMemberPaths,
     ) -> Option<PathLatencyAndRates>;
 
-    /// Returns a key for everything that affects a request's execution, except the request's group, root, kind and
-    /// bytes. Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
+    /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
+    /// Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
     fn cache_key(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::collect_paths`].
@@ -314,8 +311,8 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStepWithConditions>;
 
-    /// Returns true if a member sends the messages of this stage one at a time, and waits before each message until its
-    /// port is free. A group of n members then needs no state for n² messages.
+    /// Returns true if a member sends this stage's messages one at a time, and waits before each until its port is
+    /// free. A group of n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
     /// Returns a formatter of the algorithms' names for reports.
@@ -332,9 +329,8 @@ pub trait CollectiveBackend {
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span>;
 
-    /// Returns the end of each position if members begin at different times, on a network without contention and without
-    /// other traffic. `begins` contains the time at which each position begins. Returns `None` if no formula is proven
-    /// exact.
+    /// Returns each position's end if members begin at different times, on a network without contention or other
+    /// traffic. `begins` is the time at which each position begins. Returns `None` if no formula is proven exact.
     fn time_late_members(
         &self,
         _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
@@ -382,8 +378,8 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     /// Returns the processing that an endpoint does before its first send and after each reception.
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointMessageProcessing;
 
-    /// Returns the bus transfer of an endpoint at the start of a stage, or after the reception of a message. The engine
-    /// calls this method only for endpoints with [`EndpointMessageProcessing::Bus`].
+    /// Returns the bus transfer of an endpoint at the start of a stage, or after the reception of a message. Called
+    /// only for endpoints with [`EndpointMessageProcessing::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -402,8 +398,8 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         clock: &mut impl BusEventScheduler,
     );
 
-    /// Handles an event on the bus of `npu`. If a transfer completes, its token is returned and the bus pauses. The
-    /// caller handles the consequences, then calls [`Self::resume_bus`].
+    /// Handles an event on the bus of `npu`. If a transfer completes, returns its token and pauses the bus. The caller
+    /// handles the consequences, then calls [`Self::resume_bus`].
     fn handle_bus_event(
         &mut self,
         now: Time,
@@ -415,8 +411,8 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusEventScheduler);
 
-    /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if the member
-    /// does not reduce the message.
+    /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if it does not
+    /// reduce it.
     fn time_reduction(
         &self,
         stage: &Self::Stage,
@@ -445,27 +441,26 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     /// The order of events at an instant: [`EventsInContentOrder`] or [`EventsInInsertionOrder`].
     type Order;
 
-    /// Returns true if collectives are matched in issue order, false if in program order. The engine calls this method
-    /// only in [`EventsInInsertionOrder`].
+    /// Returns true if collectives are matched in issue order, false if in program order. Called only in
+    /// [`EventsInInsertionOrder`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
 
-    /// Returns true if members of one line exchange the same messages in both stages. The engine calls this method only
-    /// if collectives are matched in issue order, because members may then issue different collectives.
+    /// Returns true if members of one line exchange the same messages in both stages. Called only if collectives are
+    /// matched in issue order, because members may then issue different collectives.
     fn exchanges_same_messages(&self, _a: &Self::Stage, _b: &Self::Stage) -> bool {
         false
     }
 
-    /// Returns a number that identifies the passage of one chunk through `stage` on `npu`. The engine requests the
-    /// number once for each chunk and stage when the collective is issued. The engine passes the number to every later
-    /// call.
+    /// Returns a number that identifies the passage of one chunk through `stage` on `npu`. The engine requests it once
+    /// for each chunk and stage when the collective is issued, and passes it to every later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns successive changes of the members' order. Together, these changes turn the order in which members begin
-    /// the collective of `chunk_schedule` into the order in which they end it, if all members end at the same instant.
-    /// The collective must have a closed form. Returns `None` if the order is not proven; a caller that needs the order
-    /// then simulates the collective message by message. The engine calls this method only in [`EventsInInsertionOrder`].
+    /// Returns successive changes of the members' order: from the order in which members begin the collective of
+    /// `chunk_schedule` to the order in which they end it, if all end at the same instant. The collective must have a
+    /// closed form. Returns `None` if the order is not proven; a caller that needs it then simulates the collective
+    /// message by message. Called only in [`EventsInInsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
@@ -476,7 +471,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Reorders `members` from the order in which they send `messages` of `stage` to the order in which they receive
-    /// these messages. The engine calls this method only for changes that [`Self::order_of_ends`] returned.
+    /// them. Called only for changes that [`Self::order_of_ends`] returned.
     fn follow_order(
         &self,
         _stage: &Self::Stage,
@@ -487,7 +482,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a member joins a collective; `named` is true if the member's trace names the group.
-    /// The engine calls this method only in [`EventsInInsertionOrder`].
+    /// Called only in [`EventsInInsertionOrder`].
     fn on_join(
         &mut self,
         _now: Time,
@@ -499,17 +494,16 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
-    /// to wake it. The engine calls this method only in [`EventsInInsertionOrder`].
+    /// to wake it. Called only in [`EventsInInsertionOrder`].
     fn on_idle(&mut self, _npu: Npu) {}
 
-    /// Returns true if members may enter a stage with different directions or trees. Messages are then matched by
-    /// sender.
+    /// Returns true if members may enter a stage in different directions or trees. Messages are then matched by sender.
     fn matches_by_sender(&self) -> bool {
         false
     }
 
-    /// Returns the class of the chunk that passes with this queue slot: its ring direction or its tree. A message
-    /// matches only if its sender and its receiver have equal classes.
+    /// Returns the class of a chunk with this queue slot: its ring direction or tree. A message matches only if sender
+    /// and receiver have equal classes.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }
@@ -542,8 +536,8 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         Some(step)
     }
 
-    /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. The engine calls
-    /// this method only if each message follows a request to send.
+    /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. Called only if
+    /// each message follows a request to send.
     fn source_of_receive(
         &self,
         stage: &Self::Stage,

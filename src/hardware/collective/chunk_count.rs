@@ -1,10 +1,9 @@
-//! Chooses a collective's number of chunks if the machine does not set this number. The chosen number is the smallest
-//! sufficient number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with
-//! the best number.
+//! Chooses a collective's number of chunks if the machine does not set it: the smallest sufficient number from 1 to
+//! [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with the best one.
 //!
-//! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life is the time from the stage's
-//! start to its end. The next chunk may enter the phase after the interval. A flow shop model of chunks and phases
-//! computes the total time from lives and intervals:
+//! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life is the time from its start
+//! to its end. The next chunk may enter the phase after the interval. A flow shop model of chunks and phases computes
+//! the total time from lives and intervals:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -15,25 +14,25 @@
 //!
 //! Along one dimension several chunks never help if a closed form exists and one chunk is active at a time: each
 //! additional chunk would only repeat the latencies of all stages. Along several dimensions, several chunks keep all
-//! dimensions busy; in trees, several chunks keep all levels busy.
+//! dimensions busy; in trees, they keep all levels busy.
 //!
 //! The estimate is exact for a schedule that has only closed forms and one active chunk, and for a single tree stage.
 //! Estimates for all other schedules only select the number of chunks and never enter a result.
 //!
-//! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
-//! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
-//! chunks are first tried in steps of an eighth of the current number. Numbers around the best number are tried last.
-//! The search ends when the total number of messages in all trials exceeds both of two bounds: [`MOST_MESSAGES`], and
-//! the number of messages in [`MOST_TRIALS`] trials with the maximum number of chunks. In trees of 2 to 31 members, a
-//! collective with the chosen number of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This
-//! bound applies if sending the whole buffer takes 0.3 to 20,000 times the latency.
+//! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the busiest phase's
+//! work plus the least time before and after it. If trees are simulated message by message, numbers of chunks are first
+//! tried in steps of an eighth of the current number. Numbers around the best number are tried last. The search ends
+//! when the total number of messages in all trials exceeds both of two bounds: [`MOST_MESSAGES`], and the number of
+//! messages in [`MOST_TRIALS`] trials with the maximum number of chunks. In trees of 2 to 31 members, a collective with
+//! the chosen number takes at most 1.5 % longer than with the best number from 1 to 128, if sending the whole buffer
+//! takes 0.3 to 20,000 times the latency.
 //!
 //! # Free algorithms
 //!
 //! If the machine leaves a dimension's algorithm open (`auto`), trees are tried too, each with its own best number of
 //! chunks. In such a trial, a tree or a double tree replaces the algorithm that is fastest with one chunk. An
 //! all-reduce tries trees in the outermost dimension, and a broadcast or reduce tries trees in every dimension. A tree
-//! is kept if the collective then ends earlier.
+//! is kept if the collective ends earlier with it.
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineMessageCosts;
@@ -59,7 +58,7 @@ pub const MOST: u32 = 128;
 /// product.
 const MOST_STATE: u64 = 1 << 26;
 
-/// Fewer chunks are chosen if their time exceeds the best time by at most this fraction.
+/// Fewer chunks are chosen if they take at most this fraction longer than the best number.
 const MARGIN: f64 = 0.005;
 
 /// Upper bound on the messages in all trials of a tree collective; the bound is higher if [`MOST_TRIALS`] trials with
@@ -72,16 +71,14 @@ const MOST_TRIALS: u64 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChosenChunkCountAndAlgorithms>>>);
 
-/// The chosen number of chunks. The value also contains the algorithms of the machine's dimensions, if they were chosen
-/// together with the number.
+/// The chosen number of chunks, with the algorithms of the machine's dimensions if they were chosen together.
 #[derive(Clone, Debug)]
 pub(super) struct ChosenChunkCountAndAlgorithms {
     chunks: NonZeroU32,
     algorithms: Option<Arc<[DimensionAlgorithmChoice]>>,
 }
 
-/// Division of a collective into chunks. The value also contains the collective's algorithms, if they were chosen
-/// together with the number of chunks.
+/// Division of a collective into chunks, with its algorithms if they were chosen together with the number of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkingAndChosenAlgorithms {
     pub pipeline: ChunkCountOrderAndOverlap,
@@ -116,8 +113,7 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line. The list is empty if all paths are equal, because distances between members do not
-    /// matter then.
+    /// The members of the line; empty if all paths are equal, because distances then do not matter.
     line: Vec<Npu>,
 }
 
@@ -139,7 +135,7 @@ pub(super) struct ChunkCountProblem<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupPlacement,
     pub topology: &'a Topology,
-    /// For each phase of `extent`, the paths between members, if these paths are equal for all members.
+    /// For each phase of `extent`, the paths between members, if they are equal for all members.
     pub paths: &'a [LineMemberPaths],
     pub choices: &'a [DimensionAlgorithmChoice],
 }
@@ -166,7 +162,7 @@ struct StageLifeAndInterval {
 }
 
 impl ChunkCountChoiceCache {
-    /// Returns the machine's chunking. If the machine states no number of chunks, this function chooses the number.
+    /// Returns the machine's chunking. If it states no number of chunks, chooses one.
     pub(super) fn resolve_chunks(
         &self,
         collective: &ChunkCountProblem<'_>,
@@ -209,7 +205,7 @@ fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
 
 impl ChunkCountProblem<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
-    /// form. Also returns true on tiles: members' routes cross there, so the time of several chunks cannot be
+    /// form. Also returns true on tiles: there, members' routes cross, so the time of several chunks cannot be
     /// predicted.
     fn is_trivial(&self, pipeline: ChunkCountOrderAndOverlap) -> bool {
         if self.topology.tile_grid().is_some() {
@@ -309,7 +305,7 @@ impl ChunkCountProblem<'_> {
         }
     }
 
-    /// Returns the best number of chunks, and the estimated time with this number.
+    /// Returns the best number of chunks, and the estimated time with it.
     fn choose_count(&self, pipeline: ChunkCountOrderAndOverlap) -> (NonZeroU32, Span) {
         let one = self.route_chunks(pipeline, 1);
         let members =
@@ -388,7 +384,7 @@ impl ChunkCountProblem<'_> {
         let (best, _) = best_of(&known).unwrap_or_default();
         let exceeds = |span: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
         bounds.sort_unstable_by_key(|&(_, chunks)| chunks);
-        // The search may have skipped smaller numbers of chunks that are within the margin, so also try these numbers.
+        // The search may have skipped smaller numbers within the margin, so also try these.
         for &(bound, chunks) in bounds.iter().filter(|_| messages == 0) {
             let is_enough = known.get(&chunks).is_some_and(|&time| !exceeds(time));
             if is_enough {
@@ -468,8 +464,8 @@ impl ChunkCountProblem<'_> {
         };
         let life = span(life.as_picoseconds());
         // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
-        // not a sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
-        // that is near the root in one direction is far from it in the other direction.
+        // not a sub-grid, routes are longer and determine the interval. In a ring used in both directions, a member
+        // near the root in one direction is far from it in the other.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageLifeAndInterval {
                 life,
@@ -494,8 +490,8 @@ impl ChunkCountProblem<'_> {
         }
     }
 
-    /// Returns the estimated time of the collective. The next chunk may enter a stage after the interval of the
-    /// previous chunk, while that chunk's life continues.
+    /// Returns the estimated time of the collective. The next chunk may enter a stage after the previous chunk's
+    /// interval, while that chunk's life continues.
     fn estimate_collective_time(
         &self,
         plan: &ChunkStageRoutes<StageWithAlgorithm>,
@@ -522,8 +518,8 @@ impl ChunkCountProblem<'_> {
                 back.push(assignment.stage.primitive == CollectiveStagePrimitive::AllGather);
             }
         }
-        // Each phase admits one chunk at a time. A chunk may stay in the phase after its interval, so any number of
-        // chunks may be in the phase.
+        // Each phase admits one chunk at a time. A chunk may stay after its interval, so any number of chunks may be in
+        // the phase.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
         let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);

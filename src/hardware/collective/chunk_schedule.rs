@@ -1,8 +1,8 @@
 //! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
 //! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the bytes of each stage. All
-//! routes have the same number of stages. Routes differ in the order of phases and in the size of the chunks. If all
-//! chunks have the same size and visit the phases in the same order, they share one route.
+//! routes have the same number of stages. They differ in the order of phases and in the size of the chunks. Chunks of
+//! the same size that visit the phases in the same order share one route.
 //!
 //! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
 //! collective, identically at every member. If each member chose its own order, a member could occupy a phase that
@@ -24,9 +24,9 @@ pub struct ChunkAndEnteredStage {
 /// The order in which chunks enter the stages of each phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionOrder {
-    /// For each phase of the group, the chunks that pass through the phase, in the order in which they enter.
+    /// For each phase of the group, the chunks that pass through it, in the order in which they enter.
     pub order: Vec<Vec<ChunkAndEnteredStage>>,
-    /// For each phase, the maximum number of chunks that a member has in the phase at once, at least 1.
+    /// For each phase, the maximum number of chunks that a member has in it at once, at least 1.
     pub capacity: Vec<u32>,
 }
 
@@ -80,8 +80,8 @@ impl<S: Copy> ChunkStageRoutes<S> {
         self
     }
 
-    /// Returns the schedule with a measured duration `span`, counted from the arrival of the last member. The duration
-    /// applies if no other traffic disturbs the collective.
+    /// Returns the schedule with a measured duration `span`, counted from the arrival of the last member. It applies if
+    /// no other traffic disturbs the collective.
     pub fn with_measured_time(self, span: Span) -> Self {
         Self {
             measured: Some(span),

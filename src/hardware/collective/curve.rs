@@ -17,11 +17,10 @@
 //! ```
 //!
 //! The last points of a curve, where bytes dominate, determine the time per byte. If a curve's time never falls as
-//! bytes grow, its start-up time and its transfer time never fall either. A library may use a protocol with less
-//! bandwidth at middle sizes. The additional time, compared with the start-up time of larger sizes, then counts as
-//! transfer time. The start-up time is the collective's launch time, which does not depend on links, plus the latencies
-//! of successive messages: `h α` for each of the k [steps](super::protocol), where h is the number of links between
-//! neighbours:
+//! bytes grow, neither do its start-up and transfer times. A library may use a protocol with less bandwidth at middle
+//! sizes. The additional time over the start-up time of larger sizes then counts as transfer time. The start-up time is
+//! the collective's launch time, which does not depend on links, plus the latencies of successive messages: `h α` for
+//! each of the k [steps](super::protocol), where h is the number of links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -45,7 +44,7 @@ pub struct MeasurementLinks {
 }
 
 impl MeasurementLinks {
-    /// Returns the bandwidth and the latency of the links of `dimension`.
+    /// Returns the bandwidth and latency of `dimension`'s links.
     pub fn of_dimension(dimension: &TopologyDimension) -> Self {
         Self {
             bandwidth: dimension.bandwidth,
@@ -54,8 +53,8 @@ impl MeasurementLinks {
     }
 }
 
-/// Checks whether the `curves` for `kind` were measured on links that differ from the links of `topology`. If so,
-/// returns the dimension and the links of the measurement.
+/// If the `curves` for `kind` were measured on other links than those of `topology`, returns the dimension and links of
+/// the measurement.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
@@ -103,8 +102,7 @@ impl MeasuredToMachineLinks {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
-    /// Converts a start-up time of `seconds` to the new links. The start-up time contains the latency of `steps`
-    /// successive messages.
+    /// Converts a start-up time of `seconds` to the new links. It includes the latency of `steps` successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
         let latency =
             |rates: &MeasurementLinks| steps * f64::from(self.hops) * rates.latency.as_seconds();
@@ -138,7 +136,7 @@ pub struct CollectiveCurve {
     /// Points (bytes of the whole buffer, seconds), in ascending order of bytes. At least one point exists, and all
     /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
-    /// The links on which the collectives were measured, or `None` if the curve applies to any links.
+    /// The links of the measurement, or `None` if the curve applies to any links.
     pub measured_at: Option<MeasurementLinks>,
 }
 
@@ -162,7 +160,7 @@ impl CollectiveCurve {
         {
             byte = byte.min((last.1 - before.1) / (last.0 - before.0));
         }
-        // A point's start-up time must not exceed the start-up time of any later point.
+        // A point's start-up time must not exceed any later point's.
         let least = |from: usize| {
             let starts = points[from..].iter().map(|point| point.1 - byte * point.0);
             starts.fold(f64::INFINITY, f64::min).max(0.0)

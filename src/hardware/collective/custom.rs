@@ -53,8 +53,8 @@ pub struct MemberScript {
 }
 
 impl MemberScript {
-    /// Appends an operation. `id` is the operation's number in the author's script. The operation waits for `in_degree`
-    /// operations, and `successors` wait for the operation.
+    /// Appends an operation. `id` is the operation's number in the author's script. It waits for `in_degree`
+    /// operations, and `successors` wait for it.
     pub fn push(
         &mut self,
         id: u64,
@@ -69,7 +69,7 @@ impl MemberScript {
         self.ends.push(self.successors.len() as u32);
     }
 
-    /// Returns the number that the author's script gives to an operation.
+    /// Returns an operation's number in the author's script.
     pub fn op_id(&self, part: u32) -> u64 {
         self.ids[part as usize]
     }
@@ -101,7 +101,7 @@ pub struct NamedScriptedAlgorithm {
     pub scripts: ScriptedAlgorithm,
 }
 
-/// Key by which a receiver matches a message: the message's sender and label.
+/// Key by which a receiver matches a message: its sender and label.
 type SenderAndMessageLabel = (u32, u32);
 
 /// Progress of one member through its script.
@@ -121,8 +121,8 @@ struct ScriptProgress {
 pub struct ScriptExecutor(BTreeMap<ScriptMember, ScriptProgress>);
 
 impl NamedScriptedAlgorithm {
-    /// Returns true if the algorithm implements collectives of `kind` among `members` members. The result is false for
-    /// a single member, because it has no peer.
+    /// Returns true if the algorithm implements collectives of `kind` among `members` members. False for a single
+    /// member, which has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.position_count() == members
     }
@@ -170,7 +170,7 @@ impl ScriptedAlgorithm {
         open.next().map(|((from, to, _), _)| (from, to))
     }
 
-    /// Returns a peer in a script that is outside a group of `size`, or `None`.
+    /// Returns a script's peer outside a group of `size`, or `None`.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self
             .iter_ops(size)
@@ -189,9 +189,8 @@ impl ScriptOp {
 }
 
 impl ScriptExecutor {
-    /// Delivers the event `cue` to one member of a collective in flight, and appends the next actions of the member's
-    /// script to `acts`. `script` returns the index of the member's script, and is called only on the member's first
-    /// event.
+    /// Delivers the event `cue` to one member of a collective in flight, and appends its script's next actions to
+    /// `acts`. `script` returns the index of the member's script; it is called only on the first event.
     pub fn advance_script(
         &mut self,
         scripts: &ScriptedAlgorithm,
@@ -212,7 +211,7 @@ impl ScriptExecutor {
         });
         match cue {
             ScriptMemberEvent::Begin => {
-                // Clone the `Arc`, so that `progress` can be mutated while the script is read.
+                // Clone the `Arc` to mutate `progress` while reading the script.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin_op(part, acts);

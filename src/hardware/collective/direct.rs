@@ -10,7 +10,7 @@
 //! | gather, scatter | all to the root, or the root to all, of S/n | α + (n−1)s |
 //!
 //! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at the same time, which no
-//! port can provide. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and
+//! port can provide. In chakram's model, the port is the limit, so direct and ring move their bytes equally fast and
 //! differ only in latency. The table does not apply to rings and meshes. On these shapes, a member sends one message at
 //! a time at the rate of one link, and receives messages from both sides.
 

@@ -1,7 +1,7 @@
 //! Double binary tree: two binary trees with one root. Chunks alternate between the trees.
 //!
-//! Both trees of a double binary tree have the shape of a [`tree`]. The second tree gives different numbers to all
-//! members except the root. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is
+//! Both trees of a double binary tree have the shape of a [`tree`]. In the second tree, all members except the root
+//! have other numbers. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is
 //! even, each number is one less, and 1 becomes n−1. Leaves have odd numbers, and a member whose number is even in one
 //! tree has an odd number in the other. Every member except the root is therefore a leaf in at least one of the two
 //! trees. For two chunks of an all-reduce, a member sends 4 messages and receives 4; in a single tree, an inner member
@@ -13,7 +13,7 @@
 
 use super::{CollectiveStage, MemberLinePosition, SendStepWithConditions, tree};
 
-/// Returns the tree number of the member that is `x` places after the root.
+/// Returns the tree number of the member `x` places after the root.
 fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,

@@ -11,7 +11,7 @@ use chakram_base::units::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
+/// Priority among the chunks that wait for a phase. Ties go to the first to arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitingChunkPriority {
     /// The chunk that arrived first goes first.
@@ -67,8 +67,8 @@ pub struct BegunStagePassage {
     pub entry: ChunkAndEnteredStage,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage that had to end before this passage could begin; it may belong to another chunk. `None` if this
-    /// passage began at time 0.
+    /// The passage, possibly of another chunk, that had to end before this one could begin. `None` if this one began at
+    /// time 0.
     pub admitted_by: Option<ChunkAndEnteredStage>,
 }
 
@@ -107,7 +107,7 @@ struct FlowShopSimulation<'a, S, F> {
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<ChunkAndEnteredStage>>,
-    /// Callback that is called for each passage when the passage begins.
+    /// Callback for the beginning of each passage.
     on_begin: F,
 }
 
@@ -169,7 +169,7 @@ pub fn simulate_flow_shop<S: Copy>(
     simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Like [`simulate_flow_shop`], but also calls `on_begin` for each passage when the passage begins.
+/// Like [`simulate_flow_shop`], but also calls `on_begin` at the beginning of each passage.
 pub fn simulate_flow_shop_observed<S: Copy>(
     chunk_schedule: &ChunkStageRoutes<S>,
     stages: FlowShopInput<'_>,

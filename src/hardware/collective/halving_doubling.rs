@@ -1,14 +1,13 @@
 //! Halving and doubling: exchanges with partners at distances 1, 2, 4, … among 2^L members.
 //!
-//! In a reduce-scatter, a member exchanges half of its data with the member whose index differs in the lowest bit. Then
-//! the member exchanges half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, …
-//! S/n. In exchange i, a member keeps the parts whose indices agree with its own index in bit i. Each member therefore
-//! ends with the part that has the member's index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with
-//! 2S/n, down to distance 1 with S/2. The largest messages thus go to the nearest partners. The reduce-scatter is
-//! vector halving with distance doubling, and the all-gather is vector doubling with distance halving (R. Rabenseifner,
-//! "Optimization of Collective Reduction Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp,
-//! "Optimization of Collective Communication Operations in MPICH" (2005), section 4, send the same messages in the
-//! reverse order of distances.
+//! In a reduce-scatter, a member exchanges half of its data with the member whose index differs in the lowest bit, then
+//! half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, … S/n. In exchange i, a
+//! member keeps the parts whose indices agree with its own index in bit i. Each member therefore ends with the part of
+//! its own index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1 with
+//! S/2. The largest messages thus go to the nearest partners. The reduce-scatter is vector halving with distance
+//! doubling, and the all-gather is vector doubling with distance halving (R. Rabenseifner, "Optimization of Collective
+//! Reduction Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
+//! Communication Operations in MPICH" (2005), section 4, send the same messages in the reverse order of distances.
 //!
 //! Let s be the time to send S/n, where S is the buffer, and α the latency. If all members start together, a member
 //! ends at these times:
@@ -20,7 +19,7 @@
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
 //! If partners start at different times, messages could arrive out of order, and the receiver would mistake an early
-//! message for a different one. Therefore, message i counts only after its receiver has taken step i.
+//! message for a different one. Message i therefore counts only after its receiver has taken step i.
 
 use super::line_cost::LineMessageCosts;
 use super::{
@@ -90,7 +89,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 }
 
 /// Returns the closed forms in the first two rows of the module's table. Each exchange has half the size of the
-/// previous one. Each time is rounded separately, because the network rounds the time of each message.
+/// previous one. Times are rounded separately, because the network rounds the time of each message.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.nth_part(2 << i));
     let spans = halves.map(|half| path.time_message(half));

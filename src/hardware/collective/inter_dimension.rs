@@ -6,8 +6,8 @@
 //! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
 //! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). Under all policies, an
-//! all-gather takes the reverse order. The data of an all-to-all does not shrink on the way, so its chunks are always
-//! equal and visit the dimensions in ascending order.
+//! all-gather takes the reverse order. An all-to-all's data does not shrink on the way, so its chunks are always equal
+//! and visit the dimensions in ascending order.
 
 mod themis;
 
@@ -114,7 +114,7 @@ pub(super) fn choose_routes(
             None => {}
         }
         left -= u64::from(way.grains);
-        // Chunks that have the same size and visit the phases in the same order share one route.
+        // Chunks of the same size that visit the phases in the same order share one route.
         let number = *known.entry(way).or_insert_with_key(|way| {
             ways.push(way.clone());
             ways.len() as u32 - 1

@@ -1,16 +1,16 @@
 //! Rings whose members begin at different times, on a network without contention.
 //!
-//! Let s be the time for which a message of S/n occupies a port, and α the time of its first byte. Member i begins at b(i).
-//! Its k-th message leaves when the member has received message k−1 and its port is free, and arrives when the receiver's
-//! port has received the previous message:
+//! Let s be the time for which a message of S/n occupies a port, and α the time of its first byte. Member i begins at
+//! b(i). Its k-th message leaves once the member has received message k−1 and its port is free, and arrives once the
+//! receiver's port has received the previous message:
 //!
 //! - o(i, k) = max(r(i, k−1), o(i, k−1) + s), with r(i, −1) = b(i)
 //! - d(i, k) = max(o(i, k) + α, d(i, k−1)) + s
 //! - r(i+1, k) = max(d(i, k), b(i+1))
 //!
-//! A member ends the stage when it has received its last message and its own last message has left:
-//! max(r(i, n−2), o(i, n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. The recurrence
-//! gives the times of a simulation of each message, at a fraction of its cost.
+//! A member ends the stage once it has received its last message and its own last message has left: max(r(i, n−2), o(i,
+//! n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. The recurrence gives the times
+//! of a simulation of each message, at a fraction of its cost.
 
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive, StageWithAlgorithm};
 use crate::group::{GroupPlacement, LineMemberPaths};
@@ -30,8 +30,8 @@ struct OneRingMemberStageTimes {
     received: Span,
 }
 
-/// Returns the end of each position if the stages are rings in one phase, or `None` if they are not. `begins` contains the
-/// time at which the member at each position begins.
+/// Returns the end of each position if the stages are rings in one phase, or `None` if they are not. `begins` is the
+/// time at which each position's member begins.
 pub(super) fn time_late_members(
     stages: &[StageWithAlgorithm],
     extent: &GroupPlacement,

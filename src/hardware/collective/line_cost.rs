@@ -115,7 +115,7 @@ impl<'a> LineMessageCosts<'a> {
                 self.path_between(self.member_count() - 1, k - 1),
             );
             PathLatencyAndRates {
-                // For each property, take the worse of the two routes. Take the devices from the route with the longer
+                // For each property, take the worse of the two routes, and the devices of the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {

@@ -1,6 +1,6 @@
 //! The native backend runs the machine's algorithm for each dimension, and pipelines chunks through the dimensions.
-//! Endpoints take no time. If a custom algorithm supports a collective's kind and number of members, the members
-//! execute the custom algorithm's scripts instead.
+//! Endpoints take no time. If a custom algorithm supports a collective's kind and number of members, they execute its
+//! scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
 //! An NPU has at most [`ChunkCountOrderAndOverlap::active`] chunks in one dimension at the same time. In trees, this maximum is at
@@ -9,8 +9,8 @@
 //! Members that start late keep this order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
-//! the exact times. The members of a line (members that exchange data in a phase) end a stage together and with empty
-//! ports. Chunks therefore pass through every line exactly as in the computed schedule.
+//! the exact times. The members of a line (which exchange data in a phase) end a stage together and with empty ports.
+//! Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
     BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
@@ -46,15 +46,14 @@ pub struct NativeBackend<'a> {
     pub topology: &'a Topology,
     /// Number, order and overlap of chunks.
     pub pipeline: ChunkCountOrderAndOverlap,
-    /// Custom algorithms that replace the machine's algorithms. A collective uses the first custom algorithm that
-    /// applies.
+    /// Custom algorithms that replace the machine's algorithms. A collective uses the first that applies.
     pub custom: &'a [NamedScriptedAlgorithm],
     /// Measured collectives along each dimension. Measured times replace the machine's algorithms for undisturbed
-    /// collectives. The list of curves may be empty.
+    /// collectives. May be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
-    /// The library's protocols in each dimension, for collectives without a curve. The list of protocols may be empty.
+    /// The library's protocols in each dimension, for collectives without a curve. May be empty.
     pub protocols: &'a [Vec<FittedCollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
@@ -137,7 +136,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 route_collective(of, lie, algorithms, resolved.pipeline)
             }
             Some(number) => {
-                // The bytes of each phase are defined only if all chunks pass through the phases in the same order.
+                // Each phase's bytes are defined only if all chunks pass through the phases in the same order.
                 let pipeline = ChunkCountOrderAndOverlap {
                     inter: DimensionVisitOrder::default(),
                     ..self.pipeline
@@ -324,8 +323,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // If a stage takes no time, another operation's message at the last instant of the collective could come before
-        // the stage's last messages and delay them, so no closed form applies.
+        // If a stage takes no time, another operation's message at the collective's last instant could precede and
+        // delay the stage's last messages, so no closed form applies.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -382,7 +381,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     ) {
         let number = assignment.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
-        // Each member has its own script, and the order of members may differ from the positions of the extent.
+        // Each member has its own script, and members may be in another order than the positions of the extent.
         let size = extent.member_count();
         let first = if custom.kind.has_root() {
             extent.member_at[root.index()].0
@@ -483,10 +482,9 @@ impl CollectiveMatchingRules for NativeBackend<'_> {
 }
 
 impl NativeBackend<'_> {
-    /// Returns, for each phase, the maximum number of chunks that a member may process at the same time. In trees, the
-    /// number is at least four per level, because a chunk travels up and down the tree while other chunks follow. More
-    /// chunks would only queue at the ports, where their upward messages would delay the downward messages that members
-    /// wait for.
+    /// Returns, for each phase, the maximum number of chunks that a member may process at the same time. In trees, it
+    /// is at least four per level, because a chunk travels up and down the tree while others follow. More chunks would
+    /// only queue at the ports, where their upward messages would delay the downward ones that members wait for.
     fn phase_capacities(
         &self,
         chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
@@ -533,7 +531,7 @@ impl NativeBackend<'_> {
     /// Returns the uncontended duration of a stage. Without a closed form the duration is an estimate, which affects
     /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree.
     /// Each message has the algorithm's message size and the latency of one link. The estimate is proportional to the
-    /// message times. If all message times are whole picoseconds, the estimate is also a whole number of picoseconds.
+    /// message times: if they are whole picoseconds, so is the estimate.
     fn uncontended_duration(
         &self,
         assignment: &StageWithAlgorithm,

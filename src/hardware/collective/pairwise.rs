@@ -1,5 +1,5 @@
-//! Pairwise: each member exchanges data with one partner at a time, and starts an exchange only after the previous
-//! exchange has ended.
+//! Pairwise: each member exchanges data with one partner at a time, and starts an exchange only after the previous one
+//! has ended.
 //!
 //! In round k = 1 … n−1, a member sends to the member k places ahead and receives from the member k places behind. If n
 //! is a power of two, a member instead exchanges with the member whose index is its own XOR k (R. Thakur, R.
@@ -14,8 +14,8 @@
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
 //! No round needs data of another round, so [`direct`](super::direct) is faster on this network. Rounds prevent a
-//! member from receiving from several members at once. A message that arrives early counts only when its receiver has
-//! reached the message's round.
+//! member from receiving from several members at once. An early message counts only once its receiver has reached the
+//! message's round.
 
 use super::line_cost::LineMessageCosts;
 use super::{

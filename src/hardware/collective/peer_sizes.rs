@@ -19,7 +19,7 @@ use super::{
 use crate::group::GroupPlacement;
 use chakram_base::ids::Position;
 
-/// Bytes that each member sends to each other member of its line, for each phase of a group. Members of a line differ
+/// Bytes that each member sends to every other member of its line, for each phase of a group. Members of a line differ
 /// only in their index in the phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairBytesByPhase {
@@ -60,7 +60,7 @@ impl PairBytesByPhase {
         });
         let most = most.max().unwrap_or(0);
         let equivalent = (most * u128::from(n)).div_ceil(u128::from(n - 1));
-        // `held` contains the bytes that the member at position p must still pass on for each member t.
+        // `held` is the bytes that the member at position p must still pass on for each member t.
         let mut held = bytes.to_vec();
         let phases = extent.phases.iter().map(|phase| {
             let mut sizes = vec![0_u64; (n * phase.size) as usize];
@@ -131,7 +131,7 @@ impl PairBytesByPhase {
                 ..step
             });
         }
-        // Returns the member that a member would send to in a round, even if there is nothing to send.
+        // Returns a member's receiver in a round, even if there is nothing to send.
         let target = |index, round| {
             let line = MemberLinePosition { index, ..line };
             algorithm.nth_send(stage, line, round).map(|step| step.to)
@@ -148,8 +148,7 @@ impl PairBytesByPhase {
                 ..step
             });
         }
-        // Empty messages are not sent. Therefore, only rounds with data add to the received messages and to the
-        // receiver's steps.
+        // Empty messages are not sent, so only rounds with data add to the received messages and the receiver's steps.
         let received =
             |&round: &u32| exchanged(pairwise::source_after_rounds(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
@@ -307,8 +306,8 @@ mod tests {
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Before phase y, member 0 has the data that members 0 and 1 send to members 0 and 2. Member 0 passes on the
-        // data for member 2: (1 + 2) · 100 bytes.
+        // Before phase y, member 0 has the data that members 0 and 1 send to members 0 and 2. It passes on the data for
+        // member 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
             let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);

@@ -51,7 +51,7 @@ impl fmt::Display for ChunkCountOrderAndOverlap {
 }
 
 impl Default for ChunkCountOrderAndOverlap {
-    /// Leaves the number of chunks open, so that the number is chosen for each collective.
+    /// Leaves the number of chunks open, to be chosen for each collective.
     fn default() -> Self {
         Self {
             chunks: None,

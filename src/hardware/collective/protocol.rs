@@ -1,4 +1,4 @@
-//! Computes the times of NCCL's protocols by formulas, for collectives whose number of members was not measured.
+//! Computes the times of NCCL's protocols by formulas, for unmeasured numbers of members.
 //!
 //! A library has several ways to run a collective, each with its own latency and rate: in NCCL the protocols LL, LL128
 //! and Simple over rings and trees, and sums in the switch (NVLS). The fastest way is used:
@@ -12,7 +12,7 @@
 //! | all-to-all | 1 | `(n - 1) / n` |
 //!
 //! Between two group sizes with fitted bandwidths, the bandwidth is interpolated linearly; outside this range, the
-//! bandwidth of the nearest size applies.
+//! nearest size's bandwidth applies.
 //!
 //! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
 //! with the latency of the links between neighbours.
@@ -26,7 +26,7 @@ use chakram_base::units::Span;
 /// Fitted constants of one protocol for one kind of collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FittedCollectiveProtocol {
-    /// Kind of collective to which the constants apply.
+    /// Kind of collective that the constants apply to.
     pub kind: CollectiveKind,
     /// Duration of the shortest collective, in seconds.
     pub start: f64,
@@ -34,7 +34,7 @@ pub struct FittedCollectiveProtocol {
     pub step: f64,
     /// Pairs (number of members, bytes per second) in ascending order of members; at least one pair.
     pub rates: Vec<(u32, f64)>,
-    /// The links for which the constants were fitted, or `None` if the constants apply to any links.
+    /// The links that the constants were fitted for, or `None` if they apply to any links.
     pub measured_at: Option<MeasurementLinks>,
 }
 

@@ -93,8 +93,8 @@ mod tests {
         route_collective(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// The first stage of a chunk carries all bytes of the chunk. Together, the first stages of all chunks carry all
-    /// bytes of the collective, whatever its size.
+    /// A chunk's first stage carries all its bytes. Together, the first stages of all chunks carry all bytes of the
+    /// collective, whatever its size.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;

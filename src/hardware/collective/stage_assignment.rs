@@ -19,8 +19,7 @@ pub struct StageWithAlgorithm {
     pub algorithm: CollectiveAlgorithm,
     /// Index of the custom algorithm whose scripts the members execute instead.
     pub script: Option<u16>,
-    /// Index of the table that gives the bytes for each pair of members. `None` if all pairs exchange the same number
-    /// of bytes.
+    /// Index of the table of bytes for each pair of members. `None` if all pairs exchange equally many bytes.
     pub splits: Option<u32>,
 }
 
@@ -37,8 +36,7 @@ pub struct ChunkProperties<'a> {
     pub mirrored: bool,
 }
 
-/// Maximum number of phases in a group: the number of members fits in 32 bits, and each phase at least doubles this
-/// number.
+/// Maximum number of phases in a group: the number of members fits in 32 bits, and each phase at least doubles it.
 const MOST_PHASES: usize = 32;
 
 /// Returns the phases of `extent`, innermost first.
@@ -113,8 +111,8 @@ pub fn assign_stages(
     );
 }
 
-/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
-/// tree 16 (nodes)`. The description names the algorithms that actually run, not the requested algorithms.
+/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`,
+/// `auto: tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
 pub(super) fn describe_stages(
     all: &[StageWithAlgorithm],
     extent: &GroupPlacement,
@@ -196,7 +194,7 @@ mod tests {
         use CollectiveStagePrimitive as P;
         let ring = [DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
         let order = [2, 0, 1];
-        // The phases have sizes 3, 4 and 2 in this order, so the buffers are S, S/3 and S/12.
+        // The phase sizes are 3, 4 and 2 in this order, so the buffers are S, S/3 and S/12.
         let out = [
             (2, P::ReduceScatter, 1),
             (0, P::ReduceScatter, 3),

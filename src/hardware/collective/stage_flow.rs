@@ -1,5 +1,5 @@
-//! Simulates one stage of a collective with several chunks, message by message, at the ports of the members. The
-//! simulation is used for algorithms without a closed form.
+//! Simulates one stage of a collective with several chunks, message by message, at the ports of the members. Used for
+//! algorithms without a closed form.
 //!
 //! The simulation is a [flow shop](super::flow_shop) whose servers are the ports of a line's members instead of phases.
 //! All members start together and nothing else is in flight. A port sends one message at a time and receives one at a
@@ -32,7 +32,7 @@ struct MemberMessageProgram {
     receives: u32,
 }
 
-/// Message programs of a line's members, and the simulation of these programs.
+/// Message programs of a line's members, and their simulation.
 #[derive(Clone, Debug)]
 pub(super) struct StageMessagePrograms {
     /// Programs for each kind of chunk and each member. Members have two kinds of programs if chunks alternate between
@@ -141,8 +141,7 @@ impl StageMessagePrograms {
         work.into_iter().flatten().max().unwrap_or(Span::ZERO)
     }
 
-    /// Returns the time until all members have ended `chunks` chunks, with at most `places`
-    /// concurrent chunks at each member.
+    /// Returns the time until all members have ended `chunks` chunks, with at most `places` concurrent chunks each.
     pub fn simulate_end(&self, chunks: u32, places: u32) -> Span {
         let members = self.members as usize;
         let mut run = StageFlowSimulation {
@@ -327,7 +326,7 @@ mod tests {
         // Each chunk goes from member 1 to member 0 and back, so each member sends one message per chunk. The fifth
         // chunk has therefore arrived at the top after 5,100 ns, and returns to member 1 after another 1,100 ns.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
-        // With one chunk at a time, each chunk starts after the previous chunk has ended.
+        // With one chunk at a time, each chunk starts after the previous one has ended.
         assert_eq!(
             end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
             5 * 2_200

@@ -5,7 +5,7 @@ use chakram_base::units::Bandwidth;
 /// Waves of query tiles on multiprocessors, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaveConstants {
-    /// Number of multiprocessors. Each multiprocessor computes one tile at a time: 128 queries of a head.
+    /// Number of multiprocessors. Each computes one tile at a time: 128 queries of a head.
     pub multiprocessors: f64,
     /// Additional time of the last, partly filled wave, as a fraction of a full wave's time.
     pub tail: f64,
@@ -26,13 +26,12 @@ pub struct DecodeCurve {
 }
 
 /// Compute rates for the head widths (columns) of [`Self::WIDTHS`], each divided by the curve's rate. Between two
-/// widths the factor is linear in the logarithm of the width. Outside these widths, the factor of the nearest width
-/// applies.
+/// widths, the factor is linear in the logarithm of the width; outside them, the nearest width's factor applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadWidthFactors(pub [f64; HeadWidthFactors::WIDTHS.len()]);
 
 impl HeadWidthFactors {
-    /// Head widths for which files may give factors, each with the key of the factor.
+    /// Head widths for which files may give factors, each with the factor's key.
     pub const WIDTHS: [(u64, &'static str); 3] = [(64, "64"), (128, "128"), (256, "256")];
 
     /// Returns the factor for heads of `width` columns.
@@ -53,7 +52,7 @@ impl HeadWidthFactors {
 /// and `s` queries per sequence:
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
-/// `backward` times as long. If [`Self::widths`] is given, its factor for the head width multiplies the compute rate.
+/// `backward` times as long. If given, the factor of [`Self::widths`] for the head width multiplies the compute rate.
 /// If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of
 /// waves: the number of tiles (128 queries of one head each) divided by the number of multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]

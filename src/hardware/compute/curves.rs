@@ -1,5 +1,5 @@
-//! Computes durations of kernels from their class and shape. The constants of the curves were fitted to measurements on
-//! an NPU class.
+//! Computes durations of kernels from their class and shape. The curves' constants were fitted to measurements on an
+//! NPU class.
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelTraceFacts, MeasuredGemms, MeasuredKernels,
@@ -22,7 +22,7 @@ pub struct MemoryBoundCurve {
     pub error: f64,
 }
 
-/// Class of kernels whose durations depend on the same fitted constants, so that their errors are correlated.
+/// Class of kernels whose errors are correlated, because their durations depend on the same fitted constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CorrelatedErrorClass {
     /// Kernels measured by name.
@@ -51,8 +51,8 @@ pub struct CurveKernelDuration {
     pub class: CorrelatedErrorClass,
 }
 
-/// Factors on an NPU's rates under continuous load and a power limit. A factor of 1 means the rate at which the NPU's
-/// curves were measured.
+/// Factors on an NPU's rates under continuous load and a power limit. A factor of 1 means the rate of the measured
+/// curves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedRateFactors {
     /// Factor by which continuous load and a power limit change the rate of matrix multiplications.
@@ -90,8 +90,8 @@ pub struct KernelCurves {
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
     pub kept: SustainedRateFactors,
-    /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Kernels
-    /// that run during collectives are slower, because collectives use some multiprocessors and memory bandwidth.
+    /// Time of a kernel that begins while a collective runs on the NPU, divided by its time alone. Collectives slow
+    /// kernels down, because they use some multiprocessors and memory bandwidth.
     pub beside_collectives: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Time of a GEMM, modelled by tiles and waves: `batch` multiplications of an `m x k` by a `k x n` matrix. Each
+//! Time of a GEMM, modelled by tiles and waves: `batch` multiplications of an `m x k` by a `k x n` matrix. A
 //! multiprocessor computes one tile at a time.
 //!
 //! `d` is the number of bytes per operand element, and `r = efficiency peak / multiprocessors` is the FLOP/s of one
@@ -13,16 +13,16 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The term `ab w / results` is the time to fill and drain a tile; no other work hides this time. The powers combine
-//! times that overlap imperfectly. The last line applies only to NPU classes with a slowdown: if a multiplication lasts
-//! for milliseconds, the NPU reaches its power limit and reduces its clock rate.
+//! The term `ab w / results` is the time to fill and drain a tile, which no other work hides. The powers combine times
+//! that overlap imperfectly. The last line applies only to NPU classes with a slowdown: if a multiplication lasts for
+//! milliseconds, the NPU reaches its power limit and reduces its clock rate.
 
 use chakram_base::units::Bandwidth;
 
-/// Slowdown of matrix multiplications that last long enough to reach the power limit.
+/// Slowdown of matrix multiplications long enough to reach the power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerThrottling {
-    /// Fraction by which the longest matrix multiplications are slower.
+    /// Slowdown of the longest matrix multiplications, as a fraction.
     pub slower: f64,
     /// Duration of a multiplication, in seconds, at which half of the slowdown is reached.
     pub after: f64,
@@ -78,7 +78,7 @@ const TILES: [[f64; 2]; 6] = [
 const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 /// Minimum size of `k` in each part of a split GEMM.
 const LEAST_PART: f64 = 128.0;
-/// A tile's loop over a smaller `k` takes the time of a loop over this `k`.
+/// A tile's loop over a smaller `k` takes as long as one over this `k`.
 const LEAST_LOOP: f64 = 32.0;
 /// Bytes per element of the result, and per element of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];

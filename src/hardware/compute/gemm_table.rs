@@ -1,10 +1,9 @@
 //! Measured GEMMs: a table of measured shapes corrects the curve.
 //!
-//! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss these steps, so
-//! the table corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes for which the curve's
-//! computation has similar intermediate values. With `t`, `M` and the best tile's `waves` as in
-//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the time that rounding up to whole tiles and
-//! waves adds:
+//! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss them, so the
+//! table corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes with similar intermediate
+//! values of the curve's computation. With `t`, `M` and the best tile's `waves` as in [`GemmCurve`](super::GemmCurve),
+//! and `up(q) = ln (ceil(q) / q)` for the time added by rounding up to whole tiles and waves:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -13,16 +12,16 @@
 //! ```
 //!
 //! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
-//! section 3.2). A share of 0.07 of the variance is attributed to effects of a single shape, which do not extend to
-//! other shapes. The scales of `x` minimise the leave-one-out error over a thousand GEMMs measured on A100s. A GEMM of
-//! a measured shape takes the measured time. The curve is not corrected for shapes outside the range of measured `m`,
-//! `n` or `k`, and for batches of multiplications.
+//! section 3.2). A share of 0.07 of the variance is attributed to effects of a single shape. The scales of `x` minimise
+//! the leave-one-out error over a thousand GEMMs measured on A100s. A GEMM of a measured shape takes the measured time.
+//! The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and for batches of
+//! multiplications.
 
 use super::gemm::GemmEstimate;
 
 /// Number of points that determine a shape's correction.
 const NEAREST: usize = 32;
-/// Fraction of the residuals' variance that a shape shares with no other shape.
+/// Fraction of the residuals' variance that is specific to a single shape.
 const OWN: f64 = 0.07;
 /// Number of coordinates by which two shapes are compared.
 const PLACE: usize = 8;
@@ -122,7 +121,7 @@ impl MeasuredGemms {
     }
 }
 
-/// Returns the weighted mean of the residuals of `points`, each given with its squared distance.
+/// Returns the weighted mean residual of `points`, each given with its squared distance.
 fn krige_residual(points: &[(f64, &ResidualPoint)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();

@@ -1,34 +1,34 @@
-//! Loop nests on a systolic accelerator: the cycles, accesses and energy that a mapping of a layer needs.
+//! Loop nests on a systolic accelerator: the cycles, accesses and energy of a layer's mapping.
 //!
 //! A layer consists of seven loops around a multiply-accumulate: images n, output channels k, input channels c, outputs
 //! p along a row and q along a column, weights r along a row and s along a column. (A matrix product of M × K by K × N
 //! has p = M, c = K, k = N.). An accelerator has levels of memory, numbered from the innermost, and an array of units
 //! between two of these levels. A mapping divides each loop among the levels and the array, orders the loops of each
-//! level, and selects the tensors that each level keeps. All tensors that a level does not keep bypass the level.
+//! level, and selects the tensors that each level keeps. All others bypass the level.
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). The loops
-//! that run in time have the bounds T, and b_l bytes pass through the port of each memory level l at B_l bytes per
-//! cycle. The number of cycles is
+//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). The loops in
+//! time have the bounds T, and b_l bytes pass through the port of each memory level l at B_l bytes per cycle. The
+//! number of cycles is
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
 //!
 //! # Accesses
 //!
-//! A level keeps a *tile* of each tensor: the box that the inner loops touch. The tile changes when an outer loop on
-//! which the tensor depends advances. The words of the new tile are then filled from the next outer level that keeps
-//! the tensor. Tiles may overlap, as windows of inputs do. If the innermost loop on which the tensor depends advanced
-//! by one step, only the new words are filled. Filled words are read from the outer level once for all units that need
-//! them (multicast). Each multiplication reads its operands from the innermost level that keeps them. Each
-//! multiplication updates an output in the innermost level that keeps outputs, after a sum over units with the same
-//! output. An output tile that leaves a level is summed over units and updates the next level. If the tile returns, it
-//! is filled again. The first update of an output reads nothing. The reads that drain a tile count as part of the outer
-//! level's updates, not separately. These rules for counting reads and updates are the conventions of Timeloop
-//! (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
+//! A level keeps a *tile* of each tensor: the box that the inner loops touch. It changes when an outer loop that the
+//! tensor depends on advances. The new tile's words are then filled from the next outer level that keeps the tensor.
+//! Tiles may overlap, as windows of inputs do. If the innermost loop that the tensor depends on advanced by one step,
+//! only the new words are filled. Filled words are read from the outer level once for all units that need them
+//! (multicast). Each multiplication reads its operands from the innermost level that keeps them, and updates an output
+//! in the innermost level that keeps outputs, after a sum over units with the same output. An output tile that leaves a
+//! level is summed over units and updates the next level. If the tile returns, it is filled again. The first update of
+//! an output reads nothing. The reads that drain a tile count as part of the outer level's updates, not separately.
+//! These rules for counting reads and updates are the conventions of Timeloop (Parashar et al., ISPASS 2019); tests
+//! compare with Timeloop's published tutorial.
 //!
-//! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer. The excess is filled with
-//! zeros, which are moved and multiplied like other numbers.
+//! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer. The excess is zeros, which
+//! are moved and multiplied like other numbers.
 //!
 //! # Energy
 //!
@@ -64,17 +64,16 @@ pub struct LoopMapping {
     pub temporal: Vec<Vec<LoopDimensionBound>>,
     /// Loops over the rows and the columns of the array.
     pub spatial: [LoopDimensionBound; 2],
-    /// For each level, the tensors ([`LayerTensor`]) that the level keeps; the outermost level keeps all tensors.
+    /// For each level, the tensors ([`LayerTensor`]) that it keeps; the outermost level keeps all.
     pub keeps: Vec<[bool; 3]>,
 }
 
-/// Model that computes a kernel's time and energy from the best mapping that a search finds.
+/// Model that computes a kernel's time and energy from the best mapping found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
-    /// Accelerator that executes the kernels; the search maps loops to the accelerator's levels and array.
+    /// Accelerator that executes the kernels; the search maps loops to its levels and array.
     pub gemmini: GemminiSettings,
-    /// Number of mappings that the search tries for each kernel. More mappings take longer to search, and never give a
-    /// worse result.
+    /// Number of mappings that the search tries for each kernel. More take longer, and never give a worse result.
     pub mappings: u32,
     /// Seed of the search's random mappings.
     pub seed: u64,
@@ -125,9 +124,8 @@ impl LoopNestModel {
     }
 
     /// Returns the cycles and energy of `kernel`. Matrix multiplications, including both multiplications of attention,
-    /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
-    /// and the time of its memory traffic. A kernel's energy is the energy of its operations plus the energy of its
-    /// memory traffic. Returns `None` if the kernel has neither operations nor bytes.
+    /// use the best mapping. Any other kernel takes the time of its operations on all units or of its memory traffic,
+    /// whichever is longer, and the energy of both. Returns `None` if the kernel has neither operations nor bytes.
     pub fn price_kernel(&self, kernel: &KernelTraceFacts) -> Option<LoopNestCost> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {
@@ -146,9 +144,9 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Attention consists of two matrix multiplications. The first multiplication computes the scores, and
-                // the second sums the values, weighted by the scores. The backward pass has five matrix
-                // multiplications: the scores again, and the gradients of the scores and of the three inputs.
+                // Attention consists of two matrix multiplications. The first computes the scores, and the second sums
+                // the values, weighted by the scores. The backward pass has five matrix multiplications: the scores
+                // again, and the gradients of the scores and of the three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::from_matrix_product([queries, keys, width]);
                 let values = LayerShape::from_matrix_product([queries, width, keys]);

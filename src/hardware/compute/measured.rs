@@ -1,9 +1,8 @@
-//! Measured kernels, identified by name. The times of these kernels are known at the measured sizes, and estimated for
-//! other sizes.
+//! Measured kernels, identified by name. Their times are known at the measured sizes, and estimated for others.
 //!
-//! If kernels with the same name, number format, FLOPs and bytes were measured, a kernel takes the mean of these
-//! measured times. Any other kernel of a measured name and format takes a time that is estimated from its work `w`.
-//! Work is FLOPs if all measured sizes of the name have FLOPs, otherwise bytes:
+//! If kernels with the same name, number format, FLOPs and bytes were measured, a kernel takes the mean of their times.
+//! For any other kernel of a measured name and format, the time is estimated from its work `w`. Work is FLOPs if all
+//! measured sizes of the name have FLOPs, otherwise bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
@@ -12,10 +11,10 @@
 //! ```
 //!
 //! Outside the measured range, time is proportional to work. The time per unit of work is the mean over all sizes
-//! within a factor of two of the nearest measured size. If only one size were used, its random error would affect all
-//! estimates outside the range. The shortest time of any measured kernel is a lower bound, because it is the time of a
-//! launch. Times of kernels with equal work are averaged. Some kernels took no time because they ran inside other
-//! kernels. A time of zero applies only to kernels of the same size, and does not enter interpolations.
+//! within a factor of two of the nearest measured size. A single size's random error would affect all estimates outside
+//! the range. The shortest time of any measured kernel is a lower bound, because it is the time of a launch. Times of
+//! kernels with equal work are averaged. Some kernels took no time because they ran inside others. A time of zero
+//! applies only to kernels of the same size, and does not enter interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are
 //! [scaled](super::recorded_on) in the same way as recorded times.
@@ -36,7 +35,7 @@ pub struct MeasuredTimeAtFlopsAndBytes {
     pub seconds: f64,
 }
 
-/// Times of the kernels with one name and format, and the relative errors of these times (one standard deviation).
+/// Times of the kernels with one name and format, and their relative errors (one standard deviation).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredKernelTimesByWork {
     /// Times in ascending order of FLOPs, then bytes.
@@ -47,9 +46,9 @@ pub struct MeasuredKernelTimesByWork {
     ends: [f64; 2],
     /// True if work is FLOPs, false if bytes.
     by_flops: bool,
-    /// Relative error for sizes that were measured.
+    /// Relative error for measured sizes.
     error: f64,
-    /// Relative error of times for sizes that were not measured.
+    /// Relative error for other sizes.
     between: f64,
 }
 
@@ -106,8 +105,8 @@ impl MeasuredKernelTimesByWork {
         &self.times
     }
 
-    /// Returns the time, in seconds, of a kernel with these FLOPs and bytes, and the relative error of the time. A
-    /// kernel with less work than any measured kernel takes at least `shortest`.
+    /// Returns the time, in seconds, of a kernel with these FLOPs and bytes, and its relative error. A kernel with less
+    /// work than any measured kernel takes at least `shortest`.
     pub fn interpolate_seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
         let size = |time: &MeasuredTimeAtFlopsAndBytes| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
@@ -166,8 +165,8 @@ impl MeasuredKernels {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
 
-    /// Returns the time, in seconds, of `kernel` on an NPU with these rates, and the relative error of the time.
-    /// Returns `None` if no kernel with the same name and number format was measured.
+    /// Returns the time, in seconds, of `kernel` on an NPU with these rates, and its relative error. Returns `None` if
+    /// no kernel with the same name and number format was measured.
     pub fn seconds_on(
         &self,
         kernel: &KernelTraceFacts<'_>,
@@ -208,8 +207,8 @@ impl MeasuredKernels {
         true
     }
 
-    /// Returns the time of `kernel`, in seconds, and the relative error of this time. Returns `None` if no kernel with
-    /// the same name and number format was measured.
+    /// Returns the time of `kernel`, in seconds, and its relative error. Returns `None` if no kernel with the same name
+    /// and number format was measured.
     pub fn kernel_seconds_and_error(&self, kernel: &KernelTraceFacts<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
@@ -242,7 +241,7 @@ mod tests {
         let (seconds, error) = kernel.interpolate_seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
         // Twice the largest work takes twice the time. Half the smallest work takes half the time, but at least the
-        // shortest time. No other size is within a factor of two of either end, so each end alone determines the rate.
+        // shortest time. No other size is within a factor of two of either end, so each alone determines the rate.
         assert_eq!(kernel.interpolate_seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.interpolate_seconds(10, 1, 0.5).0, 0.5);

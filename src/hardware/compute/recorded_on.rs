@@ -7,7 +7,7 @@
 //! where `r` is the recorded time, `T` is the roofline time on this class, and `T'` is the roofline time on the class
 //! of the recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et
 //! al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread
-//! blocks. During `f`, a kernel does not fill the device (launch, first loads, last stores), so `f` is the same on all
+//! blocks. During `f`, a kernel does not fill the device (launch, first loads, last stores), so it is the same on all
 //! classes. Three public models were captured on H100 and on MI300X; the memory of MI300X is 1.58 times as fast. In
 //! these models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class; attention in
 //! one kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
@@ -17,15 +17,15 @@
 //!
 //! Times are not scaled between makers: the makers' libraries are different programs, so a kernel does not reach the
 //! same fraction of the roofline. MI300X has 1.32 times the peak and 1.58 times the bandwidth of H100. However, in the
-//! three models, all kernels together take 1.40, 0.76 and 1.27 times as long on MI300X. Matrix products alone take
-//! 1.28, 1.01 and 0.88 times as long. No ratio of rates predicts these ratios of times. The recorded time is therefore
-//! kept, and the prediction interval is wide enough to include the measured ratios.
+//! three models, all kernels together take 1.40, 0.76 and 1.27 times as long on MI300X, and matrix products alone 1.28,
+//! 1.01 and 0.88 times as long. No ratio of rates predicts these. The recorded time is therefore kept, and the
+//! prediction interval is wide enough to include the measured ratios.
 
 use super::{KernelTraceFacts, PeakRatesByFormat, RooflinePeakFraction, roofline};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, FlopRate, Span};
 
-/// Part of a kernel's time during which the kernel does not fill the device; the same on all classes.
+/// Part of a kernel's time during which it does not fill the device; the same on all classes.
 const UNFILLED: Span = Span(10_000_000);
 
 /// Minimum roofline time at which rounding to picoseconds does not distort a ratio. Kernels with a shorter time are
@@ -172,9 +172,8 @@ mod tests {
             moved(KERNEL),
             KernelDurationWithBasis::Modeled(Span(50_000_000))
         );
-        // The kernel is memory-bound on the recording class and compute-bound on the new class. On the two classes, the
-        // kernel's 20 GFLOP take 20 and 10 us, and its 45 MB take 22.5 and 9 us. The scaled duration is 10 + 100 x 10 /
-        // 22.5.
+        // The kernel is memory-bound on the recording class and compute-bound on the new one. Its 20 GFLOP take 20 and
+        // 10 us there, and its 45 MB 22.5 and 9 us. The scaled duration is 10 + 100 x 10 / 22.5.
         let both = KernelTraceFacts {
             flops: 20_000_000_000,
             bytes: 45_000_000,
@@ -195,8 +194,8 @@ mod tests {
             let model = KernelDurationSource::RecordedOn(source).for_npu_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // The 110 us do not change on MI300X, because MI300X comes from a different maker. On other classes the time is
-        // 10 + 100 x 2/5 us.
+        // The 110 us do not change on MI300X, which comes from a different maker. On other classes the time is 10 + 100
+        // x 2/5 us.
         assert_eq!(
             price("mi300x"),
             KernelDurationWithBasis::Kept(Span(110_000_000))

@@ -3,10 +3,10 @@
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
 //! efficiency `e = 1`, real kernels take at least this time. A single efficiency `e` lowers both roofs and does not
-//! move the ridge point. The arithmetic intensity at which a kernel becomes compute-bound therefore depends only on the
-//! machine. The fraction of the roofline that kernels reach depends on the software.
+//! move the ridge point: the arithmetic intensity at which a kernel becomes compute-bound depends only on the machine,
+//! and the fraction of the roofline that it reaches on the software.
 //!
-//! On a class with systolic arrays a matrix product of known sizes takes at least the cycles that the arrays need
+//! On a class with systolic arrays, a matrix product of known sizes takes at least the cycles that they need
 //! (`compute/systolic.rs`).
 
 use super::{KernelTraceFacts, PeakRatesByFormat, RooflinePeakFraction};
@@ -14,9 +14,8 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 
-/// Number formats assumed for kernels whose trace names no format, in order of preference. The first format of this
-/// list that the class supports is used. The list begins with bf16 because training uses it today; the most similar
-/// formats follow.
+/// Number formats assumed for kernels whose trace names no format, in order of preference. The first that the class
+/// supports is used. The list begins with bf16 because training uses it today; the most similar formats follow.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,
@@ -55,8 +54,7 @@ pub(super) fn roofline_duration(
             let arrays = peaks.systolic_arrays().zip(product);
             let cycles =
                 arrays.and_then(|(arrays, (batch, sizes))| arrays.matmul_duration(batch, sizes));
-            // The peak bounds the duration from below, even if a machine file states arrays that are faster than the
-            // peak.
+            // The peak bounds the duration from below, even if a machine file states faster arrays.
             cycles.unwrap_or(Span::ZERO).max(peak.time_for_flops(flops))
         }
     };

@@ -1,4 +1,4 @@
-//! Systolic arrays: cycles of a matrix product. A partly filled array takes the same time as a full array.
+//! Systolic arrays: cycles of a matrix product. A partly filled array takes as long as a full one.
 //!
 //! An array of R x C multiply-accumulate units computes R x C results at the same time, each in one
 //! unit. A product of m x k by k x n takes (Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator
@@ -7,8 +7,8 @@
 //! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
 //!
 //! on P x Q such arrays. Operands take R + C − 2 cycles of skew to enter and k cycles to be multiplied and summed, and
-//! results take R cycles to drain. If the last results do not fill an array, they still take the time of a full array,
-//! so small matrix multiplications are inefficient.
+//! results take R cycles to drain. Last results that do not fill an array still take the time of a full one, so small
+//! matrix multiplications are inefficient.
 
 use chakram_base::units::{Frequency, Span};
 
@@ -57,7 +57,7 @@ mod tests {
         for (count, batch, [m, n, k], cycles) in [
             // One fold of 2 x 32 + 16 + 100 - 2 = 178 cycles.
             ([1, 1], 1, [32, 16, 100], 178),
-            // One more row of the matrix needs another fold, which takes the time of a full fold.
+            // One more row of the matrix needs another fold, which takes as long as a full one.
             ([1, 1], 1, [33, 16, 100], 2 * 178),
             ([1, 1], 1, [64, 32, 100], 4 * 178),
             // A product that fills four arrays runs on 2 x 2 arrays in parallel.

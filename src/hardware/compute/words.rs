@@ -35,7 +35,7 @@ pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
     }
 }
 
-/// Writes the model in the form that [`parse_model`] reads. The efficiency is left out, because it has its own key.
+/// Writes the model in the form that [`parse_model`] reads, without the efficiency, which has its own key.
 impl fmt::Display for KernelDurationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

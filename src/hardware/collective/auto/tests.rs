@@ -64,7 +64,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             let phase = &extent.phases[0];
             let line = LineMessageCosts::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
-                // The path of every message, if all messages have the same path.
+                // The path of every message, if all have the same.
                 let path = match algorithm {
                     A::Ring => extent.common_path_to_neighbour(phase, &topology),
                     _ => extent.common_path_between_any(phase, &topology),
@@ -243,9 +243,9 @@ fn choices_do_not_depend_on_the_scale() {
             );
         }
     }
-    // A single tree takes as long as a double tree and comes later in the list of algorithms, so a single tree is never
-    // chosen. Recursive doubling comes after halving and doubling, so it is chosen only for an all-reduce, which
-    // halving and doubling do not support.
+    // A single tree takes as long as a double tree and comes later in the list of algorithms, so it is never chosen.
+    // Recursive doubling comes after halving and doubling, so it is chosen only for an all-reduce, which halving and
+    // doubling do not support.
     assert!(
         chosen.iter().filter(|&&count| count > 100).count() >= 4,
         "{chosen:?}"
@@ -254,7 +254,7 @@ fn choices_do_not_depend_on_the_scale() {
 
 /// Two members exchange 1,001 B over a switch without latency, at 1 ps per byte. A broadcast takes 1,001 ps, either as
 /// one message of 1,001 ps or as two messages of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas are not
-/// rounded, so the times tie, and the ring, which comes first, is chosen at any scale.
+/// rounded, so the times tie, and the ring, as the first, is chosen at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

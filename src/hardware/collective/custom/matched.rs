@@ -1,8 +1,8 @@
 //! Matches receives to sends before a collective is simulated.
 //!
-//! For each sender, receiver and label, the k-th receive is matched to the k-th send. Sends and receives are counted in
-//! program order: the topological order of operations in which lower indices come first. The matches therefore do not
-//! depend on the order of events at an instant. Dependency cycles are found here, before the simulation.
+//! For each sender, receiver and label, the k-th receive is matched to the k-th send. Both are counted in program
+//! order: the topological order of operations in which lower indices come first. Matches therefore do not depend on the
+//! order of events at an instant. Dependency cycles are found here, before the simulation.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
@@ -101,8 +101,7 @@ impl ScriptedAlgorithm {
             pairs.extend(sends.into_iter().zip(receives));
         }
         for &((from, send), (to, receive)) in &pairs {
-            // The receive's index serves as the label, because the index is unique among the messages between two
-            // positions.
+            // The receive's index serves as the label, because it is unique among the messages between two positions.
             for (position, part) in [(from, send), (to, receive)] {
                 let part = &mut scripts[position as usize].parts[part as usize];
                 if let ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } = part {
@@ -168,7 +167,7 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each remaining operation of a script waits for another remaining operation. A walk along these waits therefore
+    // Each remaining operation of a script waits for another remaining operation. A walk along the waits therefore
     // reaches a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
@@ -204,7 +203,7 @@ mod tests {
         ScriptOp::Receive { from, label: 7 }
     }
 
-    /// Creates a script in which each operation waits for the previous operation.
+    /// Creates a script in which each operation waits for the previous one.
     fn chain(parts: &[ScriptOp]) -> MemberScript {
         let mut script = MemberScript::default();
         for (i, &part) in (0..).zip(parts) {

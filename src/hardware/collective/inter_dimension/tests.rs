@@ -53,8 +53,8 @@ fn flexible_chunks_close_the_gap() {
     // dimension 1, so its size is 1/2; the loads become 1/2 + 1/8 and 1/2. Chunk 2 must add 1/8 to dimension 1, so its
     // size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so its size is 1/8; the loads become 23/32
     // and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum; the loads become 47/64 and 23/32. The
-    // remaining gap of 1/64 would need a size of 1/32, below the minimum. Therefore, chunk 5 visits the dimensions in
-    // ascending order. Chunk 5 gets the 1/16 that remains of the two whole chunks.
+    // remaining gap of 1/64 would need a size of 1/32, below the minimum, so chunk 5 visits the dimensions in ascending
+    // order. It gets the 1/16 that remains of the two whole chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -67,7 +67,7 @@ fn flexible_chunks_close_the_gap() {
         ]
     );
     // The machine has two dimensions with 2 members each, and the second is 1.5 times as fast. A chunk of size s adds a
-    // load of s/2 to dimension 0 or s/3 to dimension 1 if it visits this dimension first. Chunk 0 adds 1/2 and 1/6.
+    // load of s/2 to dimension 0 or s/3 to dimension 1 if it visits that dimension first. Chunk 0 adds 1/2 and 1/6.
     // Chunk 1 must add 1/3 to dimension 1, so its size is 1: 1/6 + 1/3 = 1/2 in dimension 1, and 1/2 + 1/4 = 3/4 in
     // dimension 0. Chunk 2 must add 1/4 to dimension 1, so its size is 3/4; the loads become 3/4 in dimension 1 and 3/4
     // + 3/16 = 15/16 in dimension 0. Chunk 3 must add 3/16, so its size would be 9/16, but only 1/4 of the three whole
@@ -82,14 +82,14 @@ fn flexible_chunks_close_the_gap() {
         ]
     );
     // The dimensions have 4 and 2 members, and the second is twice as fast. A chunk of size s adds a load of 3/4 s to
-    // dimension 0 or s/4 to dimension 1 if it visits this dimension first. Chunk 0 adds 3/4 and 1/16. Chunk 1 would
+    // dimension 0 or s/4 to dimension 1 if it visits that dimension first. Chunk 0 adds 3/4 and 1/16. Chunk 1 would
     // need a size of 11/4 to add 11/16 to dimension 1, so it has the maximum size of 1.
     assert_eq!(
         cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
         [(256, out.clone()), (256, back.clone())]
     );
     // The dimensions have 8 and 4 members, and the second is 8 times as fast. A chunk of size s adds a load of 7/8 s to
-    // dimension 0 or 3/32 s to dimension 1 if it visits this dimension first. The first chunk adds 7/8 to dimension 0
+    // dimension 0 or 3/32 s to dimension 1 if it visits that dimension first. The first chunk adds 7/8 to dimension 0
     // and 3/256 to dimension 1; each later chunk adds 7/32 and 3/32. The gap never closes, so all chunks have the
     // maximum size of 1.
     let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
@@ -191,7 +191,7 @@ fn chunks_go_where_the_load_is_least() {
     // 3/4 and 1/4 · 1/2 = 1/8. Chunk 1 visits dimension 1 first, because the gap of 5/8 is more than 1/16 of 1/2. The
     // loads become 1/8 + 1/2 = 5/8 in dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits
     // dimension 1 first; the loads become 9/8 in dimension 1 and 12/8 in dimension 0. Chunk 3 also visits dimension 1
-    // first, because this dimension still has less load.
+    // first, which still has less load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
     let themis = of(DimensionVisitOrder::Themis, CollectiveKind::AllReduce, 4);

@@ -1,17 +1,17 @@
 //! Orders each chunk's phases by their load, least loaded first.
 //!
 //! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022; ASTRA-sim's
-//! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
-//! chunks have put on them. Thus the chunk still has its full size in the least loaded dimension. After the order of a
-//! chunk is chosen, the chunk's own load is added. Let a chunk have s bytes on entry to dimension d, which has n
-//! members and bandwidth B. The chunk adds a load of s (n−1)/n / B seconds, and has s/n bytes afterwards. If the loads
-//! are almost equal, the chunk visits dimensions in ascending order. Loads are almost equal if their difference is less
-//! than a sixteenth of the load that the chunk would add to the least loaded dimension. Loads that differ by less than
-//! [`UnroundedTimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
+//! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load from earlier
+//! chunks. It thus has its full size in the least loaded dimension. After its order is chosen, its own load is added.
+//! Let a chunk have s bytes on entry to dimension d, which has n members and bandwidth B. The chunk adds a load of s
+//! (n−1)/n / B seconds, and has s/n bytes afterwards. If the loads are almost equal, the chunk visits dimensions in
+//! ascending order: their difference is less than a sixteenth of the load that it would add to the least loaded
+//! dimension. Loads that differ by less than [`UnroundedTimeEstimate::MARGIN`] are equal, and equally loaded dimensions
+//! are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but also computes the size of each chunk that
-//! is ordered by loads. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least loaded
-//! dimension first, and is just large enough to raise this dimension's load to the load of the most loaded dimension:
+//! is ordered by loads. In the Themis paper, all chunks are equal. Such a chunk visits the least loaded dimension
+//! first, and is just large enough to raise its load to that of the most loaded dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
@@ -24,20 +24,20 @@
 //!
 //! chakram's implementation differs from ASTRA-sim's in three respects:
 //!
-//! - The lower bound is as in Themis: if x is less than E/16, the chunk has the equal size and ascending order.
-//!   Therefore, the number of chunks is from `chunks` to 16 · `chunks`.
-//! - The upper bound of x is E. A larger chunk would close more of the gap, but other chunks would wait for the larger
-//!   chunk, and a pipeline of fewer chunks takes longer to fill and to drain.
-//! - Chunks consist of grains: x is rounded to a multiple of E/256, so that the sizes of all chunks add up to the
-//!   collective's size, and only a few distinct sizes are computed. The rounding error of E/512 is far below the gap of
-//!   E/16 that remains open anyway.
+//! - The lower bound is as in Themis: if x is less than E/16, the chunk has the equal size and ascending order. The
+//!   number of chunks is therefore from `chunks` to 16 · `chunks`.
+//! - The upper bound of x is E. A larger chunk would close more of the gap, but others would wait for it, and a
+//!   pipeline of fewer chunks takes longer to fill and drain.
+//! - Chunks consist of grains: x is rounded to a multiple of E/256, so that all sizes add up to the collective's size,
+//!   and only a few distinct sizes occur. The rounding error of E/512 is far below the gap of E/16 that remains open
+//!   anyway.
 
 use super::EQUAL;
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
 use chakram_base::units::UnroundedTimeEstimate;
 
-/// If the loads differ by less than this fraction of a chunk's own load, the chunk uses the ascending order.
+/// If the loads differ by less than this fraction of a chunk's own load, it uses the ascending order.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Chooses the order and the size of each chunk by the load that earlier chunks have put on the phases.
@@ -66,7 +66,7 @@ impl<'a> ThemisBalancer<'a> {
         }
     }
 
-    /// Creates a balancer for chunks that make the loads equal, without any load yet. Rates are relative to the first
+    /// Creates a balancer for chunks that equalize the loads, without any load yet. Rates are relative to the first
     /// phase. If rates and sizes are powers of two, loads are then exact, so that equal loads are detected.
     pub fn without_load(extent: &'a GroupPlacement, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
@@ -79,7 +79,7 @@ impl<'a> ThemisBalancer<'a> {
         balance
     }
 
-    /// Returns the load that a chunk with a remaining `share` puts on a phase.
+    /// Returns the load of a chunk with a remaining `share` on a phase.
     fn chunk_load_on_phase(&self, phase: usize, share: f64) -> f64 {
         let n = f64::from(self.extent.phases[phase].size);
         share * (n - 1.0) / n / self.rates[phase]

@@ -38,7 +38,7 @@ pub type RowAndColumnLoopDimensions = [LoopDimension; 2];
 pub struct LoopNestAccelerator {
     /// Levels, innermost first; the last level keeps all tensors.
     pub levels: Vec<MemoryLevel>,
-    /// Number of inner levels that belong to each unit. All units of the array share each outer level.
+    /// Number of inner levels that each unit has for itself. All units of the array share the outer levels.
     pub own_levels: usize,
     /// Numbers of rows and columns in the array of units.
     pub array: [u32; 2],

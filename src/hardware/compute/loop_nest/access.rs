@@ -42,8 +42,8 @@ struct TemporalLoop {
     step: u64,
 }
 
-/// Words filled into a level over all steps: for one unit, and in total for all units. The number for all units counts
-/// a word only once if several units share the word.
+/// Words filled into a level over all steps: for one unit, and for all units, where a word shared by several units
+/// counts only once.
 #[derive(Clone, Copy, Debug)]
 struct UnitAndTotalFillWords {
     own: u64,
@@ -82,8 +82,8 @@ impl LoopNestAccelerator {
         Some(nest.count_accesses())
     }
 
-    /// Returns each dimension's extent in the tile of each level. If each unit has the level for itself, the tile
-    /// belongs to one unit.
+    /// Returns each dimension's extent in the tile of each level. If each unit has its own level, the tile belongs to
+    /// one unit.
     pub(super) fn tile_extents(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
         let mut extents = [1_u64; 7];
         let mut tiles = Vec::with_capacity(self.levels.len());
@@ -168,7 +168,7 @@ impl LoopNestAccelerator {
     }
 }
 
-/// A mapping of a layer, with the loops and tiles that follow from it.
+/// A layer's mapping, with the loops and tiles that follow from it.
 struct MappedLayerLoops<'m> {
     accelerator: &'m LoopNestAccelerator,
     layer: &'m LayerShape,
@@ -224,8 +224,8 @@ impl MappedLayerLoops<'_> {
             for outer in keepers {
                 let loads = self.count_tile_loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
-                // Words that pass between the two levels. Words that the array shares count once; all other words count
-                // once for each unit.
+                // Words that pass between the two levels. Words that the array shares count once, all others once for
+                // each unit.
                 let joins = is_own(inner) && !is_own(outer);
                 let passed = if joins {
                     loads.distinct
@@ -335,8 +335,8 @@ impl MappedLayerLoops<'_> {
         loads
     }
 
-    /// Returns the direction in which inputs are new when `dimension` advances by `step`: 0 along a row, 1 along a
-    /// column. The function also returns the number of new inputs.
+    /// Returns the direction in which inputs are new when `dimension` advances by `step` (0 along a row, 1 along a
+    /// column), and their number.
     fn direction_of_new_inputs(
         &self,
         tile: &[u64; 7],
@@ -375,8 +375,8 @@ impl MappedLayerLoops<'_> {
         }
     }
 
-    /// Returns the number of distinct words in the tiles of all units. If `moved` is given, counts only words that are
-    /// new when the loop `moved` advances by a step.
+    /// Returns the number of distinct words in the tiles of all units. With `moved`, counts only words that are new
+    /// when this loop advances by a step.
     fn count_distinct_words(
         &self,
         tensor: LayerTensor,
@@ -405,7 +405,7 @@ impl MappedLayerLoops<'_> {
             * self.count_covered_inputs(1, lengths[1])
     }
 
-    /// Returns the number of inputs along a row or column that at least one unit's interval of `length` inputs covers.
+    /// Returns the number of inputs along a row or column that are covered by any unit's interval of `length` inputs.
     fn count_covered_inputs(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);

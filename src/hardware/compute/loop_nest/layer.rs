@@ -1,4 +1,4 @@
-//! Layers as seven loops, and the tensor words that these loops touch.
+//! Layers as seven loops, and the tensor words that they touch.
 
 /// A loop of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ impl LayerShape {
         let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
         let mut all = sizes.iter();
         let macs = all.try_fold(1_u64, |macs, size| macs.checked_mul(*size));
-        // The limit leaves room for loops whose bounds cover more than the layer.
+        // The limit leaves room for loops that cover more than the layer.
         (fit && macs.is_some_and(|macs| macs < 1 << 56)).then_some(Self {
             sizes,
             stride: [1; 2],
@@ -96,7 +96,7 @@ impl LayerShape {
         Self::new([1, n, k, m, 1, 1, 1])
     }
 
-    /// Returns the number of iterations that a loop has.
+    /// Returns the number of a loop's iterations.
     pub fn loop_size(&self, dimension: LoopDimension) -> u64 {
         self.sizes[dimension as usize]
     }
@@ -106,8 +106,7 @@ impl LayerShape {
         self.sizes.iter().product()
     }
 
-    /// Returns the number of words of `tensor` that are accessed if each loop runs for the number of iterations in
-    /// `extents`.
+    /// Returns the number of `tensor`'s words that are accessed if each loop runs for its iterations in `extents`.
     pub fn count_tensor_words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {

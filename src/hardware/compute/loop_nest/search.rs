@@ -1,8 +1,8 @@
 //! Searches for the mapping with the fewest cycles and, among equally fast mappings, the least energy.
 //!
-//! The search alternates between drawing a random mapping and changing a few choices of the best mapping so far. If the
-//! tiles of a drawn mapping do not fit, loops are moved outwards until the tiles fit. A seed always gives the same
-//! sequence of mappings, so more draws never give a worse result.
+//! The search alternates between drawing a random mapping and changing a few choices of the best one so far. If a drawn
+//! mapping's tiles do not fit, loops move outwards until they do. A seed always gives the same sequence of mappings, so
+//! more draws never give a worse result.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
@@ -82,8 +82,8 @@ struct MappingDraw {
 }
 
 impl MappingDraw {
-    /// Builds the mapping that these choices determine. Each bound of a loop is lowered as long as outer levels keep
-    /// the same number of iterations.
+    /// Builds the mapping that these choices determine. Each loop bound is lowered as long as outer levels keep the
+    /// same number of iterations.
     fn build_mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
@@ -228,10 +228,10 @@ impl MappingSampler<'_> {
         choices
     }
 
-    /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses that level.
+    /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses it.
     fn shrink_to_fit(&mut self, choices: &mut MappingDraw) {
         for level in 0..self.accelerator.levels.len() - 1 {
-            // If a level keeps single words, the loops on which its tensors depend must run in outer levels.
+            // If a level keeps single words, the loops that its tensors depend on must run in outer levels.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
                 for (tensor, _) in LayerTensor::ALL {
                     let keeps = self.accelerator.levels[level].keeps[tensor as usize];

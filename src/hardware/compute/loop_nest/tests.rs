@@ -18,8 +18,7 @@ fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> M
     }
 }
 
-/// Returns an accelerator with registers in each unit, a buffer, and memory at half a byte per
-/// cycle.
+/// Returns an accelerator with registers in each unit, a buffer, and memory of half a byte per cycle.
 fn small(
     array: [u32; 2],
     buffer: u64,
@@ -93,7 +92,7 @@ fn every_mapping(
                     .flat_map(|(left, bounds): &(u64, Vec<u64>)| {
                         let with =
                             |bound: u64| (left.div_ceil(bound), [&bounds[..], &[bound]].concat());
-                        // If two bounds leave the same number of iterations, the larger bound only adds zeros.
+                        // If two bounds leave the same number of iterations, the larger only adds zeros.
                         let useful = |bound: &u64| {
                             *bound == 1 || left.div_ceil(*bound) < left.div_ceil(bound - 1)
                         };
@@ -154,8 +153,8 @@ fn every_mapping(
     }
 }
 
-/// Checks a small layer. For one out of `every` mappings, the closed form must equal the accesses that are counted
-/// while the loops run. The search must find the best of all mappings.
+/// Checks a small layer. For one in `every` mappings, the closed form must equal the accesses counted while the loops
+/// run. The search must find the best of all mappings.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -218,8 +217,8 @@ fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // The layer of this test has strides, dilation, and windows along columns too. The layer has too many mappings to
-    // run all of them.
+    // This test's layer has strides, dilation, and windows along columns too. It has too many mappings to run all of
+    // them.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],
@@ -238,8 +237,8 @@ fn gemmini() -> GemminiSettings {
 }
 
 /// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and trying more mappings never gives a worse
-/// result. If memory is no limit, a mapping takes no more cycles than SCALE-Sim's formula gives. In this formula, each
-/// fold also takes cycles to skew operands in and to drain results.
+/// result. If memory is no limit, a mapping takes no more cycles than SCALE-Sim's formula gives. There, each fold also
+/// takes cycles to skew operands in and to drain results.
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().build_accelerator(1);
@@ -305,9 +304,9 @@ fn layers_that_cannot_be_are_refused() {
     assert_eq!(layer.loop_size(S), 1);
 }
 
-/// The energy of attention is the energy of both matrix products for each head. The backward pass takes twice this
-/// energy, plus the energy of a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ
-/// per byte of memory. An empty kernel takes no energy.
+/// Attention takes the energy of both matrix products for each head. The backward pass takes twice this energy, plus
+/// that of a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ per byte of memory.
+/// An empty kernel takes no energy.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {

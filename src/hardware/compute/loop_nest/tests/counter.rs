@@ -143,7 +143,7 @@ pub fn count(
                 let (inner, outer) = (pair[0], pair[1]);
                 let joins = inner < own && outer >= own;
                 let of_units = if inner < own { &units[..] } else { &units[..1] };
-                // Indices of the outer loops on which the tensor depends.
+                // Indices of the outer loops that the tensor depends on.
                 let moving: Vec<usize> = time
                     .iter()
                     .copied()
@@ -177,8 +177,7 @@ pub fn count(
                         back.extend(again);
                         continue;
                     }
-                    // True if, among the loops on which the tensor depends, only the innermost loop advanced, by one
-                    // step.
+                    // True if, among the loops that the tensor depends on, only the innermost advanced, by one step.
                     let slid = old.as_ref().is_some_and(|(before, _)| {
                         let mut later = before.clone();
                         later.last_mut().is_some_and(|last| {
