@@ -90,16 +90,16 @@ impl NpuClass {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Converts the class to a [`RecordingNpuClass`], which describes the NPUs on which kernels were recorded. Returns
-    /// `None` if the class's memory bandwidth is unknown.
+    /// Converts the class to a [`RecordingNpuClass`], for kernels recorded on it. Returns `None` if its memory
+    /// bandwidth is unknown.
     pub fn to_recording_class(&self) -> Option<RecordingNpuClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingNpuClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
     }
 }
 
-/// Number of NPU lanes, and number of host lanes, for an NPU that the machine does not describe. The GPU presets state
-/// the same number. A trace with more lanes causes a warning.
+/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe, as in the GPU presets. A trace
+/// with more lanes causes a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system: its NPUs, network, hosts and remote memory.
@@ -131,8 +131,8 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible machine. Never
-    /// panics.
+    /// Fails if `text` is not TOML, has an unknown key or lacks a required one, or describes an impossible machine.
+    /// Never panics.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::build_machine(
             &ConfigDocument::parse(text, file)?,
@@ -180,8 +180,8 @@ impl Machine {
     ///
     /// Returns `None` if the arguments do not describe a valid machine: the number of algorithms differs from the
     /// number of dimensions, the class lacks lanes of a kind, a memory has a capacity of zero, or the remote memory
-    /// does not fit the number of NPUs. The class may lack peak rates; a model that needs a missing peak then reports
-    /// the kernel's format.
+    /// does not fit the number of NPUs. The class may lack peak rates; a model that needs one then reports the kernel's
+    /// format.
     pub fn with_uniform_class(
         name: String,
         topology: Topology,
@@ -191,7 +191,7 @@ impl Machine {
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
-        // The same rules apply to machine files, but `build` reports violations with better messages.
+        // The same rules apply to machine files, where `build` reports violations with better messages.
         let some = |capacity: Option<Bytes>| capacity.is_none_or(|capacity| capacity.0 > 0);
         let fits = |r: &RemoteMemory| some(r.capacity) && r.fits_topology(&topology);
         let own = class.memory.is_none_or(|memory| some(memory.capacity));
@@ -222,8 +222,7 @@ impl Machine {
         })
     }
 
-    /// Returns a machine of one NPU for callers that compute the times of all jobs themselves. The NPU's rates are
-    /// never used.
+    /// Returns a machine of one NPU, for callers that compute all jobs' times themselves. Its rates are never used.
     pub fn placeholder_machine(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
@@ -387,8 +386,8 @@ impl Machine {
         &self.classes
     }
 
-    /// Returns the memory capacity of one NPU of a class: the NPU's own memory, plus the NPU's share of memory at
-    /// ports. Returns `None` if the capacity of the NPU's own memory is unknown.
+    /// Returns the memory capacity of one NPU of a class: its own memory, plus its share of memory at ports. Returns
+    /// `None` if the capacity of its own memory is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
@@ -408,8 +407,8 @@ impl Machine {
         })
     }
 
-    /// Returns the remote memory that can store data beyond the NPUs' own capacity. [`Self::npu_memory`] already
-    /// includes memory at ports, so this function leaves out such memory.
+    /// Returns the remote memory that can store data beyond the NPUs' own capacity, without memory at ports, which
+    /// [`Self::npu_memory`] already includes.
     pub fn shared_memory(&self) -> Option<SharedRemoteMemoryCapacity> {
         self.remote
             .as_ref()?
@@ -479,8 +478,8 @@ impl Machine {
         &self.named_memories
     }
 
-    /// Returns the remote memories, starting with the unnamed memory. Each memory is returned with its first endpoint,
-    /// which is meaningful only if the memory is attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory. Each comes with its first endpoint, which is
+    /// meaningful only if it is attached to the network.
     pub fn iter_remote_memories(
         &self,
     ) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {

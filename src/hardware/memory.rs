@@ -1,11 +1,11 @@
 //! Times of loads and stores, and contention among them.
 //!
-//! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs. NPUs reach remote memory in one of two
-//! ways. *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
+//! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs, which reach it in one of two ways.
+//! *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
 //! [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that
-//! concurrent accesses share. These pools have the designs in Fig. 5 of Won et al., "ASTRA-sim2.0" (ISPASS 2023); each
-//! design has its own file. Each design defines its links and an access's path over these links
-//! (`memory/pool_layout.rs`). All designs share bandwidth in the same way (`memory/fair_sharing.rs`).
+//! concurrent accesses share. They have the designs in Fig. 5 of Won et al., "ASTRA-sim2.0" (ISPASS 2023); each has its
+//! own file, and defines its links and an access's path over them (`memory/pool_layout.rs`). All designs share
+//! bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
 //! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortPlacement`]), for example at the edges of
@@ -53,8 +53,8 @@ pub struct RemoteMemoryAccess {
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
-    /// True if all NPUs issue the same access and the switches combine these accesses. The switches gather the bytes of
-    /// loads, so that each NPU ends with all NPUs' bytes; the switches reduce stores.
+    /// True if all NPUs issue the same access and the switches combine them. The switches gather the bytes of loads, so
+    /// that each NPU ends with all NPUs' bytes; the switches reduce stores.
     pub in_switch: bool,
     /// Number by which the caller identifies the access.
     pub token: u64,
@@ -166,8 +166,8 @@ impl MemoryAttachment {
         self.npus_per_channel(1).is_some()
     }
 
-    /// Returns true if each NPU reaches the memory through a port of its own. The NPU may use the same port for a
-    /// dimension of the network.
+    /// Returns true if each NPU reaches the memory through its own port, which may also serve a dimension of the
+    /// network.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
@@ -199,7 +199,7 @@ impl MemoryAttachment {
     }
 }
 
-/// Design of a pool that is a network. Concurrent accesses share the links of this network.
+/// Design of a pool that is a network, whose links concurrent accesses share.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum PoolDesign<'a> {
@@ -253,9 +253,8 @@ pub struct NamedRemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. If
-    /// each NPU has its own channel, each NPU has the whole capacity for itself. Returns `None` for ports and for
-    /// unknown capacity.
+    /// Returns the memory's capacity, and the number of NPUs that share it on a machine of `npus` NPUs. If each NPU has
+    /// its own channel, it has the whole capacity for itself. Returns `None` for ports and for unknown capacity.
     pub fn shared_capacity(&self, npus: u32) -> Option<SharedRemoteMemoryCapacity> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
@@ -278,7 +277,7 @@ impl RemoteMemory {
     }
 
     /// Returns the memory's endpoints in the network: one for each port, or a single endpoint beyond the switch of a
-    /// dimension (empty if the memory is not attached to the network).
+    /// dimension (empty if it is not attached to the network).
     pub fn list_endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),

@@ -50,8 +50,8 @@ const LATENCY: &str = "500 ns";
 const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
-/// Parses and checks the machine that `document` describes. If the file is an edited machine file, `original` is the
-/// machine before the edit.
+/// Parses and checks the machine that `document` describes. For an edited file, `original` is the machine before the
+/// edit.
 pub(super) fn build_machine(
     document: &ConfigDocument<'_>,
     original: Option<&Machine>,

@@ -1,10 +1,10 @@
 //! Translates a graph of chips, such as `torus:2x4` or a topology file `chips.topology`, to a machine file.
 //!
-//! After a colon, the name may state the rate of a link, and after another colon, the link's latency; the default
-//! latency is zero. If the name states no rate, the rate depends on a chip's number of links, according to DEAP's Table
-//! III. In place of the rate, `step` or `log` selects how to derive the rate for numbers of links that this table
-//! lacks. If no rule is selected, only the numbers of links in Table III are valid. The chips have the NPU class of the
-//! preset `gemmini`, and devices store and forward, as in DEAP's Eq. 2.
+//! After a colon, the name may state a link's rate, and after another colon its latency (default zero). Without a rate
+//! in the name, it depends on a chip's number of links, according to DEAP's Table III. In its place, `step` or `log`
+//! selects how to derive the rate for numbers of links that this table lacks. Without a rule, only the numbers of links
+//! in Table III are valid. The chips have the NPU class of the preset `gemmini`, and devices store and forward, as in
+//! DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -116,7 +116,7 @@ pub(super) fn build_graph_machine_text(name: &str) -> Result<String, MachineErro
     ))
 }
 
-/// Returns the `npu` tables of the preset `gemmini`, because the chips have this preset's NPU class.
+/// Returns the `npu` tables of the preset `gemmini`, whose NPU class the chips have.
 fn gemmini_npu_tables_text() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);

@@ -1,5 +1,5 @@
 //! The NPU class of each NPU. Machine files assign classes to ranges of NPUs. Classes are stored as runs of NPUs, so
-//! that memory does not grow with the number of NPUs.
+//! memory does not grow with the number of NPUs.
 
 use chakram_base::ids::Npu;
 
@@ -41,7 +41,7 @@ impl ClassAssignment {
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
         for range in ranges {
-            // Ranges are sorted by their start, so a gap or overlap is visible at the next range's first NPU.
+            // Ranges are sorted by start, so a gap or overlap shows at the next range's first NPU.
             if range.first > next {
                 return Err(AssignmentFault::Never {
                     first: next,

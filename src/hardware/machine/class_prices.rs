@@ -8,8 +8,8 @@ use crate::compute::KernelCurves;
 pub(super) struct ClassStackCurvesAndHost {
     /// Name of the class in machine files.
     pub name: String,
-    /// Curves that replace the class's curves. The curves apply to short runs without a power limit.
+    /// Curves that replace the class's, for short runs without a power limit.
     pub kernels: KernelCurves,
-    /// Host that replaces the machine's host.
+    /// Host that replaces the machine's.
     pub host: Option<Host>,
 }

@@ -8,9 +8,9 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
 impl Machine {
-    /// Returns the time of a collective with a buffer of `bytes` among the first `members` NPUs, taken from measured
-    /// curves or from the library's protocols. Returns `None` if the machine has neither a curve nor a protocol for
-    /// this kind, or if the machine's first dimension has fewer than `members` NPUs.
+    /// Returns the time of a collective with a buffer of `bytes` among the first `members` NPUs, from measured curves
+    /// or the library's protocols. Returns `None` if the machine has neither for this kind, or if its first dimension
+    /// has fewer than `members` NPUs.
     pub fn measured_collective(
         &self,
         kind: CollectiveKind,

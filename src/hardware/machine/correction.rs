@@ -1,7 +1,7 @@
 //! Factors that correct the durations of kernels, launches and collectives, derived from measured steps.
 
-/// Factor that corrects the kernel times of a pass. The factor applies to models whose most frequent matrix
-/// multiplications have the sizes `gemms`.
+/// Factor that corrects the kernel times of a pass. It applies to models whose most frequent matrix multiplications
+/// have the sizes `gemms`.
 ///
 /// The sizes of these multiplications depend on the micro-batch's tokens, the model's width and the size of a tensor
 /// group. The predicted times of steps with equal sizes therefore have similar errors.

@@ -1,5 +1,4 @@
-//! Errors in machine files and machine names. Each message says where the error is, what was found, and which values
-//! are allowed.
+//! Errors in machine files and machine names. Each message states the location, the value found and the allowed values.
 
 use crate::topology::chip_graph::ChipGraphError;
 use chakram_base::config::{ConfigError, TomlEditError, did_you_mean};

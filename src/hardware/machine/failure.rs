@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub enum FailedPart {
     /// An NPU, and everything that runs on it.
     Npu(Npu),
-    /// All links, in both directions, between two vertices of the network; the vertices are identified by name: `0-1`,
+    /// All links, in both directions, between two vertices of the network, identified by name: `0-1`,
     /// `0-nvlink switch at 0`. [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between)
     /// resolves the names.
     Link(String),

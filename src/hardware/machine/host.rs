@@ -13,8 +13,8 @@ pub enum HostBlockingOperations {
     /// The host waits at sends and at receives.
     Messages,
     /// The host waits at messages, and at the beginning and end of passes (in the stages with the embedding and with
-    /// the loss). The host waits at passes if the framework synchronizes with the device to measure each pass or to
-    /// read the loss.
+    /// the loss). It waits at passes if the framework synchronizes with the device to measure each pass or to read the
+    /// loss.
     Passes,
 }
 
@@ -33,7 +33,7 @@ impl HostBlockingOperations {
 pub struct Host {
     /// Time to launch a kernel, including the framework's work per kernel.
     pub launch: Span,
-    /// Time to launch a kernel of a backward pass. These launches bypass the framework's interpreter.
+    /// Time to launch a kernel of a backward pass. These bypass the framework's interpreter.
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
@@ -47,7 +47,7 @@ pub struct Host {
     pub waits: HostBlockingOperations,
     /// Relative error of these times, one standard deviation.
     pub error: f64,
-    /// Standard deviation of the times at which the hosts of a group arrive at a collective. The predicted time does
-    /// not include the wait for the group's last host; the jitter only widens the interval of a prediction.
+    /// Standard deviation of the times at which the hosts of a group arrive at a collective. The predicted time
+    /// excludes the wait for the group's last host; the jitter only widens a prediction's interval.
     pub jitter: Span,
 }

@@ -4,9 +4,9 @@
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
 //! each dimension; then the latency of each dimension's links. A single bandwidth or latency may apply to all
 //! dimensions. If the name of a preset or NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the
-//! preset's `npu` tables. If the notation does not begin with a preset or an NPU, the rates of the NPUs are unknown. If
-//! several presets have an NPU with this name, the first of these presets in the list is used. For each collective, the
-//! number of chunks is chosen automatically, as for every machine file that does not state the number.
+//! preset's `npu` tables. Otherwise the NPUs' rates are unknown. If several presets have an NPU with this name, the
+//! first in the list is used. Each collective's number of chunks is chosen automatically, as for every machine file
+//! that states none.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -15,7 +15,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
-/// Names and abbreviations of shapes, in lower case, with the algorithms that Table I of the ASTRA-sim 2.0 paper gives.
+/// Names and abbreviations of shapes, in lower case, with their algorithms in Table I of the ASTRA-sim 2.0 paper.
 const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["ring", "r"], DimensionShape::Ring, "ring"),
     (
@@ -81,8 +81,7 @@ fn preset_npu_tables_text(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // The comments and blank lines before a table's header; if the table is an `npu` table, they are copied with the
-    // table.
+    // The comments and blank lines before a table's header, which are copied with an `npu` table.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {
@@ -105,8 +104,8 @@ fn preset_npu_tables_text(name: &str) -> Option<String> {
 ///
 /// # Errors
 ///
-/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or the number of rates
-/// differs from the number of dimensions.
+/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or their number differs from
+/// the number of dimensions.
 pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // The argument may be arbitrarily long, so truncate it for the message.
@@ -192,7 +191,7 @@ fn parse_dimensions(
     }
 }
 
-/// Parses one quantity for each of `count` dimensions, or a single quantity for all dimensions.
+/// Parses one quantity for each of `count` dimensions, or a single one for all.
 fn parse_quantities(
     part: Option<&str>,
     count: usize,
@@ -248,7 +247,7 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
         // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not
-        // come from the preset, which states 64.
+        // come from it, although it states 64.
         let paper = Machine::load_by_name("w-2d").unwrap();
         let machine = Machine::load_by_name("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());

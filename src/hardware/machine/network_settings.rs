@@ -11,8 +11,8 @@ pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
     pub model: NetworkModelKind,
-    /// Rule by which devices between links forward a message. In JSON, the value is the number of bytes of a message
-    /// that must arrive before a device forwards them, or null for the whole message.
+    /// Rule by which devices between links forward a message. In JSON, it is the number of bytes of a message that must
+    /// arrive before a device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes, the same under every network model.
@@ -50,8 +50,8 @@ impl NetworkSettings {
         text
     }
 
-    /// Iterates over the names of the settings that differ from `other`. The switching mode is not compared, because it
-    /// is a property of paths.
+    /// Iterates over the names of the settings that differ from `other`. Excludes the switching mode, which is a
+    /// property of paths.
     pub fn list_differences(self, other: Self) -> impl Iterator<Item = &'static str> {
         [
             (self.model != other.model, "network model"),

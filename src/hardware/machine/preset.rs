@@ -115,8 +115,8 @@ fn scale_preset_text(
     Ok(Some(text))
 }
 
-/// Loads the machine called `name` as [`Machine::load_by_name`] does. If the machine's outermost dimension is scalable,
-/// the dimension gets the smallest size with room for `ranks`.
+/// Loads the machine called `name`, like [`Machine::load_by_name`]. A scalable outermost dimension gets the smallest
+/// size with room for `ranks`.
 ///
 /// # Errors
 ///
@@ -125,8 +125,8 @@ pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     load_for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each value to replace is
-/// identified by its path in the file.
+/// Loads the machine called `name`, like [`load_for_ranks`], with some values replaced; each is identified by its path
+/// in the file.
 ///
 /// # Errors
 ///
@@ -184,8 +184,8 @@ pub fn machine_name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset with the most similar name, or `None` if no name is similar enough. A number of nodes at the end
-/// of `name` may be ignored.
+/// Returns the preset with the most similar name, or `None` if no name is similar enough. May ignore a number of nodes
+/// at the end of `name`.
 fn find_closest_preset(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
@@ -310,10 +310,9 @@ mod tests {
 
     #[test]
     fn presets_agree_with_the_totals_of_their_nodes() {
-        // For each preset: its name, the number of NPUs in a node or rack, and the datasheet's totals for this node or
-        // rack. The totals are the PFLOP/s in fp8 or int8 with sparsity (which doubles the rate), the memory in GB, the
-        // bandwidth of the links in both directions in TB/s, and the bandwidth of the network ports in Gb/s. MI300X: 8
-        // x 896 GB/s = 7.168 TB/s.
+        // For each preset: its name, the number of NPUs in a node or rack, and the datasheet's totals for it: PFLOP/s
+        // in fp8 or int8 with sparsity (which doubles the rate), memory in GB, bandwidth of the links in both
+        // directions in TB/s, and bandwidth of the network ports in Gb/s. MI300X: 8 x 896 GB/s = 7.168 TB/s.
         let totals = [
             ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
             ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
@@ -360,7 +359,7 @@ mod tests {
     #[test]
     fn every_number_of_a_preset_has_a_comment() {
         for preset in PRESETS {
-            // A comment on a table's header line states the source of all numbers in the table.
+            // A comment on a table's header line states the source of all its numbers.
             let mut explained = false;
             for line in preset.text.lines().filter(|line| !line.starts_with('#')) {
                 if line.starts_with('[') {
@@ -371,7 +370,7 @@ mod tests {
                 let Some((key, value)) = line.split_once('=') else {
                     continue;
                 };
-                // Digits in number formats are parts of names and need no source. The comment above a list of times
+                // Digits in number formats are parts of names and need no source. A comment above a list of times
                 // covers the whole list.
                 let words = [
                     "name",

@@ -17,8 +17,8 @@ pub struct DomainsWithUnusedNpus {
 impl DomainsWithUnusedNpus {
     /// Returns the NPU of `rank` in a job of `ranks` ranks.
     ///
-    /// A job that fits in one domain fills this domain in order. In a larger job, the ranks fill the first
-    /// [`Self::used`] NPUs of each domain: rank r is on NPU `r / used * npus + r % used`.
+    /// A job that fits in one domain fills it in order. In a larger job, the ranks fill the first [`Self::used`] NPUs
+    /// of each domain: rank r is on NPU `r / used * npus + r % used`.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
         if ranks <= self.npus {
             return Npu(rank);

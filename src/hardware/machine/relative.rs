@@ -1,20 +1,19 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
 //! The derived file is the known machine's text, with the given numbers in place of the old values. A comment after
-//! each number states its source. Kernel curves contain fractions of the peaks and of the memory bandwidth, so kernel
-//! times scale with these rates. The constants of a multiprocessor are kept, because they vary little between machines.
-//! Even H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s).
-//! Curves of collectives state the links on which they were measured, and their times are converted to the new links.
-//! None of the converted times was measured, so errors are increased:
+//! each number states its source. Kernel curves state fractions of the peaks and of the memory bandwidth, so kernel
+//! times scale with these rates. A multiprocessor's constants are kept, because they vary little between machines. Even
+//! H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves
+//! of collectives state the measured links, and their times are converted to the new ones. None of the converted times
+//! was measured, so errors are increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
 //! ```
 //!
 //! where 0.23 is the relative error of kernel times that the roofline predicts, and q is the smallest ratio, new ÷ old
-//! or old ÷ new, of the rates on which the curve depends. For matrix products and attention, these rates are the peaks
-//! of the curve's number formats and the memory bandwidth. For memory-bound kernels, the only rate is the memory
-//! bandwidth.
+//! or old ÷ new, of the rates that the curve depends on. For matrix products and attention, these rates are the peaks
+//! of the curve's number formats and the memory bandwidth. For memory-bound kernels, it is only the memory bandwidth.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -28,11 +27,10 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Relative error (one standard deviation) of kernel times that were not measured: the error of times that the roofline
-/// predicts.
+/// Relative error (one standard deviation) of unmeasured kernel times: that of times predicted by the roofline.
 const NOT_MEASURED: f64 = 0.23;
 
-/// Numbers from a datasheet; if a number is missing, the known machine's value is kept.
+/// Numbers from a datasheet; where one is missing, the known machine's value is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasheetNumbers {
     /// Dense peak rates by number format.
@@ -228,7 +226,7 @@ impl<'a> MachineTextEditor<'a> {
         self.text[at..].lines().next().unwrap_or_default()
     }
 
-    /// Replaces the value of `field` with `value`. Adds `comment` to the line unless the line already has a comment.
+    /// Replaces the value of `field` with `value`. Adds `comment` to the line unless it already has one.
     fn replace_value(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
         let span = field.byte_range();
         let rest = self.rest_of_line(span.end);
@@ -242,7 +240,7 @@ impl<'a> MachineTextEditor<'a> {
         });
     }
 
-    /// Sets `key` of `table` to `value`. If the table lacks the key, the key is inserted after `beside`.
+    /// Sets `key` of `table` to `value`. A missing key is inserted after `beside`.
     fn set_key(
         &mut self,
         table: &ConfigTable<'_>,
@@ -261,7 +259,7 @@ impl<'a> MachineTextEditor<'a> {
         let end = beside.byte_range().end;
         let rest = self.rest_of_line(end);
         let entry = match rest.trim_start().starts_with([',', '}']) {
-            // An inline table is on one line, so the key is added on this line.
+            // An inline table is on one line, so the key is added there.
             true => (end..end, format!(", {key} = {value}")),
             false => {
                 let end = end + rest.len();

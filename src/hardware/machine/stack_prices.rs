@@ -1,4 +1,4 @@
-//! Durations that depend on the software stack. A software stack replaces the machine's kernel curves and launch times.
+//! Durations that depend on the software stack, which replaces the machine's kernel curves and launch times.
 
 use super::class_prices::ClassStackCurvesAndHost;
 use super::{Machine, NpuClass, build};
@@ -24,7 +24,7 @@ pub struct StackReplacedPart {
 }
 
 impl SoftwareStackCurvesAndHosts {
-    /// Reads the stack's table of each NPU class. `field` is the key `npu` of the stack's file.
+    /// Reads a stack's tables, one for each NPU class. `field` is the key `npu` of its file.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl SoftwareStackCurvesAndHosts {
         self.classes.is_empty()
     }
 
-    /// Returns the names of the classes for which the stack has a table.
+    /// Returns the names of the classes that have a table in the stack.
     pub fn class_names(&self) -> impl Iterator<Item = &str> {
         self.classes.iter().map(|class| class.name.as_str())
     }
@@ -49,9 +49,8 @@ impl Machine {
     /// Returns the machine with the stack's kernel curves and launch times, and the list of replaced parts.
     ///
     /// Classes without a table in the stack keep their curves. Measured shapes and kernels take precedence over the
-    /// stack's curves, as they do over the machine's curves. The machine's power limit and its factors for continuous
-    /// load also apply to the stack's curves. A machine with several NPU classes keeps its host, because the machine
-    /// has one host for all classes.
+    /// stack's curves, as over the machine's. The machine's power limit and its factors for continuous load also apply
+    /// to the stack's curves. A machine with several NPU classes keeps its host, which serves all classes.
     pub fn with_stack(
         &self,
         prices: &SoftwareStackCurvesAndHosts,
@@ -76,7 +75,7 @@ impl Machine {
     }
 }
 
-/// Replaces curves of `class` with the curves of a stack.
+/// Replaces curves of `class` with a stack's curves.
 fn replace_kernel_curves(
     class: &mut NpuClass,
     own: &KernelCurves,
@@ -96,7 +95,7 @@ fn replace_kernel_curves(
         let Some(curve) = own.gemm[dtype as usize] else {
             continue;
         };
-        // Measured shapes correct only the curve from which their residuals were computed, so keep this curve.
+        // Measured shapes correct only the curve that their residuals were computed from, so keep it.
         if curves.products[dtype as usize].is_some() {
             continue;
         }

@@ -12,7 +12,7 @@ mod remote;
 mod through;
 mod tiles;
 
-/// A valid file with two classes, two dimensions and remote memory. The tests below introduce errors into this file.
+/// A valid file with two classes, two dimensions and remote memory. The tests below introduce errors into it.
 const GOOD: &str = r#"name = "two"
 description = "one line"
 
@@ -72,15 +72,14 @@ fn refusal_in(text: &str, old: &str, new: &str) -> String {
     error.expect_err(new).to_string()
 }
 
-/// Checks errors. Checks the errors that edits of [`GOOD`] cause; each line of `table` is `old => new => pattern`. The
-/// error must begin with `m.toml:`, the line and the key, and then contain the pattern's parts in order; ` … ` matches
-/// any text.
+/// Checks the errors that edits of [`GOOD`] cause; each line of `table` is `old => new => pattern`. The error must
+/// begin with `m.toml:`, the line and the key, and then contain the pattern's parts in order; ` … ` matches any text.
 #[track_caller]
 fn refused(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// Checks errors as [`refused`] does, but for edits of `text`.
+/// Checks errors like [`refused`], but for edits of `text`.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;
@@ -338,8 +337,8 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     );
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
-    // A quarter of the power halves the rate, because the rate is proportional to the square root of the power. Under
-    // continuous load, matrix products keep half of this rate.
+    // A quarter of the power halves the rate, which is proportional to the power's square root. Under continuous load,
+    // matrix products keep half of it.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [
@@ -393,7 +392,7 @@ fn uniform_machines_are_checked() {
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// No machine file causes a panic, even if text was cut out of it and random text inserted.
+    /// No machine file causes a panic, even with text cut out and random text inserted.
     #[test]
     fn no_text_panics(at in 0..GOOD.len(), cut in 0..40_usize, put in STRAY) {
         let end = (at + cut).min(GOOD.len());

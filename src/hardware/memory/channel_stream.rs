@@ -1,8 +1,8 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at the channel's or the port's bandwidth, whichever is lower. All times of a stream are therefore
-//! known when the stream begins: byte x passes at S(x) = begin + x / bandwidth. A stream has two stages: the channel
-//! and the port.
+//! A channel sends at its own or the port's bandwidth, whichever is lower. All times of a stream are therefore known
+//! when the stream begins: byte x passes at S(x) = begin + x / bandwidth. A stream has two stages: the channel and the
+//! port.
 
 use super::chunked_access::{ChunkArrivalAtNpuPort, ChunkTimeByPlace, ChunkedAccessesInFlight};
 use super::{AccessEnd, MemoryNetworkAttachment, RemoteMemoryAccess};
@@ -10,7 +10,7 @@ use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The accesses of all channels, including accesses that still wait for their channel.
+/// The accesses of all channels, including those that still wait for their channel.
 #[derive(Debug)]
 pub(super) struct ChannelAccessesWaitingOrStreaming {
     channel: Bandwidth,
@@ -18,13 +18,13 @@ pub(super) struct ChannelAccessesWaitingOrStreaming {
     chunks: ChunkedAccessesInFlight,
     /// Time at which each stream begins, by index of the access.
     begins: Vec<Time>,
-    /// Times at which streams reach the next position for which a chunk waits.
+    /// Times at which streams reach the next position that a chunk waits for.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     settlement: u32,
 }
 
-/// Returns the rate of a stream in bytes per second: the lower of the channel's and the port's rates.
+/// Returns the rate of a stream in bytes per second: the lower of the channel's and the port's rate.
 pub(super) fn stream_rate(channel: Bandwidth, through: &MemoryNetworkAttachment) -> Bandwidth {
     if through.port_bandwidth() < channel {
         through.port_bandwidth()
@@ -76,7 +76,7 @@ impl ChannelAccessesWaitingOrStreaming {
         self.unsettled = true;
     }
 
-    /// If an access has a next chunk, schedules [`Self::on_stream_ended`] for this chunk.
+    /// If an access has a next chunk, schedules [`Self::on_stream_ended`] for it.
     fn schedule_next_chunk(&mut self, number: u32) {
         if let Some(bytes) = self.chunks.next_position(number) {
             let rate = stream_rate(self.channel, &self.through).bytes_per_second();

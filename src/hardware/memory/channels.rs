@@ -12,8 +12,8 @@ use chakram_base::units::{Span, Time};
 pub(super) struct MemoryChannelFreeTimes {
     /// Number of NPUs that share a channel.
     sharers: u32,
-    /// Time from which each channel is free. Channels beyond the end of the list have never been used, so they are
-    /// free.
+    /// Time from which each channel is free. Channels beyond the end of the list are free, because they have never been
+    /// used.
     free: Vec<Time>,
 }
 

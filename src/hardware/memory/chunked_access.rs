@@ -1,4 +1,4 @@
-//! Accesses in chunks, which arrive one by one at an NPU's port. The NPU's messages pass through the same port.
+//! Accesses in chunks, which arrive one by one at an NPU's port, shared with its messages.
 //!
 //! The stages before the port (the memory and its own network) form a stream (`memory/fair_sharing.rs`,
 //! `memory/channel_stream.rs`). S(x) is the time at which x bytes of the stream have passed. The port is also a stage
@@ -11,10 +11,10 @@
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! Both formulas give the same time if the stream's rate is constant. Each formula depends only on the part of the
-//! stream before the chunk counts as streamed. A smaller last chunk counts as streamed at the same fraction of its own
-//! size. The times above exclude the latencies of the pool and of the link to the NPU: a load incurs them before the
-//! port, a store after the port.
+//! Both formulas give the same time if the stream's rate is constant. Each depends only on the stream before the chunk
+//! counts as streamed. A smaller last chunk counts as streamed at the same fraction of its own size. The times above
+//! exclude the latencies of the pool and of the link to the NPU: a load incurs them before the port, a store after the
+//! port.
 //!
 //! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for the
 //! chunk's bytes / bandwidth. The load ends with its last chunk.
@@ -26,17 +26,16 @@
 //! # Alone
 //!
 //! If an access is alone, S(k c) = k L. A load's chunks arrive at intervals of L, and L is at least p, so no chunk
-//! waits for an earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x
-//! L + f − L + p, which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of
-//! one NPU share the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served
-//! last ends at the time given above, with this p. Every other access ends earlier, by one chunk for each access that
-//! the port serves after it. A smaller last chunk takes less time at the port, so the access ends earlier, by at most
-//! the time of the missing bytes. Times at the port are differences of rounded sums, so rounding errors do not
-//! accumulate.
+//! waits for an earlier chunk. Nor does a store's chunk. Loads and stores end at W / c x L + f − L + p, which is S(W) +
+//! sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is
+//! the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the time above,
+//! with this p. Every other ends earlier, by one chunk for each access that the port serves after it. A smaller last
+//! chunk takes less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times at
+//! the port are differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at the same instant are ordered by NPU, then by node. The state of an access does not grow with
 //! its number of chunks, except for chunks that are still between the stream and the port because of latencies. If too
-//! many chunks are in flight at the same time, the replay fails with an error.
+//! many chunks are in flight at once, the replay fails with an error.
 
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
@@ -47,7 +46,7 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 mod tests;
 
-/// If the rest of a chunk is below this fraction, the rest is treated as a rounding error.
+/// A chunk's rest below this fraction is treated as a rounding error.
 const NOTHING: f64 = 1e-9;
 
 /// Maximum number of chunks in flight to ports. Each chunk takes 40 bytes of memory.
@@ -56,7 +55,7 @@ const MOST: usize = 1 << 23;
 /// Arrival of a chunk at the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkArrivalAtNpuPort {
-    /// NPU that the port belongs to.
+    /// NPU of the port.
     pub npu: Npu,
     /// True for a store, which goes out, and false for a load, which comes in.
     pub store: bool,
@@ -71,7 +70,7 @@ pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
-/// Seconds that one chunk takes in three places: all stages before the port together, the port, and the longest stage.
+/// Seconds that one chunk takes in all stages before the port together, in the port, and in the longest stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkTimeByPlace {
     pub front: f64,
@@ -90,7 +89,7 @@ struct ChunkedAccess {
     count: u64,
     /// Index of the next chunk.
     next: u64,
-    /// Fraction of a chunk that has not yet passed when the chunk counts as streamed.
+    /// Fraction of a chunk that has not yet passed when it counts as streamed.
     ahead: f64,
     /// Delay from the end of a chunk's stream until the chunk of a load reaches the port, or until a store ends.
     behind: Span,
@@ -196,7 +195,7 @@ impl ChunkedAccessesInFlight {
         chunked.next += 1;
     }
 
-    /// Returns true if the number of chunks in flight has reached the maximum that memory allows. The replay then
+    /// Returns true if the number of chunks in flight has reached the maximum that memory allows; the replay then
     /// fails.
     pub fn is_full(&self) -> bool {
         self.coming.len() > MOST

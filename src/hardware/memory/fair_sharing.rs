@@ -1,9 +1,9 @@
 //! Max-min fair sharing of a pool's links among concurrent accesses.
 //!
-//! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment the rates of
-//! the streams are *max-min fair*: all rates rise together until a server saturates. The saturated server fixes the
-//! rates of the streams that pass it; all other rates continue to rise. As a result, no rate can grow unless an equal
-//! or lower rate falls. Rates change when an access begins or ends, and are constant in between.
+//! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment, the
+//! streams' rates are *max-min fair*: all rise together until a server saturates. It fixes the rates of the streams
+//! that pass it; all others continue to rise. As a result, no rate can grow unless an equal or lower rate falls. Rates
+//! change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another. The first chunk therefore leaves the last stage
 //! later than a continuous stream would. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk
@@ -15,14 +15,14 @@
 //!
 //! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
 //! per access. The resulting time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] +
-//! (stages - 1) x max t[s]. `stages` need not be a whole number: the last chunk is smaller, and streams for its exact
-//! share of the time. The fill, by contrast, is computed for a whole chunk. An access smaller than one chunk has a
-//! single chunk of its own size, so it takes the sum of t[s].
+//! (stages - 1) x max t[s]. `stages` need not be a whole number: a smaller last chunk streams for its exact share of
+//! the time. The fill, by contrast, is computed for a whole chunk. An access smaller than one chunk is a single chunk
+//! of its own size, so it takes the sum of t[s].
 //!
 //! With network ports, streams behave in the same way, and chunks also queue at the ports (`memory/chunked_access.rs`).
 //!
-//! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at the same
-//! instant, their order affects only the last bits of sums.
+//! The stream's time and the fill are each rounded once, to the nearest picosecond. The order of accesses that begin at
+//! the same instant affects only the last bits of sums.
 
 use super::chunked_access::{ChunkArrivalAtNpuPort, ChunkTimeByPlace, ChunkedAccessesInFlight};
 use super::pool_layout::{PORTS, PathServerStageAndWeight, PoolServerPaths};
@@ -65,8 +65,8 @@ pub(super) struct FairSharedPoolAccesses {
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedAccessesInFlight>,
-    /// Times at which streams end or reach the next position for which a chunk waits, each with the stream's index. The
-    /// heap is used only with `chunks`.
+    /// Times at which streams end or reach the next position that a chunk waits for, each with the stream's index. Used
+    /// only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     /// True if streams began or ended since rates were fixed.
@@ -220,8 +220,8 @@ impl FairSharedPoolAccesses {
     fn compute_stream_rates(&mut self, now: Time) {
         self.sum_weights();
         self.compute_pipeline_fills();
-        // Progressive filling: each round saturates at least one server, so the number of rounds is at most the number
-        // of servers.
+        // Progressive filling: each round saturates at least one server, so there are at most as many rounds as
+        // servers.
         let mut open = self.streams.len();
         while open > 0 {
             open -= self.fix_bottleneck_rates(now);
@@ -255,8 +255,8 @@ impl FairSharedPoolAccesses {
     /// Computes the pipeline fills of accesses that have just begun.
     fn compute_pipeline_fills(&mut self) {
         for stream in &mut self.streams {
-            // The pipeline fill of an access depends only on the load when its rate is first computed, so the fill is
-            // computed once.
+            // An access's pipeline fill depends only on the load when its rate is first computed, so it is computed
+            // once.
             if stream.fill.is_some() {
                 continue;
             }
@@ -285,8 +285,8 @@ impl FairSharedPoolAccesses {
         }
     }
 
-    /// Raises the open rates until a server saturates, and fixes the rates of the streams that pass this server.
-    /// Returns the number of streams whose rates were fixed.
+    /// Raises the open rates until a server saturates, and fixes the rates of the streams that pass it. Returns their
+    /// number.
     fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
         for (server, rate) in self.servers.iter_mut().zip(self.layout.server_rates()) {
@@ -334,8 +334,8 @@ impl AccessStream {
         self.passed = now + Span::from_seconds(self.left / rate);
     }
 
-    /// Returns the time at which the stream reaches the next position for which a chunk waits. If no chunk waits,
-    /// returns the time at which the stream ends.
+    /// Returns the time at which the stream reaches the next position that a chunk waits for, or its end if no chunk
+    /// waits.
     fn next_due(&mut self, chunks: &ChunkedAccessesInFlight) -> Time {
         self.chunked = self
             .chunked

@@ -21,12 +21,12 @@
 //! ```
 //!
 //! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server.
-//! Each node is one server, because its S links always carry equal loads, and each NPU's port is one server. Thus NPUs
-//! of different nodes contend only at the memories. A store takes the same path in reverse, and stores and loads share
-//! the bandwidth of this path.
+//! Each node is one server, because its S links always carry equal loads, and so is each NPU's port. NPUs of different
+//! nodes thus contend only at the memories. A store takes the same path in reverse, and shares its bandwidth with
+//! loads.
 //!
-//! With in-switch collectives, W is the part that the memory stores for each NPU. For loads, all n parts reach every
-//! node and every NPU; for stores, the switches reduce n parts on the way to the memory.
+//! With in-switch collectives, W is each NPU's part in the memory. For loads, all n parts reach every node and every
+//! NPU; for stores, the switches reduce n parts on the way to the memory.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolServerPaths;
@@ -40,7 +40,7 @@ pub struct HierarchicalPool {
     pub groups: u32,
     /// Number of out-node switches, at least 1.
     pub out_switches: u32,
-    /// Number of NPUs per node, at least 1. The machine's NPU count must be a multiple of this number.
+    /// Number of NPUs per node, at least 1. The machine's NPU count must be a multiple of it.
     pub npus_per_node: u32,
     /// Bytes per second between a node and the out-node switches, summed over all these switches.
     #[serde(rename = "node_bandwidth_bytes_per_s")]
@@ -109,9 +109,9 @@ mod tests {
     fn all_together_take_the_pipeline_of_the_paper() {
         // With W = 1 MB, the pool sends 256 W in all, 32 W from each group, and 8 W over each of a group's links.
         // Sending 8 W over a link takes 8 stages of one 1 MB chunk. A group has 100 GB/s, so each of its links has 25
-        // GB/s. TX group→switch = 1 MB / 25 GB/s = 40 us. A node has 400 GB/s, so each of its links has 100 GB/s; the
-        // link carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10
-        // GB/s) = 12.5 us. The total is 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        // GB/s. TX group→switch = 1 MB / 25 GB/s = 40 us. A node has 400 GB/s, so each of its links has 100 GB/s, and
+        // carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10 GB/s)
+        // = 12.5 us. The total is 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(

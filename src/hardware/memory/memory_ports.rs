@@ -1,9 +1,8 @@
-//! Memory at ports: each port is at an NPU and has its own memory, for example at the edges of dies.
+//! Memory at ports: each port, for example at the edges of dies, is at an NPU and has its own memory.
 //!
-//! An NPU uses the port with the least latency. If several ports have this latency, the NPU uses the port with the
-//! fewest hops, and then the port with the lowest number. A core uses a port of its own die if the die has ports. Ports
-//! are endpoints of the network, so the network determines the time of an access
-//! ([`MemoryLoadStoreTransfer`](crate::network::MemoryLoadStoreTransfer)).
+//! An NPU uses the port with the least latency. Among several, it uses the one with the fewest hops, then the lowest
+//! number. A core uses a port of its own die if the die has ports. Ports are endpoints of the network, so the network
+//! determines the time of an access ([`MemoryLoadStoreTransfer`](crate::network::MemoryLoadStoreTransfer)).
 
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;
@@ -12,9 +11,9 @@ use std::collections::VecDeque;
 /// The NPUs at which a memory has its ports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPortPlacement {
-    /// The NPU at which each port is placed, by port number.
+    /// The NPU of each port, by port number.
     npus: Vec<Npu>,
-    /// Ports of each die on a machine of tiles. As die numbers ascend, the x coordinate varies fastest.
+    /// Ports of each die on a machine of tiles. The x coordinate varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
@@ -76,8 +75,8 @@ impl MemoryPortPlacement {
         reached.min().map(|(_, _, port)| port)
     }
 
-    /// Returns the largest number of hops from a core to a port of the core's die. If a die has no ports, the ports of
-    /// all dies count for its cores.
+    /// Returns the largest number of hops from a core to a port of the core's die. For cores of a die without ports,
+    /// the ports of all dies count.
     pub fn max_hops(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tile_grid() else {
             return 0;
@@ -119,7 +118,7 @@ impl MemoryPortPlacement {
     }
 }
 
-/// Returns the number that identifies a core's die. As die numbers ascend, the x coordinate varies fastest.
+/// Returns the number that identifies a core's die. The x coordinate varies fastest.
 fn die_of_npu(tiles: &TileGrid, npu: Npu) -> usize {
     let [x, y] = tiles.die_of_core(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize

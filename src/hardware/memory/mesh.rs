@@ -1,10 +1,10 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
-//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
-//! formula, so the formula is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the
-//! mesh with one memory and n / (a b) NPUs. A station has links of `link_bandwidth` to and from each neighbour in the
-//! same row and column; opposite edges of the mesh are not connected. Bytes travel along the memory's row to the NPU's
-//! column, and then along that column.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no formula, so one is
+//! derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh with one memory and n
+//! / (a b) NPUs. A station has links of `link_bandwidth` to and from each neighbour in the same row and column;
+//! opposite edges of the mesh are not connected. Bytes travel along the memory's row to the NPU's column, then along
+//! it.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
 //! send to the NPUs on the right. A fraction (a - x - 1) / a of all NPUs is to the right of column x. Each memory has 1
@@ -26,7 +26,7 @@
 //! port    = a x b x c / (n x npu_bandwidth)
 //! ```
 //!
-//! Every NPU receives bytes over links in the middle. If the mesh is the bottleneck, all NPUs are therefore slowed
+//! Every NPU receives bytes over links in the middle. If the mesh is the bottleneck, it therefore slows all NPUs
 //! equally. Every link is a server.
 
 use super::pool_layout::{BETWEEN, PathServerStageAndWeight, PoolServerPaths};
@@ -53,8 +53,8 @@ pub struct MeshPool {
 }
 
 impl MeshPool {
-    /// Maximum number of stations. An access uses one link fewer than there are stations, so this limit also bounds the
-    /// links of an access.
+    /// Maximum number of stations. An access uses one link fewer than there are stations, so this limit also bounds its
+    /// links.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits_npus(&self, npus: u32) -> bool {
@@ -69,8 +69,8 @@ impl MeshPool {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolServerPaths::new(npus, stations, memories, self.npu_bandwidth, round);
-        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge also
-        // have servers, but no access uses these.
+        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge have
+        // servers too, but no access uses them.
         let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);

@@ -1,8 +1,8 @@
 //! Memories and NPUs on a ring.
 //!
-//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The ASTRA-sim 2.0 paper gives no
-//! formula, so the formula is derived here. The ring has k stations. A station connects one memory and n / k NPUs. Each
-//! station has a link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no formula, so one is
+//! derived here. The ring has k stations. A station connects one memory and n / k NPUs. Each station has a link to and
+//! from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
 //!
 //! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both
 //! directions are equally long, half of the bytes take each direction. A byte from a memory at distance d crosses d

@@ -31,14 +31,14 @@ const KEYS: &[&str] = &[
 /// An example of a rate, for error messages.
 const RATE: &str = "989.4 TFLOP/s";
 
-/// Maximum number of rows or columns in an array, and maximum number of arrays along either side of a result.
+/// Maximum number of rows or columns in an array, and of arrays along either side of a result.
 const MAX_SIDE: u32 = 1 << 16;
 
-/// Maximum number of NPU lanes, and maximum number of host lanes.
+/// Maximum number of NPU lanes, and of host lanes.
 const MAX_LANES: u32 = 1 << 16;
 
-/// Parses every class in the order of the file, or returns one unknown class if the file has none. If the file is an
-/// edited machine file, `original` is the machine before the edit.
+/// Parses every class in the order of the file, or returns one unknown class if the file has none. For an edited file,
+/// `original` is the machine before the edit.
 pub(super) fn parse_classes(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -104,8 +104,7 @@ fn parse_class(
     })
 }
 
-/// Parses the rates of the NPUs on which kernels were measured. A missing rate is taken from `own`, the rates of the
-/// class.
+/// Parses the rates of the NPUs on which kernels were measured. Missing rates are taken from `own`, the class's rates.
 fn measured_at(
     field: &ConfigField<'_>,
     own: &KernelMeasurementNpuRates,

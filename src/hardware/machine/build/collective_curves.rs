@@ -28,14 +28,14 @@ const KINDS: [(CollectiveKind, &str); 4] = [
     (CollectiveKind::AllToAll, "all-to-all"),
 ];
 
-/// Maximum number of members in a curve, and also maximum factor between successive buffer sizes.
+/// Maximum number of members in a curve, and maximum factor between successive buffer sizes.
 const MOST: u32 = 1 << 20;
 /// Maximum size of a buffer in bytes: the largest integer in TOML.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
 const LINKS: &[&str] = &["bandwidth", "latency"];
 
-/// Parses the key `measured_at`, which describes the links on which the times in `table` were measured.
+/// Parses the key `measured_at`, which describes the links of the measurements in `table`.
 pub(super) fn measured_at(
     table: &ConfigTable<'_>,
 ) -> Result<Option<MeasurementLinks>, ConfigError> {
@@ -58,8 +58,7 @@ pub(super) fn original_link_rates(
     Some(MeasurementLinks::of_dimension(dimension))
 }
 
-/// Parses the curves in a dimension's table. `measured_at` contains the rates of the links on which the curves were
-/// measured.
+/// Parses the curves in a dimension's table. `measured_at` is the rates of the measured links.
 pub(super) fn parse_curves(
     dimension: &ConfigTable<'_>,
     measured_at: Option<MeasurementLinks>,
@@ -97,7 +96,7 @@ pub(super) fn parse_curves(
     Ok(curves)
 }
 
-/// Returns the points of a curve whose buffer sizes grow by a constant factor; the key `factor` states this factor.
+/// Returns the points of a curve whose buffer sizes grow by a constant factor, the key `factor`.
 fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
     let factor = f64::from(table.read_count("factor", MOST)?);

@@ -5,7 +5,7 @@ use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 
 const KEYS: &[&str] = &["gemms", "factor", "error"];
 
-/// Maximum value that a file may state for a factor or for a relative error.
+/// Maximum factor or relative error that a file may state.
 const MOST: f64 = 100.0;
 
 /// Parses the corrections in the order of the file.

@@ -121,7 +121,7 @@ pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, Conf
 }
 
 /// Adds the curves in the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
-/// multiply the rates of these curves.
+/// multiply their rates.
 pub(super) fn add_kernels(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
@@ -226,8 +226,7 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
         .collect()
 }
 
-/// Parses either one fraction for all memory-bound kernels, or a table with one fraction for each kind of memory-bound
-/// kernel.
+/// Parses one fraction for all memory-bound kernels, or a table with one for each kind.
 fn parse_bandwidth_fractions(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernelClass::ALL.len()], ConfigError> {
@@ -241,7 +240,7 @@ fn parse_bandwidth_fractions(
     let table = field.read_table(Some(&names))?;
     let mut fractions = [0.0; MemoryBoundKernelClass::ALL.len()];
     for (fraction, name) in fractions.iter_mut().zip(names) {
-        // Copies to the host are so small that files need not state their fraction.
+        // Copies to the host are so small that files may omit their fraction.
         let copy = MemoryBoundKernelClass::Copy.class_name();
         let is_optional = name == MemoryBoundKernelClass::HostCopy.class_name();
         let key = match is_optional && table.get(name).is_none() {

@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 
 const KEYS: &[&str] = &["name", "format", "times", "error", "between"];
 
-/// Maximum number of FLOPs, and of bytes, of a kernel: the largest integer in TOML.
+/// Maximum number of a kernel's FLOPs or bytes: the largest integer in TOML.
 const MOST: u64 = i64::MAX as u64;
 /// Maximum relative error that a file may state.
 const LARGEST_ERROR: f64 = 10.0;

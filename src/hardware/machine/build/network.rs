@@ -51,8 +51,8 @@ pub(super) struct NetworkBuiltFromTables {
     pub rank_domain: Option<DomainsWithUnusedNpus>,
 }
 
-/// Parses and checks all `dimension` tables and the `network` table. If the file is an edited machine file, `original`
-/// is the machine before the edit.
+/// Parses and checks all `dimension` tables and the `network` table. For an edited file, `original` is the machine
+/// before the edit.
 pub(super) fn parse_network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -100,7 +100,7 @@ pub(super) fn parse_network(
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.read_flag()?;
-            // `NAMExN` replaces the size in the last `dimension` table, so only that table can be scalable.
+            // `NAMExN` replaces the size in the last `dimension` table, so only that one can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.invalid_value_error(
@@ -129,9 +129,9 @@ pub(super) fn parse_network(
     };
     let settings = parse_network_settings(root, usual)?;
     if let Some(graph) = topology.explicit_links() {
-        // Store-and-forward is impossible in two cases. If a message takes several paths, a device where these paths
-        // meet would receive the message's parts separately. If links are derived from shapes, the devices between
-        // links are not modelled.
+        // Store-and-forward is impossible in two cases. If a message takes several paths, a device where they meet
+        // would receive its parts separately. If links are derived from shapes, the devices between links are not
+        // modelled.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.can_store_and_forward();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -170,7 +170,7 @@ fn parse_rank_domain(
     })
 }
 
-/// Parses the network table, in which every key is optional. `default` is the model if the network table states none.
+/// Parses the network table, in which every key is optional. `default` is the model if the table states none.
 pub(super) fn parse_network_settings(
     root: &ConfigTable<'_>,
     default: NetworkModelKind,

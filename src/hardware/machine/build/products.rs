@@ -12,9 +12,9 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 
 /// Adds the measured GEMMs in a class's table to `curves`, the class's curves.
 ///
-/// The GEMMs were measured one after another in short runs. Therefore, this function compares the GEMMs' times with a
-/// curve that has no slowdown under continuous load, for NPUs with the rates `measured_at`. If the file is an edited
-/// machine file, this curve uses the constants of `before`, the class before the edit.
+/// The GEMMs were measured one after another in short runs, so their times are compared with a curve without slowdown
+/// under continuous load, for NPUs with the rates `measured_at`. For an edited file, this curve uses the constants of
+/// `before`, the class before the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

@@ -40,7 +40,7 @@ const RING: &[&str] = pool_keys!("groups", "link_bandwidth", "npu_bandwidth");
 const PORTS: &[&str] = &["attachment", "at", "bandwidth", "latency", "capacity"];
 const MESH: &[&str] = pool_keys!("columns", "rows", "link_bandwidth", "npu_bandwidth");
 
-/// Maximum number of memories, and maximum number of switches.
+/// Maximum number of memories, and of switches.
 const MOST: u32 = 1 << 20;
 
 /// An example of a chunk, for error messages.
@@ -85,8 +85,8 @@ pub(super) fn parse_remote_memory(
 ) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npu_count();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
-    // Open the table twice: with all keys to find the attachment, then with only the attachment's keys, so that all
-    // other keys are rejected.
+    // Open the table twice: with all keys to find the attachment, then with only the attachment's keys, to reject all
+    // others.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
     let table = field.read_table(Some(&all))?;
     let chosen = table.read_choice("attachment", &names)?;
@@ -103,8 +103,7 @@ pub(super) fn parse_remote_memory(
     let dimension = table.read_optional("through", |field| {
         parse_attached_dimension(field, chosen, topology)
     })?;
-    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not also state this
-    // bandwidth.
+    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not state it.
     let port = |key| parse_port_bandwidth(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => MemoryAttachment::Hierarchical(parse_hierarchical_pool(
@@ -136,8 +135,7 @@ pub(super) fn parse_remote_memory(
         attachment,
         bandwidth: parse_rate(&table, bandwidth)?,
         latency: table.read_quantity("latency", LATENCY)?,
-        // NPUs share the capacity of memory at ports and of a pool with its own network, so the table must state this
-        // capacity.
+        // NPUs share the capacity of memory at ports and of a pool with its own network, so the table must state it.
         capacity: match keys == CHANNEL {
             true => parse_optional_capacity(&table, "capacity")?,
             false => Some(parse_capacity(&table, "capacity")?),

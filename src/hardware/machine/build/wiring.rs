@@ -1,4 +1,4 @@
-//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from other links of the
+//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from others of the
 //! dimension.
 
 use super::super::class_assignment;
@@ -15,7 +15,7 @@ use chakram_base::units::Bandwidth;
 
 mod own_links;
 
-/// The allowed keys of a `link` table, which changes links.
+/// Keys of a `link` table, which changes links.
 const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
 
 /// Wiring of a dimension, by its name in machine files.
@@ -58,7 +58,7 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
 ];
 
 /// Parses the shape of a dimension. Collectives treat a dimension with explicit links as a switch, because each NPU has
-/// a single path into the dimension.
+/// a single path into it.
 pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
     let wiring = table.read_choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
@@ -82,9 +82,8 @@ const INTERPOLATIONS: [(LinkRateInterpolation, &str); 3] = [
     (LinkRateInterpolation::Logarithmic, "log"),
 ];
 
-/// Parses the bandwidth of a dimension. Links of a graph may take their bandwidth from a table that gives the rate for
-/// each number of links per NPU. All links use one technology, so the NPU with the most links determines the rate of
-/// all links.
+/// Parses the bandwidth of a dimension. Links of a graph may take theirs from a table that gives the rate for each
+/// number of links per NPU. All links use one technology, so the NPU with the most links determines all rates.
 pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {

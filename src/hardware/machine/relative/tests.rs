@@ -34,7 +34,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
             "x",
         );
         assert_eq!(renamed.unwrap(), old, "{}", preset.name);
-        // Numbers that equal the machine's own numbers leave all errors unchanged.
+        // Numbers that equal the machine's own leave all errors unchanged.
         let class = &old.classes()[0];
         let same = DatasheetNumbers {
             bandwidth: class.memory_bandwidth(),
@@ -96,8 +96,8 @@ fn given_numbers_are_in_place_of_the_machines() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    // bf16 is 1.5 times as fast, and the memory is 4.8 / 3.35 times as fast, so q = 2 / 3. The error of the derived
-    // machine is the root of the sum of two squares: the preset's error of matrix products, and 0.23 (1 - q).
+    // bf16 is 1.5 times as fast, and the memory 4.8 / 3.35 times, so q = 2 / 3. The error of the derived machine is the
+    // root of the sum of two squares: the preset's error of matrix products, and 0.23 (1 - q).
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
@@ -110,7 +110,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         "{} for {expected}",
         error(&machine)
     );
-    // Curves of collectives state the old links, so the times of collectives are converted to the new links.
+    // Curves of collectives state the old links, so their times are converted to the new ones.
     let curve = &machine.collective_curves()[0][0];
     assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
 }

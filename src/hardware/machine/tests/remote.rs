@@ -203,7 +203,7 @@ at = "6,0-1"
 bandwidth = "7 GB/s"
 "#;
 
-/// Ports are endpoints after the NPUs, in the order of the NPUs that have ports.
+/// Ports are endpoints after the NPUs, in the order of their NPUs.
 #[test]
 fn ports_lie_at_npus() {
     let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();

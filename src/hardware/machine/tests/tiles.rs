@@ -1,4 +1,4 @@
-//! Tests the machine that a `tiles` table describes, and rejected values in this table.
+//! Tests the machine that a `tiles` table describes, and rejected values in it.
 
 use super::*;
 use crate::memory::MemoryAttachment;

@@ -80,9 +80,9 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     for store in [false, true] {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
-    // The port is busy until 6.5 us, and chunks 1 to 3 of a load have arrived by then. Chunks 1 to 3 leave the port by
-    // 9.5 us, chunk 4 (arrived at 8 us) by 10.5 us, and chunk 5 (arrived at 10 us) by 11.5 us. Chunk 6 arrives at 12
-    // us, when the port is free, so it is not delayed.
+    // The port is busy until 6.5 us, and chunks 1 to 3 of a load have arrived by then. They leave the port by 9.5 us,
+    // chunk 4 (arrived at 8 us) by 10.5 us, and chunk 5 (arrived at 10 us) by 11.5 us. Chunk 6 arrives at 12 us, when
+    // the port is free, so it is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
     // A store's first chunk waits for 6.5 us, and the memory, the slowest stage, cannot catch up, so the store ends
     // 6.5 us later.
@@ -105,9 +105,9 @@ fn ports_go_both_ways_at_once() {
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
-    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both accesses therefore take 20 us,
-    // plus 0.5 us per access in the memory. Each chunk of the second access passes through the port 1 us after the same
-    // chunk of the first.
+    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both therefore take 20 us, plus 0.5 us
+    // per access in the memory. Each chunk of the second access passes through the port 1 us after the same chunk of
+    // the first.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }

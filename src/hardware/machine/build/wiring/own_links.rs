@@ -76,8 +76,8 @@ fn parse_route_policy(
     }
 }
 
-/// Parses `levels = "2x2x4"` and `oversubscription`, which is either one number for all levels or a list with one
-/// number for each level except the highest.
+/// Parses `levels = "2x2x4"` and `oversubscription`, either one number for all levels or a list with one for each level
+/// except the highest.
 fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosChildrenAndUplinks, ConfigError> {
     let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
     let field = table.require_field("levels", expected)?;
