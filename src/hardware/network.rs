@@ -47,8 +47,8 @@ pub enum NetworkModelKind {
     /// Messages of different operations do not delay one another.
     #[default]
     ContentionFree,
-    /// All messages that an NPU sends into a dimension share one port, and all messages that it receives from the
-    /// dimension share a second port. An NPU that is wired to neighbours has one pair of ports for each side.
+    /// All messages that an NPU sends into a dimension share one port, and all that it receives from it share a second.
+    /// An NPU that is wired to neighbours has one pair of ports for each side.
     Ports,
     /// Messages contend on every link of their routes.
     Links,
@@ -135,7 +135,7 @@ impl OperationPortRange {
 /// A message submitted to the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkMessage {
-    /// Value by which the caller identifies the message in notices.
+    /// Identifies the message to the caller in notices.
     pub op: OpIndex,
     /// Sender and receiver.
     pub ends: (Npu, Npu),
@@ -143,7 +143,7 @@ pub struct NetworkMessage {
     pub from: OperationPortHandle,
     /// The receiver's port.
     pub to: OperationPortHandle,
-    /// Path between the ends, if the caller knows this path. If `None`, the model finds the path in the topology.
+    /// Path between the ends, if the caller knows it. If `None`, the model finds it in the topology.
     pub path: Option<PathLatencyAndRates>,
     /// Size of the message.
     pub amount: UnroundedBufferShare,
@@ -151,13 +151,11 @@ pub struct NetworkMessage {
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. The priority is
-    /// derived from the message's content, because indices of ops are reused and therefore have no stable order. Below
-    /// 2^27.
+    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. It is derived from the
+    /// message's content, because op indices are reused and therefore have no stable order. Below 2^27.
     pub order: u32,
-    /// Place of the message in the receiver's program. If several messages with the same `strand` enter one port, the
-    /// port receives the messages in ascending order of `step`. An early message therefore never delays an earlier
-    /// step.
+    /// Place of the message in the receiver's program. A port receives messages with the same `strand` in ascending
+    /// order of `step`. An early message therefore never delays an earlier step.
     pub turn: ReceiverProgramPosition,
 }
 
@@ -191,8 +189,7 @@ impl NetworkMessage {
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryLoadStoreTransfer {
-    /// Value by which the caller identifies the transfer in the notice of its end. If the model sends no notice, the
-    /// value is unused.
+    /// Identifies the transfer to the caller in the notice of its end; unused if the model sends none.
     pub op: OpIndex,
     /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
@@ -244,7 +241,7 @@ pub enum NetworkEvent {
     LinkFree(u32),
 }
 
-/// Links or ports that a collective can reserve if a closed form computes the collective's time.
+/// Links or ports that a collective can reserve if a closed form computes its time.
 pub trait ClosedFormLinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
     /// flight uses or will use them.
@@ -258,7 +255,7 @@ pub trait ClosedFormLinkReservations {
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
-/// Bytes of a message that move to a different route because a link on their route failed.
+/// Bytes of a message that move to a different route because a link failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReroutedMessage {
     /// Source and destination of the bytes.
@@ -272,7 +269,7 @@ pub struct ReroutedMessage {
 /// Effect of newly failed links on messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
-    /// Messages that were on the failed links, or that would still have used these links.
+    /// Messages that were on the failed links, or would still have used them.
     pub moved: Vec<ReroutedMessage>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
@@ -290,7 +287,7 @@ pub trait FailingLinks {
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect;
 
-    /// Returns the graph of the links that are in service.
+    /// Returns the graph of the links in service.
     fn links_in_service(&self) -> &Arc<LinkGraph>;
 
     /// Returns the pairs of endpoints whose messages have no route since links failed, in ascending order.
@@ -322,8 +319,8 @@ pub trait NetworkBackend {
     );
 
     /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
-    /// access, or `None` if later events may still change the end. If the result is `None`, the model sends
-    /// [`MessageProgressNotice::Delivered`] later. By default, accesses contend neither with one another nor with messages.
+    /// access, or `None` if later events may still change it; the model then sends [`MessageProgressNotice::Delivered`]
+    /// later. By default, accesses contend neither with one another nor with messages.
     fn serve_access(
         &mut self,
         now: Time,
@@ -333,31 +330,31 @@ pub trait NetworkBackend {
         Some(now + transfer.path.time_message(transfer.amount))
     }
 
-    /// Returns the busy time of links and memory ports, or `None` if the model does not record busy times. Models with
-    /// contention record busy times on machines of tiles.
+    /// Returns the busy times of links and memory ports, or `None` if the model does not record them. Models with
+    /// contention do so on machines of tiles.
     fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
         None
     }
 
-    /// Returns the uncontended time of a message, or `None` if the model does not know this time. If [`Self::SHARED`]
-    /// is false, the time also excludes delays by other messages of the same operation.
+    /// Returns the uncontended time of a message, or `None` if the model does not know it. If [`Self::SHARED`] is
+    /// false, the time also excludes delays by other messages of the same operation.
     fn uncontended_time(&self, _ends: (Npu, Npu), _amount: UnroundedBufferShare) -> Option<Span> {
         None
     }
 
-    /// If each sender sends all its messages over one link, returns the time for which a message occupies this link;
-    /// otherwise returns `None`. Successive messages of one sender begin at least this time apart.
+    /// If each sender sends all its messages over one link, returns the time for which a message occupies it, otherwise
+    /// `None`. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: UnroundedBufferShare) -> Option<Span> {
         None
     }
 
     /// Returns true if messages in this pattern, among `members` members in one line of `dimension`, delay one another
-    /// only by [`Self::link_time`]. If the result is true, each member sends at most one message and receives at most
-    /// one message at a time, except with [`LineSendPattern::Staggered`].
+    /// only by [`Self::link_time`]. Each member then sends at most one message and receives at most one at a time,
+    /// except with [`LineSendPattern::Staggered`].
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool;
 
-    /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend and links
-    /// cannot be reserved, every collective is simulated message by message.
+    /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend, every
+    /// collective is then simulated message by message.
     fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
         None
     }
@@ -372,9 +369,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the servers of NPUs in dimensions in which NPUs have their own ports. Traffic other than messages
-    /// between NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not
-    /// contend.
+    /// Returns the servers of NPUs in dimensions where they have their own ports. Traffic other than messages between
+    /// NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not contend.
     fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
         None
     }

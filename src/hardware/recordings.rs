@@ -1,4 +1,4 @@
-//! NPU classes on which captures were recorded, found by the device names in captures.
+//! NPU classes of captures, found by the device names in them.
 
 use crate::compute::{KernelDurationSource, RecordingNpuClass};
 use crate::devices::preset_of_device;
@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// Returns `model` for the kernels of a capture on `device`. If the model depends on the recording device and a preset
-/// describes this device, the result is the model with the device's NPU class. In all other cases, the model is
-/// unchanged.
+/// describes it, the result has the device's NPU class. Otherwise the model is unchanged.
 pub fn compute_model_for_capture(
     model: KernelDurationSource,
     device: Option<&str>,
@@ -21,7 +20,7 @@ pub fn compute_model_for_capture(
         .map_or(model, KernelDurationSource::RecordedOn)
 }
 
-/// Returns the NPU class of devices with this name, or `None` if no preset describes these devices.
+/// Returns the NPU class of devices with this name, or `None` if no preset describes them.
 fn class_of_device(name: &str) -> Option<RecordingNpuClass> {
     // The result is cached because every rank of a job needs it.
     static KNOWN: Mutex<BTreeMap<&str, Option<RecordingNpuClass>>> = Mutex::new(BTreeMap::new());

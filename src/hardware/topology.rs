@@ -1,12 +1,11 @@
 //! Positions of NPUs and the paths between them, independent of load and time.
 //!
-//! A machine's network is a stack of dimensions, innermost first. As NPU numbers ascend, the innermost coordinate
-//! varies fastest: NPU `n` has coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension
-//! in which its ends differ, innermost first.
+//! A machine's network is a stack of dimensions, innermost first. The innermost coordinate varies fastest: NPU `n` has
+//! coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension in which its ends differ,
+//! innermost first.
 //!
-//! A dimension's bandwidth B is the bandwidth of one NPU into the dimension over all its links together, in each
-//! direction. A message takes one route, so its rate is the rate of the route's slowest *link*
-//! ([`TopologyDimension::link_bandwidth`]):
+//! A dimension's bandwidth B is that of one NPU into it over all its links together, in each direction. A message takes
+//! one route, so its rate is the rate of the route's slowest *link* ([`TopologyDimension::link_bandwidth`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -93,9 +92,8 @@ impl DimensionShape {
         self == Self::Mesh
     }
 
-    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
-    /// ring of `size` NPUs, the message takes the shorter direction, or goes upwards if both directions are equally
-    /// long.
+    /// Returns true if a message between NPUs wired to their neighbours goes towards higher coordinates. On a ring of
+    /// `size` NPUs, it takes the shorter direction, or goes upwards if both are equally long.
     #[inline]
     pub fn is_upward(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -160,10 +158,10 @@ pub struct PathLatencyAndRates {
 }
 
 impl PathLatencyAndRates {
-    /// Returns the time of the first byte: from the start of sending a message of `amount` until the message begins to
-    /// arrive. From this time on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, with the
-    /// latencies α of all links, and the serializations γ of one segment on all links except the slowest. (The slowest
-    /// link's segment is already part of the time in which the message arrives.)
+    /// Returns the time of the first byte: from the start of sending a message of `amount` until it begins to arrive.
+    /// From then on, it arrives at the rate of the slowest link. The time is Σα + Σγ, with the latencies α of all
+    /// links, and the serializations γ of one segment on all links except the slowest. (The slowest link's segment is
+    /// already part of the arrival.)
     #[inline]
     pub fn time_of_first_byte(&self, amount: UnroundedBufferShare) -> Span {
         if self.others == SummedSecondsPerByte::ZERO {
@@ -231,8 +229,8 @@ impl Topology {
         })
     }
 
-    /// Returns the topology with explicit links, which messages then use instead of the dimensions. The graph and the
-    /// topology must have the same number of NPUs.
+    /// Returns the topology with explicit links, which messages use instead of the dimensions. Both must have the same
+    /// number of NPUs.
     pub fn with_graph(self, graph: LinkGraph) -> Self {
         Self {
             graph: Some(Arc::new(graph)),
@@ -240,7 +238,7 @@ impl Topology {
         }
     }
 
-    /// Returns the explicit links, if the topology has any.
+    /// Returns the explicit links, if any.
     pub fn explicit_links(&self) -> Option<&Arc<LinkGraph>> {
         self.graph.as_ref()
     }
@@ -293,13 +291,13 @@ impl Topology {
         self.tile_grid().is_some_and(|tiles| tiles.half_duplex)
     }
 
-    /// Returns the dimension that messages from `a` to `b` cross first. The first dimension is the innermost dimension
-    /// in which `a` and `b` differ, except on tiles with faulty links.
+    /// Returns the dimension that messages from `a` to `b` cross first. This is the innermost in which `a` and `b`
+    /// differ, except on tiles with faulty links.
     ///
     /// # Errors
     ///
-    /// Fails if every route to `b` has a faulty link. The error is the first faulty link, as (core at the link's lower
-    /// end, dimension).
+    /// Fails if every route to `b` has a faulty link. The error is the first faulty link, as (core at its lower end,
+    /// dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
         match self.tile_grid() {
@@ -363,8 +361,8 @@ impl Topology {
     }
 
     /// Returns the sides on which a message leaves `a` and enters `b`. The message leaves `a` along the first dimension
-    /// that it crosses, and enters `b` along the last. Side 1 is downwards if NPUs are wired to their neighbours; every
-    /// other side is 0.
+    /// that it crosses, and enters `b` along the last. Side 1 is downwards if NPUs are wired to their neighbours; all
+    /// others are 0.
     #[inline]
     pub fn sides_at_route_ends(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.first_and_last_port(a, b).map(|(_, side)| side)
@@ -423,7 +421,7 @@ impl Topology {
         if self.switching == SwitchingMode::IDEAL {
             return Some(path);
         }
-        // An exact comparison of floats is safe, because path.bandwidth is one of the compared rates.
+        // Comparing floats exactly is safe, because path.bandwidth is one of the compared rates.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
         let others = dimensions.fold(SummedSecondsPerByte::ZERO, |others, (d, dimension)| {

@@ -18,9 +18,9 @@ pub struct MemoryNetworkAttachment {
 }
 
 impl MemoryNetworkAttachment {
-    /// Creates an attachment to the dimension with index `dimension`. Returns `None` if the dimension does not exist,
-    /// or if NPUs have no port of their own into the dimension. `chunk` is the number of bytes that a channel sends at
-    /// once, at least 1; pools define their own chunks.
+    /// Creates an attachment to the dimension with index `dimension`. Returns `None` if it does not exist, or if NPUs
+    /// have no port of their own into it. `chunk` is the number of bytes that a channel sends at once, at least 1;
+    /// pools define their own chunks.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {

@@ -1,7 +1,7 @@
 //! Path of an access through a pool. Bytes cross stages one after another; a stage has servers, each with a rate.
 //!
 //! Every layout contains the memories, which serve all NPUs, and the NPUs' own ports. Each design of a pool adds
-//! servers in between. Bytes of a tensor are spread evenly over all memories, so the memories act as one server with
+//! servers in between. A tensor's bytes are spread evenly over all memories, which therefore act as one server with
 //! their total rate. A server is one link, or several links that always carry equal loads.
 
 use super::{RemoteMemoryAccess, SwitchLevel};
@@ -25,8 +25,7 @@ impl PathServerStageAndWeight {
     /// access.
     ///
     /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, not only the bytes of the n /
-    /// `alike` NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these
-    /// bytes.
+    /// `alike` NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share.
     pub fn at_identical_servers(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
@@ -37,7 +36,7 @@ impl PathServerStageAndWeight {
     }
 }
 
-/// The servers of a design, and the path of each NPU over these servers.
+/// The servers of a design, and the path of each NPU over them.
 #[derive(Debug)]
 pub(super) struct PoolServerPaths {
     /// Bytes per second of each server.
@@ -47,8 +46,8 @@ pub(super) struct PoolServerPaths {
     stations: Vec<Vec<PathServerStageAndWeight>>,
     per_station: u32,
     npus: u32,
-    /// Index of the first server that stores use in place of the NPUs' ports. If stores use the same ports as loads,
-    /// this is the index of the first port.
+    /// Index of the first server that stores use in place of the NPUs' ports, or of the first port if they use the same
+    /// ports as loads.
     outward: u32,
     stages: u32,
     /// Bytes that one access moves in one round of chunks when all NPUs load together.
@@ -61,8 +60,7 @@ const MEMORIES: u32 = 0;
 pub(super) const PORTS: u32 = 1;
 /// Server index of the first port.
 const FIRST_PORT: u32 = 1;
-/// Index of the first stage between the memories and the ports. The order in which stages are numbered does not affect
-/// the result.
+/// Index of the first stage between the memories and the ports. The numbering of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolServerPaths {

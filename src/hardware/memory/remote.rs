@@ -10,8 +10,8 @@ use std::fmt;
 /// A model of remote memory that the caller implements.
 pub trait UserRemoteMemoryModel: fmt::Debug {
     /// Begins an access of `access.bytes` bytes by `access.npu` at `now`. Returns the end of the access, which must not
-    /// be before `now`. Accesses arrive in ascending order of time. Accesses at the same instant arrive in the order in
-    /// which they take their lanes.
+    /// be before `now`. Accesses arrive in ascending order of time and, at the same instant, in the order in which they
+    /// take their lanes.
     fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
@@ -19,7 +19,7 @@ pub trait UserRemoteMemoryModel: fmt::Debug {
 #[derive(Debug)]
 pub struct RemoteMemorySimulation {
     latency: Span,
-    /// Bandwidth of a channel, or of the ports after it if their bandwidth is lower.
+    /// Bandwidth of a channel, or of the ports after it if that is lower.
     bandwidth: Bandwidth,
     whole_ns: bool,
     state: AttachmentState,
@@ -47,8 +47,8 @@ enum PortBetweenChannelAndNpu {
 
 impl RemoteMemorySimulation {
     /// Creates the idle memory of a machine with `npus` NPUs. `memory` must be valid for the machine, and must not be
-    /// memory at ports, which the network itself serves. `contended` is true if the memory is reached through the
-    /// network and messages contend there.
+    /// memory at ports, which the network itself serves. `contended` is true if it is reached through the network and
+    /// messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency =
@@ -98,10 +98,10 @@ impl RemoteMemorySimulation {
         }
     }
 
-    /// Begins an access. Returns the end of the access if the end is already known, as with channels. Channels serve
-    /// accesses in the order of these calls, and each access occupies a channel for latency + bytes / bandwidth.
-    /// Returns `None` if the end depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and
-    /// [`Self::serve_due_chunks`] then deliver the end.
+    /// Begins an access. Returns its end if already known, as with channels. Channels serve accesses in the order of
+    /// these calls, and each access occupies a channel for latency + bytes / bandwidth. Returns `None` if the end
+    /// depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and [`Self::serve_due_chunks`]
+    /// then deliver it.
     pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
@@ -125,7 +125,7 @@ impl RemoteMemorySimulation {
             PortBetweenChannelAndNpu::Alone(through, channel) => {
                 let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
                 // The channel and the port form a pipeline of two stages. The total is the slower stage's time plus one
-                // chunk's time in the faster stage.
+                // chunk's time in the faster.
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
             PortBetweenChannelAndNpu::Shared(lines) => {
@@ -146,9 +146,9 @@ impl RemoteMemorySimulation {
         }
     }
 
-    /// Divides the links' bandwidth among the accesses in flight. Call this method after all other events of `now`,
-    /// including chunks. Returns the time of the next call of [`Self::handle_settlement`], and the number that this
-    /// call must pass to identify this division. Calls scheduled earlier then have no effect.
+    /// Divides the links' bandwidth among the accesses in flight. Must be called after all other events of `now`,
+    /// including chunks. Returns the time of the next call of [`Self::handle_settlement`], and the number with which it
+    /// must identify this division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
@@ -177,7 +177,7 @@ impl RemoteMemorySimulation {
     }
 
     /// Serves chunks that are due `now` at ports shared with messages. `serve` returns the time at which the port
-    /// begins to serve a chunk. `take` receives the ends of accesses. Call this method after all other events of the
+    /// begins to serve a chunk. `take` receives the ends of accesses. Must be called after all other events of the
     /// instant.
     pub fn serve_due_chunks(
         &mut self,

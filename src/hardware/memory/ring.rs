@@ -4,10 +4,10 @@
 //! derived here. The ring has k stations. A station connects one memory and n / k NPUs. Each station has a link to and
 //! from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
 //!
-//! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both
-//! directions are equally long, half of the bytes take each direction. A byte from a memory at distance d crosses d
-//! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. If every NPU loads W bytes, the links
-//! together carry n x W bytes times the mean distance. By symmetry, all 2 k links carry equal loads:
+//! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both are
+//! equally long, half of the bytes take each. A byte from a memory at distance d crosses d links. The mean distance is
+//! k / 4 for even k, and (k² - 1) / (4 k) for odd k. If every NPU loads W bytes, the links together carry n x W bytes
+//! times the mean distance. By symmetry, all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
@@ -51,8 +51,7 @@ pub struct RingPool {
 }
 
 impl RingPool {
-    /// Maximum number of stations. An access uses one link for each station, so this limit also bounds the links of an
-    /// access.
+    /// Maximum number of stations. An access uses one link for each station, so this limit also bounds its links.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits_npus(&self, npus: u32) -> bool {

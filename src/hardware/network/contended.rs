@@ -8,11 +8,11 @@
 //! last byte, the *tail*, at b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)),
 //! where s and γ belong to the slowest link from this server on.
 //!
-//! From this time on, the server never has to wait for a segment. If a message arrives more slowly than the server can
-//! forward it, the message is collected before the server. The message therefore occupies a fast link only for the
-//! serialization time on that link. (If a slower link follows, collecting the message would only move the wait to the
-//! slower link. Therefore, the message is forwarded as it arrives, in its place in the queue. The message counts as
-//! passing without a gap, because the longer time at the slower link makes up for the gaps.)
+//! From this time on, the server never has to wait for a segment. A message that arrives more slowly than the server
+//! can forward it is collected before the server, so it occupies a fast link only for its serialization time there. (If
+//! a slower link follows, collecting the message would only move the wait to that link. It is therefore forwarded as it
+//! arrives, in its place in the queue. It counts as passing without a gap, because the longer time at the slower link
+//! makes up for the gaps.)
 //!
 //! # Alone
 //!
@@ -35,8 +35,8 @@
 //! # When a send completes
 //!
 //! A send completes when the message's last byte has left: m/B_min after the first byte began to leave, where B_min is
-//! the rate of the path's slowest link. The sender's waiting time is T minus the time of the first byte. Thus a slow
-//! path slows the sender down (back-pressure), so no bytes accumulate after a fast port. The port itself, whose rate is
+//! the rate of the path's slowest link. The sender's waiting time is T minus the time of the first byte. A slow path
+//! thus slows the sender down (back-pressure), so no bytes accumulate after a fast port. The port itself, whose rate is
 //! B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues later on the route
 //! exert no back-pressure on the sender.
 //!
@@ -48,10 +48,10 @@
 //!
 //! # Events
 //!
-//! A message joins a server's queue when the message is ready, in the order of events. The state of a queue is
-//! therefore only the time until which its server is busy. A message joins its first server on submission. Each further
-//! server needs one event, and the arrival also needs one. Messages that are ready at the same instant are ordered by
-//! the sender's number, then by the order in which they left the sender.
+//! A message joins a server's queue when it is ready, in the order of events. A queue's state is therefore only the
+//! time until which its server is busy. A message joins its first server on submission. Each further server needs one
+//! event, and so does the arrival. Messages ready at the same instant are ordered by the sender's number, then by the
+//! order in which they left it.
 
 use super::servers::QueueingServerTable;
 use super::{
@@ -141,7 +141,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             .expect("a message goes from one NPU to another");
         let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = in_flight.remaining_route();
-        // Announce the message at all later servers, so that these do not count as idle before the message has passed.
+        // Announce the message at all later servers, so that they do not count as idle before it has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect_message(stop.place);
         }
@@ -177,7 +177,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
-            // The ports of an NPU along a dimension carry only messages that this NPU sends or receives.
+            // An NPU's ports along a dimension carry only messages that it sends or receives.
             _ if D::REACH == PortsOrLinksOnRoute::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,

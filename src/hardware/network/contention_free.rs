@@ -22,8 +22,8 @@
 //! For each port, the network stores only the times until which the two directions are busy. A message is therefore
 //! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
 //! arrive, with ties resolved by [`NetworkMessage::order`]. If all messages into a port come from one sender, they
-//! arrive in the order of submission. A message's end is then known when the message is submitted. If a port has
-//! several senders, the end of a message is determined when its first byte arrives.
+//! arrive in the order of submission. A message's end is then known on submission. If a port has several senders, a
+//! message's end is determined when its first byte arrives.
 
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::{iter_servers_between, link_after_server};
@@ -63,8 +63,8 @@ pub struct ContentionFreeNetwork<'a> {
     /// messages are stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortEgressIngressFreeTimes>,
-    /// Time at which the slowest link becomes free, by the sender's port and the receiver. An entry exists only if the
-    /// slowest link is neither the first nor the last link.
+    /// Time at which the slowest link becomes free, by the sender's port and the receiver. Only for slowest links that
+    /// are neither first nor last.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges, grouped by the size of the range. Ranges are reused because operations of the same
     /// size recur.
@@ -150,8 +150,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             agenda.schedule_event(begin + slowest, NetworkEvent::Injected(message.op));
         }
         let mut passes = begin;
-        // If the slowest link is neither the first nor the last link, it also limits the messages between these two
-        // NPUs.
+        // If the slowest link is neither the first nor the last, it also limits the messages between these two NPUs.
         if slowest > out.max(into) {
             let key = (message.from.0, message.ends.1);
             let free = self.bottlenecks.entry(key).or_insert(begin);
@@ -233,8 +232,8 @@ fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwi
             .first_and_last_port(a, b)
             .map(|(dimension, _)| topology.link_bandwidth(dimension));
     }
-    // On tiles, links between dies and links inside dies have different rates, so follow the route to find the first
-    // and the last link.
+    // On tiles, links between and inside dies have different rates, so follow the route to find the first and the last
+    // link.
     let mut hops = iter_servers_between(PortsOrLinksOnRoute::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);

@@ -1,19 +1,20 @@
 //! Exclusive network: a transfer occupies all links of its route from its start to its end.
 //!
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l). The transfer ends after its
-//! uncontended time ([`PathLatencyAndRates::time_message`](crate::topology::PathLatencyAndRates::time_message)): hops × latency + bytes
-//! ÷ bandwidth, or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until the transfer ends, no link of
-//! its route carries another transfer, and later transfers wait. Eq. 2 and 3 define these times in Fang et al., "PALM:
-//! A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive
-//! resources. A send completes together with its transfer, because the transfer occupies the links until then.
+//! uncontended time ([`PathLatencyAndRates::time_message`](crate::topology::PathLatencyAndRates::time_message)): hops ×
+//! latency + bytes ÷ bandwidth, or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until the transfer
+//! ends, no link of its route carries another transfer, and later transfers wait. These times are Eq. 2 and 3 of Fang
+//! et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training", whose
+//! links are exclusive resources. A send completes together with its transfer, because the transfer occupies the links
+//! until then.
 //!
 //! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and 5): the memory's link
 //! counts as one more link of the route.
 //!
-//! Transfers occupy links in the order of submission. The state of a link is therefore only the time until which the
-//! link is busy, and a transfer needs only one event. A transfer that waits does not occupy any link, so transfers
-//! cannot deadlock. For this model, no closed form of a collective is proven exact. Collectives are therefore simulated
-//! step by step, or reuse the result of an earlier simulation on idle links ([`RehearsableLinks`]).
+//! Transfers occupy links in the order of submission. A link's state is therefore only the time until which it is busy,
+//! and a transfer needs only one event. A waiting transfer occupies no link, so transfers cannot deadlock. For this
+//! model, no closed form of a collective is proven exact. Collectives are therefore simulated step by step, or reuse
+//! the result of an earlier simulation on idle links ([`RehearsableLinks`]).
 
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::iter_servers_between;
@@ -34,12 +35,11 @@ use chakram_base::units::{Span, Time, UnroundedBufferShare};
 pub struct ExclusiveNetwork<'a> {
     topology: &'a Topology,
     links: QueueingServerTable,
-    /// Links of the current transfer; the list is kept so that its allocation is reused.
+    /// Links of the current transfer, kept to reuse the list's allocation.
     way: Vec<QueueingServerId>,
     claims: LinkClaimsUntilLastTransfer,
     rehearsal: Option<LinkRehearsal>,
-    /// Links on which other transfers follow a retracted (undone) operation, each with the time until which the link is
-    /// busy.
+    /// Links on which other transfers follow a retracted (undone) operation, each with the time until which it is busy.
     displaced: Vec<(QueueingServerId, Time)>,
 }
 

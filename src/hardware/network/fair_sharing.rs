@@ -1,10 +1,10 @@
 //! Fair sharing: messages in flight share the bandwidth of each link on their routes by max-min fairness.
 //!
 //! A message is a stream of bytes that occupies all links of its route at the same time ([`LinkGraph::route_between`]).
-//! The route states which part of the bytes passes over each link. At each moment all rates rise together until a link
-//! saturates. The saturated link fixes the rates of the messages that cross the link; all other rates continue to rise.
-//! Rates change when a message begins or has left, and are constant in between. A message is delivered one latency
-//! after its last byte has left. Alone, a message of m bytes takes
+//! The route states which part of the bytes passes over each link. At each moment, all rates rise together until a link
+//! saturates. It fixes the rates of the messages that cross it; all others continue to rise. Rates change when a
+//! message begins or has left, and are constant in between. A message is delivered one latency after its last byte has
+//! left. Alone, a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
@@ -19,19 +19,19 @@
 //!
 //! T = Σ (α + d m / B).
 //!
-//! A load or store of a memory at an NPU is also a stream. The route of a load or store includes one more link, the
-//! memory's link, which loads and stores share.
+//! A load or store of a memory at an NPU is also a stream. Its route includes one more link, the memory's, which loads
+//! and stores share.
 //!
 //! # Events
 //!
-//! Messages that leave at an instant are removed first. Rates are computed in a later round of the same instant, because
-//! senders often begin the next message when the previous message has left. If the new messages fit the rates of the other
-//! messages ([`rates`]), no other rate is computed. The network schedules one event for the next departure. A new event
-//! replaces the previous event and has a new number; an event with an outdated number is ignored.
+//! Messages that leave at an instant are removed first. Rates are computed in a later round of the same instant,
+//! because senders often begin the next message when the previous one has left. If the new messages fit the others'
+//! rates ([`rates`]), no other rate is computed. The network schedules one event for the next departure. A new event
+//! replaces the previous one and has a new number; outdated numbers are ignored.
 //!
 //! # Equal links
 //!
-//! The links of a Clos network over which messages are sprayed in equal parts are one link in routes
+//! Links of a Clos network over which messages are sprayed in equal parts count as one link in routes
 //! ([`BundledRouteFinder`](crate::topology::link_graph::BundledRouteFinder)), unless links may fail.
 //!
 //! # Failed links
@@ -59,7 +59,7 @@ use rates::MaxMinRates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A message, load or store in flight that still has unsent bytes.
+/// A message, load or store in flight with unsent bytes.
 #[derive(Clone, Debug)]
 struct UnsentMessageStream {
     op: OpIndex,
@@ -117,7 +117,7 @@ impl UnsentMessageStream {
     }
 }
 
-/// A message whose bytes have all left but not yet arrived.
+/// A message whose bytes have all left, but not all arrived.
 #[derive(Clone, Debug)]
 struct DepartedMessage {
     stream: UnsentMessageStream,
@@ -154,8 +154,8 @@ pub struct FairSharingNetwork<'a> {
     spare_routes: Vec<Vec<LinkMessageFraction>>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Number of arrival events to ignore, by time and op. An event is ignored if a part of the op's message is sent
-    /// again, so that the message arrives later.
+    /// Number of arrival events to ignore, by time and op. An event is ignored if a part of its message is sent again
+    /// and arrives later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
     cut_off: BTreeSet<(EndpointId, EndpointId)>,
@@ -222,7 +222,7 @@ impl<'a> FairSharingNetwork<'a> {
 
     /// Returns the time for which devices between two endpoints wait for a segment of a message.
     fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: UnroundedBufferShare) -> Span {
-        // Devices on explicit links either forward bytes at once or store whole messages, so segments play no role.
+        // Devices on explicit links either forward bytes at once or store whole messages, so segments do not matter.
         let switching = self.topology.switching_mode();
         if switching == SwitchingMode::IDEAL || self.topology.explicit_links().is_some() {
             return Span::ZERO;
@@ -232,7 +232,7 @@ impl<'a> FairSharingNetwork<'a> {
         others.serialization_time(switching.first_segment(amount))
     }
 
-    /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are as in [`NetworkMessage`].
+    /// Sends `amount` between two endpoints from `now` on. For `tells` and `order`, see [`NetworkMessage`].
     fn begin_stream(
         &mut self,
         now: Time,
@@ -271,7 +271,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.schedule_rate_update(now, agenda);
     }
 
-    /// Adds a stream without a rate. Rates are computed later at the same instant, so no byte moves before the rate is set.
+    /// Adds a stream without a rate. Rates are computed later at the same instant, so no byte moves before that.
     fn add_stream(&mut self, mut stream: UnsentMessageStream) {
         stream.sequence = self.sequence;
         self.sequence += 1;
@@ -306,7 +306,7 @@ impl<'a> FairSharingNetwork<'a> {
     fn settle_rates(&mut self, now: Time, agenda: &mut impl EventScheduler) {
         self.pending.1 = None;
         if self.remove_departures(now, agenda) {
-            // Senders that are notified may send further messages at this instant, so rates are computed after that.
+            // Notified senders may send further messages at this instant, so rates are computed afterwards.
             self.schedule_rate_update(now, agenda);
             return;
         }
@@ -316,7 +316,7 @@ impl<'a> FairSharingNetwork<'a> {
         }
     }
 
-    /// Gives rates to the streams that wait for them, and changes the rates of other streams if necessary.
+    /// Gives rates to the streams that wait for them, and changes other rates if necessary.
     fn update_rates(&mut self, now: Time) {
         for &slot in &self.entering {
             let stream = self.streams[slot as usize].as_mut();

@@ -1,11 +1,11 @@
-//! Busy times of memory ports, and of links between cores.
+//! Busy times of memory ports and of links between cores.
 
 use super::servers::{IN, QueueingServerTable};
 use crate::topology::Topology;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
-/// A link between two neighbouring cores. The link has one direction, or both if it is half duplex.
+/// A link between two neighbouring cores. It has one direction, or both if half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreToCoreLinkBusyTime {
     /// The core at the start of the link.

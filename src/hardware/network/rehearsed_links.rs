@@ -1,5 +1,5 @@
-//! Use of links by a collective that was simulated alone in advance (rehearsed), and claims on these links while a
-//! later collective reuses the result.
+//! Use of links by a collective that was simulated alone in advance (rehearsed), and claims on them while a later
+//! collective reuses the result.
 
 use super::servers::{QueueingServerId, QueueingServerTable};
 use chakram_base::ids::Npu;
@@ -22,7 +22,7 @@ pub struct RehearsedCollectiveLinkUse {
 /// Links on which operations can be simulated alone in advance (rehearsed). Only networks that serve transfers in the
 /// order of submission implement this trait.
 pub trait RehearsableLinks {
-    /// Begins a rehearsal. The state of all other traffic is set aside until [`Self::end_rehearsal`].
+    /// Begins a rehearsal. Sets aside the state of all other traffic until [`Self::end_rehearsal`].
     fn begin_rehearsal(&mut self);
 
     /// Ends the rehearsal and restores the other traffic. Returns the use of links by the rehearsal's transfers, with
@@ -34,7 +34,7 @@ pub trait RehearsableLinks {
     fn repeat_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool;
 
     /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers
-    /// on links that the operation had already released; [`Self::restore_traffic`] puts these transfers back.
+    /// on links that the operation had already released; [`Self::restore_traffic`] puts them back.
     fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32);
 
     /// Puts back transfers that [`Self::retract_uses`] removed.
@@ -79,7 +79,7 @@ impl LinkRehearsal {
     }
 
     /// Ends the rehearsal. Returns the state of the links with other traffic, and the rehearsal's use of `links` since
-    /// `start`. The use is `None` if a transfer of the rehearsal took no time.
+    /// `start`, or `None` for the use if a transfer took no time.
     pub fn end_rehearsal(
         self,
         start: Time,
@@ -115,7 +115,7 @@ pub(super) struct LinkClaimsUntilLastTransfer {
 const SIDES: usize = 2;
 
 impl LinkClaimsUntilLastTransfer {
-    /// Returns the owner of a link if the owner will still submit a transfer at `now` or later, otherwise `None`.
+    /// Returns a link's owner if it will still submit a transfer at `now` or later, otherwise `None`.
     #[inline]
     pub fn owner_of_server(&self, now: Time, place: QueueingServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The rule for when a send between two ranks completes, so that the nodes that depend on it may begin. The rule does
-/// not affect the arrival time of the message itself.
+/// The rule for when a send between two ranks completes, so that dependent nodes may begin. It does not affect the
+/// message's arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendCompletion {
     /// The message's last byte has left: the sender's buffer may be reused.

@@ -1,7 +1,7 @@
 //! Resources that carry one message at a time, in the order of arrival: ports and links.
 //!
-//! A server is busy until a given time. Messages are reported to the server in order of arrival, so this time is all
-//! that the server stores about its queue.
+//! A server is busy until a given time. Messages are reported in order of arrival, so this time is all that it stores
+//! about its queue.
 
 use crate::topology::{MemorySite, Topology};
 use chakram_base::ids::{EndpointId, Npu};
@@ -47,8 +47,8 @@ const IDLE: QueueingServerBusyTimes = QueueingServerBusyTimes {
 };
 
 impl QueueingServerId {
-    /// If `from` or `to` is a memory, returns the server that connects this memory to the network: the memory's own
-    /// link, or the port of the NPU at the other end. Returns `None` if both ends are NPUs.
+    /// If `from` or `to` is a memory, returns the server that connects it to the network: its own link, or the port of
+    /// the NPU at the other end. Returns `None` if both ends are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
         let (memory, npu, side) = match topology.memory_at(from) {
             Some(_) => (from, to, IN),
@@ -61,7 +61,7 @@ impl QueueingServerId {
                 side,
                 npu: Npu(npu.0),
             },
-            // Loads and stores share one server, because the memory's rate is the total of both.
+            // Loads and stores share one server, because the memory's rate covers both.
             MemorySite::Npu(_) => Self {
                 dimension: topology.dimensions().len(),
                 side: OUT,
@@ -181,7 +181,7 @@ impl QueueingServerTable {
         })
     }
 
-    /// Returns true if a server is free at `now`, is not reserved, and will not be passed by any message in flight.
+    /// Returns true if a server is free at `now` and not reserved, and no message in flight will pass it.
     pub(super) fn is_idle(&self, now: Time, place: QueueingServerId) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
@@ -191,7 +191,7 @@ impl QueueingServerTable {
     pub(super) fn set_server_reservation(&mut self, place: QueueingServerId, claim: Option<u32>) {
         let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
-        // Thanks to the count, messages skip the reservation check if nothing is reserved.
+        // The count allows messages to skip the reservation check if nothing is reserved.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }

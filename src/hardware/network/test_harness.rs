@@ -39,7 +39,7 @@ impl EventScheduler for PendingEvents {
 }
 
 impl PendingEvents {
-    /// Handles all events that are due until `end`, and records in `ends` when ops left and arrived.
+    /// Handles all events due until `end`, and records in `ends` when ops left and arrived.
     pub fn run(&mut self, network: &mut impl NetworkBackend, end: Time, ends: &mut [[u64; 2]]) {
         while let Some((now, event)) = self.0.first().copied().filter(|(at, _)| *at <= end) {
             self.0.pop_first();
@@ -67,8 +67,8 @@ pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> Network
     }
 }
 
-/// Returns two times for each message: when its last byte left, and when its last byte arrived. Messages are given as
-/// (submitted at, from, to, bytes), in ascending order of time.
+/// Returns two times for each message: when its last byte left, and when it arrived. Messages are given as (submitted
+/// at, from, to, bytes), in ascending order of time.
 pub(super) fn simulate_delivery_times(
     network: &mut impl NetworkBackend,
     messages: &[(u64, u32, u32, u64)],

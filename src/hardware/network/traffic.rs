@@ -31,7 +31,7 @@ pub enum LinkDimensionOrMemory {
 /// Bytes that have passed a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BytesOverOneLink {
-    /// Dimension or memory to which the link belongs.
+    /// Dimension or memory of the link.
     pub place: LinkDimensionOrMemory,
     /// True if the link starts at an NPU, false if it starts at a switch.
     pub from_npu: bool,

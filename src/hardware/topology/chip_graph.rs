@@ -11,7 +11,7 @@ mod technology;
 
 pub use technology::{LinkRateByLinkCount, LinkRateInterpolation};
 
-/// Maximum number of chips in a graph, because the time to compute a summary grows with the square of this number.
+/// Maximum number of chips in a graph: the time to compute a summary grows with its square.
 pub const MOST_CHIPS: u32 = 4096;
 
 /// Maximum length of a link, in units.
@@ -77,7 +77,7 @@ pub enum ChipGraphError {
 pub struct ChipGraphSummary {
     /// Number of links.
     pub links: u64,
-    /// The smallest and the largest number of links of a chip.
+    /// The smallest and the largest number of links per chip.
     pub degrees: (u32, u32),
     /// The largest number of hops between two chips.
     pub diameter: u32,
@@ -88,7 +88,7 @@ pub struct ChipGraphSummary {
 }
 
 impl ChipGraph {
-    /// Creates a graph, after checking that links go both ways and that all chips reach one another.
+    /// Creates a graph whose links go both ways and whose chips all reach one another.
     ///
     /// # Errors
     ///
@@ -140,18 +140,18 @@ impl ChipGraph {
         self.links.len() as u32
     }
 
-    /// Returns the chips to which `chip` is linked, with the lengths of the links.
+    /// Returns the chips that `chip` is linked to, with the links' lengths.
     pub fn neighbours_of(&self, chip: u32) -> &[(u32, u32)] {
         &self.links[chip as usize]
     }
 
-    /// Returns the largest number of links of a chip.
+    /// Returns the largest number of links per chip.
     pub fn max_links_per_chip(&self) -> u32 {
         let links = self.links.iter().map(|of| of.len() as u32);
         links.max().unwrap_or(0)
     }
 
-    /// Lists each link once, with its length if the length is not 1: `0-1,1-2:3`.
+    /// Lists each link once, with its length unless it is 1: `0-1,1-2:3`.
     pub fn format_link_list(&self) -> String {
         let links = (0..self.chip_count()).flat_map(|from| {
             let later = self

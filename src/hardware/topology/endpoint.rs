@@ -2,7 +2,7 @@
 //!
 //! NPU n is endpoint n, and the memories follow in the order in which the machine lists them. One link connects a
 //! memory to the network. A memory at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has
-//! no link of its own. An access uses the port of the NPU that accesses the memory.
+//! none; an access uses the accessing NPU's port.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{PathLatencyAndRates, SwitchingMode, Topology};
@@ -12,19 +12,18 @@ use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
 /// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySite {
-    /// At an NPU, with its own link. NPUs other than the memory's own NPU reach the memory over the links of the
-    /// network.
+    /// At an NPU, with its own link. Other NPUs reach it over the links of the network.
     Npu(Npu),
-    /// Beyond the fabric of this dimension. Every NPU reaches the memory through its own port into the dimension.
+    /// Beyond the fabric of this dimension. Every NPU reaches it through its own port into the dimension.
     Fabric(usize),
 }
 
-/// A memory in the network, and the link that connects the memory.
+/// A memory in the network, and the link that connects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryEndpoint {
     /// Location of the memory in the network.
     pub site: MemorySite,
-    /// Rate of the memory's own link, or of the NPU's port if the memory has no link.
+    /// Rate of the memory's own link, or of the NPU's port if it has none.
     pub bandwidth: Bandwidth,
     /// Time from the start of sending to the arrival of the first byte.
     pub latency: Span,
@@ -55,8 +54,8 @@ impl Topology {
         matches!(site, Some(MemorySite::Npu(_)))
     }
 
-    /// Returns the NPUs at which two endpoints are located. One endpoint must be an NPU. A memory beyond a fabric
-    /// counts as located at the NPU of the other endpoint.
+    /// Returns the NPUs of two endpoints, one of which must be an NPU. A memory beyond a fabric counts as located at
+    /// the NPU of the other endpoint.
     pub fn npus_of_endpoints(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory_at(one).map(|m| m.site) {
             None => Npu(one.0),
@@ -78,7 +77,7 @@ impl Topology {
     }
 
     /// Returns the links of a graph of this topology, followed by the memories' links in the order of the memories. A
-    /// memory beyond a fabric has only a placeholder in the list, because its bytes pass through the port of the NPU.
+    /// memory beyond a fabric has only a placeholder, because its bytes pass through the NPU's port.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
@@ -99,7 +98,7 @@ impl Topology {
 
     /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route consists of the
     /// links of a message between the endpoints' NPUs, plus a memory's own link, which loads and stores share. Bytes to
-    /// or from a memory beyond a fabric use all the NPU's links into this dimension, in equal parts. Returns `None` if
+    /// or from a memory beyond a fabric use all the NPU's links into its dimension, in equal parts. Returns `None` if
     /// failed links of `graph` leave no route.
     pub fn route_between(
         &self,

@@ -1,6 +1,6 @@
 //! Patterns in which the members of a line send messages to one another.
 
-/// Partners of a line's members, and the times at which the members send.
+/// Partners of a line's members, and the times at which they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineSendPattern {
     /// Each member sends to the next member of the line, and the last member sends to the first.
@@ -8,8 +8,8 @@ pub enum LineSendPattern {
     /// All members send the same amount over the same distance at the same instants, and send again only when all
     /// members have received.
     InStep,
-    /// Like [`Self::InStep`], but a member may send over a different distance before all members have received. The
-    /// amount is always the same.
+    /// Like [`Self::InStep`], but a member may send the same amount over a different distance before all members have
+    /// received.
     Staggered,
     /// Messages in any other pattern, or in an unknown pattern.
     Any,

@@ -1,10 +1,9 @@
 //! Explicit links between NPUs and switches, and routes over them, for networks that dimensions cannot describe.
 //!
-//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If the network of a
-//! dimension connects NPUs regardless of their coordinates in inner dimensions, the whole route is a single leg. A leg
-//! uses the smallest possible number of links. All paths with this number of links are *shortest paths*, and the
-//! dimension's [`RoutePolicy`] selects among them. Links are directed; a link of a machine file becomes two links, one
-//! in each direction.
+//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If a dimension's
+//! network connects NPUs whatever their coordinates in inner dimensions, the whole route is a single leg. A leg uses as
+//! few links as possible. All paths with this number of links are *shortest paths*, and the dimension's [`RoutePolicy`]
+//! selects among them. Links are directed; a link of a machine file becomes two links, one in each direction.
 
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
@@ -34,7 +33,7 @@ pub const MOST_NPUS: u32 = 16_384;
 /// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
-/// Maximum number of links of a graph. Each direction of a link counts as one link.
+/// Maximum number of links of a graph. Each direction counts as one.
 pub const MOST_LINKS: usize = 1 << 20;
 
 /// Rule that selects one or several of the shortest paths.
@@ -62,8 +61,8 @@ pub struct DirectedLink {
     pub latency: Span,
     /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
-    /// Length in units, at least 1. If devices forward whole messages, a message takes its serialization time once for each
-    /// unit of length ([`Self::stored_bytes`]). The latency already includes the length.
+    /// Length in units, at least 1. If devices forward whole messages, a message takes its serialization time once per
+    /// unit ([`Self::stored_bytes`]). The latency already includes the length.
     pub length: u32,
 }
 
@@ -94,10 +93,10 @@ pub struct LinkRoute {
 pub struct LinkGraph {
     npus: u32,
     legs: RouteDimensionStrides,
-    /// Names of the switches. The vertex numbers of switches follow the NPUs' numbers.
+    /// Names of the switches. Their vertex numbers follow the NPUs' numbers.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
-    /// True for each link that has failed, and therefore carries nothing.
+    /// True for each failed link, which carries nothing.
     failed: Vec<bool>,
     /// Name of each dimension's explicit links, or `None` if the links follow from the dimension's
     /// shape.
@@ -118,7 +117,7 @@ impl LinkGraph {
         self.find_unconnected_pair().map_or(Ok(self), Err)
     }
 
-    /// Computes distances, and the links that lead from each vertex.
+    /// Computes distances and each vertex's outgoing links.
     fn measure_distances(&mut self) {
         let vertices = self.npus as usize + self.switches.len();
         self.outgoing = vec![Vec::new(); vertices];
@@ -132,7 +131,7 @@ impl LinkGraph {
         self.distances = LinkDistances::measure((self.npus, vertices), self.labels.len(), links);
     }
 
-    /// Returns two NPUs that a dimension's links should connect although no path exists.
+    /// Returns two NPUs without a path that a dimension's links should connect.
     fn find_unconnected_pair(&self) -> Option<(Npu, Npu)> {
         let mut checked = BTreeSet::new();
         (0..self.npus).find_map(|to| {
@@ -156,7 +155,7 @@ impl LinkGraph {
     }
 
     /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
-    /// modelled. Links that follow from a shape represent devices that are not modelled individually.
+    /// modelled. Links from shapes represent devices that are not modelled individually.
     pub fn can_store_and_forward(&self) -> bool {
         let sprayed = self.policies.contains(&RoutePolicy::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)

@@ -6,13 +6,13 @@ use std::fmt;
 /// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchingMode {
-    /// A device forwards a message when the first segment has arrived. If the message is shorter than a segment, the
-    /// device waits for the whole message. With an empty segment (the ideal case), a device adds no delay.
+    /// A device forwards a message once the first segment has arrived, or the whole message if it is shorter. With an
+    /// empty segment (the ideal case), a device adds no delay.
     CutThrough {
         /// Bytes that must arrive before a message is forwarded.
         segment: Bytes,
     },
-    /// A device forwards a message when the whole message has arrived.
+    /// A device forwards a message once all of it has arrived.
     StoreAndForward,
 }
 
@@ -20,7 +20,7 @@ impl SwitchingMode {
     /// Cut-through without delay at devices.
     pub const IDEAL: Self = Self::CutThrough { segment: Bytes(0) };
 
-    /// Returns the first part of a message of `amount`, which must arrive before the message is forwarded.
+    /// Returns the part of a message of `amount` that must arrive before the message is forwarded.
     #[inline]
     pub fn first_segment(self, amount: UnroundedBufferShare) -> UnroundedBufferShare {
         match self.split_into_segments(amount) {

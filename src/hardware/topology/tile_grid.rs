@@ -1,15 +1,14 @@
-//! Grids of dies. Each die is a grid of cores. The types in this module describe properties that the x and y dimensions
-//! have only on tiles.
+//! Grids of dies. Each die is a grid of cores. The types here describe properties that the x and y dimensions have only
+//! on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies. A link between
 //! neighbours is either *inside* a die or crosses the *border* between two dies. Links inside a die have the rate and
-//! latency of their dimension. Links across borders have the rate and latency of [`DieBorderLinks`]. On a torus, the link
-//! that closes a row or column crosses a border if the row or column spans several dies. If links are *half duplex*,
-//! both directions share one link.
+//! latency of their dimension. Links across borders have the rate and latency of [`DieBorderLinks`]. On a torus, the
+//! link that closes a row or column crosses a border if that row or column spans several dies. If links are *half
+//! duplex*, both directions share one link.
 //!
-//! Messages travel along x first and then along y (XY routing). If a link of this route is faulty, messages travel
-//! along y first. If both routes have a faulty link, there is no route. A faulty core runs nothing, but it forwards
-//! messages.
+//! Messages travel along x first, then along y (XY routing). If a link of this route is faulty, they travel along y
+//! first. If both routes have a faulty link, there is none. A faulty core runs nothing, but it forwards messages.
 
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, TopologyDimension};
 use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
@@ -98,7 +97,7 @@ impl TileGrid {
                 borders: 0,
             };
         }
-        // Count links upwards from the lower end. After the last coordinate the route continues around the ring.
+        // Count links upwards from the lower end. After the last coordinate, the route continues around the ring.
         let lower = if shape.is_upward(size, from, to) {
             from
         } else {
@@ -173,7 +172,7 @@ impl TileGrid {
     }
 
     /// Returns the first faulty link on the route that crosses dimension `first` before the other dimension, as (core
-    /// at the link's lower end, dimension). Returns `None` if the route has no faulty link.
+    /// at its lower end, dimension), or `None`.
     fn find_fault_on_route(
         &self,
         dimensions: &[TopologyDimension],

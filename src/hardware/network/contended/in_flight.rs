@@ -9,7 +9,7 @@ use crate::network::servers::QueueingServerId;
 use crate::topology::{PathLatencyAndRates, RouteDieLinkCounts};
 use chakram_base::units::{Bandwidth, SummedSecondsPerByte};
 
-/// A message in flight: the next server that it must pass, and its times at this server.
+/// A message in flight: the next server that it must pass, and its times there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightMessage {
     amount: UnroundedBufferShare,
@@ -34,8 +34,7 @@ pub(super) struct InFlightMessage {
     before: SummedSecondsPerByte,
     links: u32,
     passed: Span,
-    /// On tiles, the number of links passed between dies. `links` then counts the links inside dies, along both
-    /// dimensions.
+    /// On tiles, the number of links passed between dies. `links` then counts those inside dies, along both dimensions.
     borders: u32,
 }
 
@@ -111,8 +110,7 @@ impl InFlightMessage {
     pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteServer { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // The latency and the first segment count once for each link. It does not matter whether a server is at the
-        // start or at the end of its link.
+        // The latency and the first segment count once for each link. A server may be at the start or end of its link.
         let between = match links {
             0 => zero,
             _ => {
@@ -143,7 +141,7 @@ impl InFlightMessage {
             // The far end of the link receives bytes as they arrive, without waiting for a segment.
             self.slowest_rest + self.segment
         };
-        // The message continues as soon as it will not have to wait for any later segment (see `network/contended.rs`).
+        // The message continues as soon as it need not wait for any later segment (see `network/contended.rs`).
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }

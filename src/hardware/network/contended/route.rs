@@ -14,11 +14,11 @@ pub(super) const DOWN: usize = IN;
 /// ingress from above.
 pub(super) const DOWNWARDS: usize = 2;
 
-/// The servers that a route includes.
+/// Servers included in a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortsOrLinksOnRoute {
     /// Two servers in each dimension that is crossed: the egress port of the NPU where the message enters the
-    /// dimension, and the ingress port of the NPU where the message leaves the dimension.
+    /// dimension, and the ingress port of the NPU where it leaves.
     Ports,
     /// Every link is a server; a wire between fully connected NPUs has a server at each end.
     Links,
@@ -28,8 +28,7 @@ pub enum PortsOrLinksOnRoute {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) struct RouteServer {
     pub place: QueueingServerId,
-    /// Number of links from this server to the next. The number is zero if the next server is the far end of the same
-    /// link.
+    /// Number of links from this server to the next. Zero if the next server is the far end of the same link.
     pub links: u32,
     /// True if the next link begins at a device that waits for a segment. False if the next server is the far end of
     /// the same link.
@@ -90,8 +89,8 @@ impl RouteCursor {
             };
             if let Some(side) = self.second.take() {
                 self.crossed += 1;
-                // With a switch, the second server is the link from the switch. Without a switch, the second server is
-                // at the end of the route in this dimension.
+                // With a switch, the second server is the link from the switch. Without one, it is at the end of the
+                // route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == PortsOrLinksOnRoute::Links;
                 return Some(RouteServer {

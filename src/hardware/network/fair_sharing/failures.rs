@@ -21,8 +21,8 @@ impl FairSharingNetwork<'_> {
         true
     }
 
-    /// Returns the bytes of a message that are on the links `failed` at `now`, or `None` if the message's route uses no
-    /// failed link. The stream's bytes must be settled up to `now`, or up to the time at which the last byte left.
+    /// Returns the bytes of a message that are on the links `failed` at `now`, or `None` if its route uses no failed
+    /// link. The stream's bytes must be settled up to `now`, or up to the time at which the last byte left.
     fn find_lost_bytes(
         &self,
         stream: &UnsentMessageStream,
@@ -176,15 +176,15 @@ mod tests {
             let (arrives, effect) = arrival(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
         };
-        // After 0.5 us no byte has arrived, and all 250 B that left are on the link. The remaining and the lost bytes
+        // After 0.5 us, no byte has arrived, and all 250 B that left are on the link. The remaining and the lost bytes
         // take 2 us from 0.5 us on, plus 3 us over three links.
         assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
-        // After 1.5 us 750 B have left, and the 500 B of the last 1 us are on the link. The remaining 250 B and these
+        // After 1.5 us, 750 B have left, and the 500 B of the last 1 us are on the link. The remaining 250 B and these
         // 500 B take 1.5 us.
         assert_eq!(of(3 * US / 2), (6 * US, 1, 500));
-        // After 2.5 us all bytes have left, and the bytes of the last 0.5 us are on the link.
+        // After 2.5 us, all bytes have left, and the bytes of the last 0.5 us are on the link.
         assert_eq!(of(5 * US / 2), (6 * US, 1, 250));
-        // After 3 us all bytes have arrived, so the failure has no effect.
+        // After 3 us, all bytes have arrived, so the failure has no effect.
         assert_eq!(of(3 * US), (3 * US, 0, 0));
     }
 

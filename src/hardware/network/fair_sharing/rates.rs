@@ -1,12 +1,13 @@
-//! Max-min fair rates: solved anew for all streams, or kept while streams replace each other.
+//! Max-min fair rates: solved anew for all streams, or kept while streams replace one another.
 //!
 //! # Certificate
 //!
-//! Rates are max-min fair if each stream crosses a saturated link on which no stream is faster. Such a link *limits* the
-//! stream. Each limiting link therefore stores its *level*, the rate of the streams that it limits. If streams leave, and
-//! each new stream takes the lowest level on its route, the rates of all other streams remain fair as long as the links that
-//! limit a stream are still saturated and no link carries more than its rate. This test costs a few operations per changed
-//! stream, and succeeds if members of a collective go from one message to the next. If the test fails, all rates are solved.
+//! Rates are max-min fair if each stream crosses a saturated link on which no stream is faster. Such a link *limits*
+//! the stream. Each limiting link therefore stores its *level*, the rate of the streams that it limits. If streams
+//! leave, and each new stream takes the lowest level on its route, the rates of all other streams remain fair as long
+//! as the links that limit a stream are still saturated and no link carries more than its rate. This test costs a few
+//! operations per changed stream, and succeeds if members of a collective go from one message to the next. If it fails,
+//! all rates are solved.
 
 use super::UnsentMessageStream;
 use crate::topology::link_graph::{DirectedLink, LinkMessageFraction};
@@ -94,7 +95,7 @@ impl MaxMinRates {
             let link = &mut self.links[number as usize];
             link.streams -= 1;
             link.limited -= u32::from(rate == link.level);
-            // An empty link has a load of zero, so that errors of rounding do not add up.
+            // An empty link has a load of zero, so that rounding errors do not add up.
             link.load = if link.streams == 0 {
                 0.0
             } else {
@@ -104,8 +105,8 @@ impl MaxMinRates {
         }
     }
 
-    /// Adds a stream at the lowest level of its links, and returns this rate, or `None` if rates must be solved. The rate is
-    /// valid only if [`Self::confirm_rates`] then returns true.
+    /// Adds a stream at the lowest level of its links and returns this rate, or `None` if rates must be solved. The
+    /// rate is valid only if [`Self::confirm_rates`] then returns true.
     pub fn add_stream(&mut self, links: &[LinkMessageFraction]) -> Option<f64> {
         let levels = links
             .iter()
@@ -153,9 +154,9 @@ impl MaxMinRates {
         is_fair
     }
 
-    /// Solves the rates of all streams by progressive filling, and sets the rates that change. All rates rise together until
-    /// a link saturates, which fixes the rates of its streams. Each pass saturates at least one link, so the number of
-    /// passes is at most the number of links.
+    /// Solves the rates of all streams by progressive filling, and sets the rates that change. All rates rise together
+    /// until a link saturates, which fixes the rates of its streams. Each pass saturates at least one link, so there
+    /// are at most as many passes as links.
     pub fn solve_rates(&mut self, streams: &mut [Option<UnsentMessageStream>], now: Time) {
         self.list_users(streams);
         let mut unsolved = std::mem::take(&mut self.unsolved);

@@ -43,8 +43,7 @@ fn messages_share_a_link_while_both_are_there() {
     // second message then has 500 B left.
     let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
-    // Two messages to one NPU also share that NPU's link; messages between other NPUs do not share
-    // a link.
+    // Two messages to one NPU also share that NPU's link; messages between other NPUs share none.
     let apart = arrivals(
         &topology,
         &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
@@ -84,8 +83,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
-    // Depending on the hash, the two messages share one of two upward links or use different links. The two messages
-    // also share a downward link or use different downward links.
+    // Depending on the hash, the two messages share one of two upward links or use both, and likewise with downward
+    // links.
     let hashed: Vec<_> = (0..64)
         .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
         .collect();
@@ -262,7 +261,7 @@ mod solved_anew {
         }
     }
 
-    /// Messages of a permutation that replace each other at once keep their rates, and another receiver changes them.
+    /// Messages of a permutation that replace one another at once keep their rates; another receiver changes them.
     #[test]
     fn rates_stay_if_messages_replace_each_other() {
         let topology = clos((&[4, 4], &[2]), RoutePolicy::Sprayed);
@@ -390,8 +389,8 @@ mod stored {
                     }
                 }
             }
-            // In the simulation in time steps, each hop of a message may end one step late, and delays messages that
-            // share its link.
+            // In the time-step simulation, each hop of a message may end one step late, and delay messages that share
+            // its link.
             let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
             for (found, plain) in found.iter().zip(&ends) {
                 prop_assert!((*found as f64 - plain).abs() <= slack, "{found} {plain} {sorted:?}");

@@ -117,8 +117,8 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     let idle = |network: &PortContentionNetwork<'_>, at| {
         [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
     };
-    // The message occupies the egress until 1,000 ps, and the ingress from 100 to 1,100 ps. Before 100 ps, the ingress
-    // is not idle either, because it expects the message.
+    // The message occupies the egress until 1,000 ps, and the ingress from 100 to 1,100 ps. The ingress is not idle
+    // before 100 ps either, because it expects the message.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);

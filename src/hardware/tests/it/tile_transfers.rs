@@ -1,5 +1,5 @@
-//! Random transfers, loads and stores over grids of dies, compared with a simple simulator in which each link has a
-//! queue of waiting transfers.
+//! Random transfers, loads and stores over grids of dies, compared with a simple simulator whose links have queues of
+//! waiting transfers.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, Span, Time, UnroundedBufferShare};

@@ -28,7 +28,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a line is invalid, or if a chip is missing or repeated. The function also fails with the errors of
+    /// Fails if a line is invalid, or if a chip is missing or repeated. Also fails with the errors of
     /// [`ChipGraph::new`].
     pub fn parse(text: &str, file: &str) -> Result<Self, ChipGraphError> {
         let wrong = |line: usize, found: &str, expected: &str| ChipGraphError::Line {

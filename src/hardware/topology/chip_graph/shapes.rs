@@ -33,8 +33,7 @@ impl ChipGraph {
         }
     }
 
-    /// Creates a grid of chips. If `closes` is true, each dimension is a ring. As chip numbers ascend, the last
-    /// coordinate varies fastest.
+    /// Creates a grid of chips. If `closes` is true, each dimension is a ring. The last coordinate varies fastest.
     fn create_grid(name: &str, sizes: &[u32], closes: bool) -> Self {
         let chips: u32 = sizes.iter().product();
         let mut links = vec![Vec::new(); chips as usize];
@@ -62,8 +61,8 @@ impl ChipGraph {
         }
     }
 
-    /// Among the two-dimensional tori of `chips` chips, returns the torus with the smallest mean number of hops. If
-    /// several tori have the same mean, returns the widest torus.
+    /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops; of several, the
+    /// widest.
     pub fn find_best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {

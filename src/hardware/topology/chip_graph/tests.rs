@@ -86,8 +86,8 @@ fn communication_follows_hops_and_rates() {
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
 
-/// Tests the mean hops of the best two-dimensional torus for several numbers of chips. For a prime number of chips, the
-/// torus is a ring, which is an outlier.
+/// Tests the mean hops of the best two-dimensional torus for several numbers of chips. A prime number of chips is an
+/// outlier: the torus is a ring.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
     let hops = |chips: u32| ChipGraph::find_best_torus(chips).summarize().mean_hops;
@@ -231,8 +231,8 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     }
 }
 
-/// Checks 250 random graphs of fewer than 50 chips: each graph is connected and symmetric, and equal seeds give equal
-/// graphs. The number of links is at least the number of chips minus 1, and at most three per chip.
+/// Checks 250 random graphs of fewer than 50 chips: each is connected and symmetric, and equal seeds give equal graphs.
+/// The number of links is at least the number of chips minus 1, and at most three per chip.
 #[test]
 fn random_graphs_are_connected_and_repeatable() {
     let draw = |seed: u64| {

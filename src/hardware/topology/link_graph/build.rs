@@ -46,7 +46,7 @@ pub enum LinkGraphFault {
     Apart(Npu, Npu),
 }
 
-/// A link graph under construction, and the properties of the links that are added next.
+/// A link graph under construction, with the properties of the links added next.
 pub(super) struct GraphBuilder {
     npus: u32,
     switches: Vec<String>,
@@ -65,7 +65,7 @@ impl GraphBuilder {
     }
 
     /// Returns true if `switches` more switches and `links` more links fit the limits. Each direction of a link counts
-    /// as one link.
+    /// as one.
     pub fn has_room(&self, switches: u64, links: u64) -> bool {
         self.switches.len() as u64 + switches <= u64::from(MOST_SWITCHES)
             && self.links.len() as u64 + links <= MOST_LINKS as u64
@@ -118,8 +118,8 @@ impl GraphBuilder {
                 (0..size).for_each(|x| self.add_links_both_ways(at(x), hub));
             }
             DimensionShape::FullyConnected => {
-                // Wires are not modelled individually. A virtual switch replaces the wires and limits only the total
-                // rate at which an NPU sends and receives. A message incurs the latency once.
+                // Wires are not modelled individually. A virtual switch replaces them and limits only the total rate at
+                // which an NPU sends and receives. A message incurs the latency once.
                 let hub = self.add_switch(format!("{name} wires at {first}"));
                 (0..size).for_each(|x| self.add_link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
@@ -148,7 +148,7 @@ impl ClosChildrenAndUplinks {
         // Vertices of the level below, grouped by subtree; initially, each NPU is a subtree.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
-            // Number of uplinks of each vertex below; An NPU has one uplink.
+            // Number of uplinks of each vertex below; an NPU has one.
             let uplinks = match level {
                 0 => 1,
                 _ => *self.uplinks.get(level - 1)?,

@@ -1,9 +1,9 @@
 //! Bundles: links that carry equal parts of every sprayed message.
 //!
-//! In a Clos network, a sprayed message leaves a subtree of switches in equal parts over all links up, and enters a subtree
-//! in equal parts over all links down. If all links of the dimension have one rate and latency, the links of a bundle
-//! saturate at the same time. One link of the bundle then represents all others, so a route has two entries per level
-//! instead of two entries per switch.
+//! In a Clos network, a sprayed message leaves a subtree of switches in equal parts over all links up, and enters a
+//! subtree in equal parts over all links down. If all links of the dimension have one rate and latency, a bundle's
+//! links saturate at the same time. One of them then represents all others, so a route has two entries per level
+//! instead of two per switch.
 
 use super::legs::RouteLeg;
 use super::{DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute, Npu, RoutePolicy};
@@ -11,7 +11,7 @@ use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use hashbrown::HashTable;
 
-/// Finds routes over the bundles of a graph without failed links, and remembers the parts that routes share.
+/// Finds routes over the bundles of a graph without failed links, and caches the parts that they share.
 #[derive(Clone, Debug)]
 pub struct BundledRouteFinder {
     dimensions: Vec<DimensionBundlesAndOnlyLinks>,
@@ -39,9 +39,9 @@ struct SharedRouteLegPart {
 struct DimensionBundlesAndOnlyLinks {
     /// True if messages are sprayed over bundles whose links have the same rate and latency.
     has_bundles: bool,
-    /// For each NPU, the only link that leaves the NPU along the dimension, if there is a single one.
+    /// For each NPU, the link that leaves it along the dimension, if there is only one.
     only_outgoing: Vec<Option<u32>>,
-    /// For each NPU, the only link that enters the NPU along the dimension, if there is a single one.
+    /// For each NPU, the link that enters it along the dimension, if there is only one.
     only_incoming: Vec<Option<u32>>,
 }
 
@@ -105,7 +105,7 @@ impl BundledRouteFinder {
         }
     }
 
-    /// Returns the part of `leg` between two vertices, and finds its links when it is first needed.
+    /// Returns the part of `leg` between two vertices, whose links are found on first use.
     fn find_shared_part(
         &mut self,
         graph: &LinkGraph,

@@ -5,9 +5,9 @@ use super::{Bandwidth, LinkGraph, Npu, Span};
 /// A change to the rate or latency of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkChange {
-    /// NPUs at the ends of the links. `between` decides whether one end or both ends must be in the list.
+    /// NPUs at the ends of the links. With `between`, both ends must be in the list, otherwise one.
     pub npus: Vec<Npu>,
-    /// True if both ends must be among `npus`, false if one end is enough.
+    /// True if both ends must be among `npus`, false if one suffices.
     pub between: bool,
     /// Index of the dimension whose links change, or `None` for all dimensions.
     pub dimension: Option<u32>,
@@ -25,11 +25,11 @@ pub struct UnmatchedLinkChange {
 }
 
 impl LinkGraph {
-    /// Returns the graph after `changes` were applied to its links, one after another.
+    /// Returns the graph with `changes` applied to its links, one after another.
     ///
     /// # Errors
     ///
-    /// Fails if a change applies to no link. The error names the first change that applies to no link.
+    /// Fails if a change applies to no link. The error names the first such change.
     pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, UnmatchedLinkChange> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;

@@ -1,8 +1,8 @@
 //! Distances in links from every vertex to every NPU, within each dimension.
 //!
-//! A dimension's links divide the vertices into components that no link of the dimension connects, so a row of distances
-//! covers only one component. An NPU with a single incoming link shares the row of the vertex at the link's start, because
-//! every path to the NPU passes this vertex. NPUs below one switch therefore share a row.
+//! A dimension's links divide the vertices into unconnected components, so a row of distances covers only one
+//! component. An NPU with a single incoming link shares the row of the vertex at its start, which every path to the NPU
+//! passes. NPUs below one switch therefore share a row.
 
 use super::DirectedLink;
 use chakram_base::ids::Npu;
@@ -34,7 +34,7 @@ struct DimensionDistances {
 }
 
 impl LinkDistances {
-    /// Measures the distances along `links`, which excludes links out of service. Vertices from 0 to `npus` are NPUs.
+    /// Measures the distances along `links`, which must be in service. Vertices from 0 to `npus` are NPUs.
     pub fn measure<'l>(
         (npus, vertices): (u32, usize),
         dimensions: usize,
@@ -58,7 +58,7 @@ impl LinkDistances {
         self.dimensions[dimension].between(vertex, to)
     }
 
-    /// Returns the row of distances to an NPU. Equal vertices reach two NPUs that share a row.
+    /// Returns the row of distances to an NPU. Two NPUs that share a row are reached from the same vertices.
     pub fn row_of(&self, to: Npu, dimension: usize) -> u32 {
         self.dimensions[dimension].targets[to.0 as usize].0
     }

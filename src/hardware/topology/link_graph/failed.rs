@@ -96,8 +96,8 @@ impl LinkGraph {
         graph
     }
 
-    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. If there are several such routes,
-    /// the link that was added first is taken at each vertex. Returns `None` if there is no route.
+    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. Of several, takes the first-added
+    /// link at each vertex. Returns `None` if there is no route.
     pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);

@@ -21,13 +21,13 @@ pub(super) struct RouteDimensionStrides {
 struct DimensionSizeAndStride {
     stride: u32,
     size: u32,
-    /// True if the dimension's links also connect NPUs whose coordinates in the inner dimensions differ.
+    /// True if its links also connect NPUs with different coordinates in the inner dimensions.
     joins_inner: bool,
 }
 
 impl RouteDimensionStrides {
     /// Creates the legs for the dimensions of `topology`. `joins_inner(d)` must be true if the links of dimension d
-    /// also connect NPUs whose coordinates in the inner dimensions differ.
+    /// also connect NPUs with different coordinates in the inner dimensions.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
         let dimensions = topology.dimensions().iter().zip(&topology.strides);
         let dimensions =

@@ -1,4 +1,4 @@
-//! Routes over links, and the time of a message that is alone on its route.
+//! Routes over links, and the time of a message alone on its route.
 
 use super::legs::RouteLeg;
 use super::{
@@ -154,9 +154,8 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU.
-    /// With store-and-forward devices, each link in turn serializes the message; a link of length n serializes it n
-    /// times.
+    /// Returns the latency and rates of a lone message from `a` to `b`, or `None` if both are the same NPU. With
+    /// store-and-forward devices, each link in turn serializes the message, n times if its length is n.
     pub fn find_path(
         &self,
         a: Npu,

@@ -250,7 +250,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 }
 
 /// Four nodes of four NPUs share one fabric of sixteen NICs, four below each switch. Messages to another node use only
-/// the fabric. Messages inside a node do not use the fabric, although the node's NICs are on one switch.
+/// the fabric. Messages inside a node do not use it, although the node's NICs are on one switch.
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);

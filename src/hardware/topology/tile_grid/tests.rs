@@ -45,8 +45,8 @@ fn ways_count_links_by_class() {
     // A link between dies takes 5 ns, along x or along y.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
-    // From (11, 3) to (0, 0) there are 11 links along x and 3 along y. Two of the links along x and one of the links
-    // along y connect dies. The latency is 11 + 15 ns.
+    // From (11, 3) to (0, 0) there are 11 links along x and 3 along y. Two of the former and one of the latter connect
+    // dies. The latency is 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
