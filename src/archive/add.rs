@@ -95,7 +95,7 @@ pub struct AddedWorkloadSizes {
     pub bytes: u64,
     /// Bytes by which the workload's new objects enlarged the archive.
     pub packed: u64,
-    /// Number of the workload's objects that were already in the archive.
+    /// Number of the workload's objects that the archive already had.
     pub known: u64,
     /// File to which an unfinished tail was moved, or `None`.
     pub kept_aside: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! Lanes of NPUs: the node that holds each lane, the lane's queue, and the turns of launches.
 //!
 //! A lane serves nodes in the order in which they became ready. If several launches of one feed may run on an NPU, the
-//! lane serves them in the order in which they began: a node takes it only when all its nodes of earlier launches are
+//! lane serves them in the order in which they began: a node takes it only when all nodes of earlier launches on it are
 //! complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they compete for lanes. Each
 //! feed has its own lanes.
 

@@ -8,9 +8,9 @@
 //! - d(i, k) = max(o(i, k) + α, d(i, k−1)) + s
 //! - r(i+1, k) = max(d(i, k), b(i+1))
 //!
-//! A member ends the stage once it has received its last message and its own last message has left: max(r(i, n−2), o(i,
-//! n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. The recurrence gives the times
-//! of a simulation of each message, at a fraction of its cost.
+//! A member ends the stage once it has received its last message and its own last message has left: max(r(i, n−2),
+//! o(i, n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. The recurrence gives the
+//! times of a simulation of each message, at a fraction of its cost.
 
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive, StageWithAlgorithm};
 use crate::group::{GroupPlacement, LineMemberPaths};

@@ -18,9 +18,9 @@
 //! ([`GroupPlacement::is_evenly_spaced_ring`]), each member has two links with B/2 each, to the next and to the
 //! previous member. A stage then consists of two concurrent runs, with half of the buffer each. One run sends to the
 //! next member, as described above. The other run goes in the opposite direction, where the member with index i takes
-//! the place of n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one
-//! link, so the table above is valid with s at rate B, and an NPU sends at the full rate B. On a mesh, or on a ring
-//! that the members do not close in this way, a message from the last member to the first passes all links between
+//! the place of n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s
+//! over one link, so the table above is valid with s at rate B, and an NPU sends at the full rate B. On a mesh, or on a
+//! ring that the members do not close in this way, a message from the last member to the first passes all links between
 //! them. A second direction would gain nothing, so all data goes in one, at B/2.
 //!
 //! [`GroupPlacement::is_evenly_spaced_ring`]: crate::group::GroupPlacement::is_evenly_spaced_ring

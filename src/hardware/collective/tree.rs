@@ -17,8 +17,8 @@
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
 //! Members end at different times, so there is no closed form. In an all-reduce, a member's message to its parent
-//! depends on the messages of all its children. The number of received messages alone therefore shows which messages
-//! have arrived.
+//! depends on the messages of all its children. The number of received messages alone therefore shows which ones have
+//! arrived.
 
 use super::line_cost::LineMessageCosts;
 use super::{

@@ -173,7 +173,7 @@ mod tests {
             KernelDurationWithBasis::Modeled(Span(50_000_000))
         );
         // The kernel is memory-bound on the recording class and compute-bound on the new one. Its 20 GFLOP take 20 and
-        // 10 us there, and its 45 MB 22.5 and 9 us. The scaled duration is 10 + 100 x 10 / 22.5.
+        // 10 us on the two, and its 45 MB 22.5 and 9 us. The scaled duration is 10 + 100 x 10 / 22.5.
         let both = KernelTraceFacts {
             flops: 20_000_000_000,
             bytes: 45_000_000,

@@ -26,12 +26,12 @@
 //! # Alone
 //!
 //! If an access is alone, S(k c) = k L. A load's chunks arrive at intervals of L, and L is at least p, so no chunk
-//! waits for an earlier chunk. Nor does a store's chunk. Loads and stores end at W / c x L + f − L + p, which is S(W) +
-//! sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is
-//! the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the time above,
-//! with this p. Every other ends earlier, by one chunk for each access that the port serves after it. A smaller last
-//! chunk takes less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times at
-//! the port are differences of rounded sums, so rounding errors do not accumulate.
+//! waits for an earlier chunk. Neither does a store's chunk. Loads and stores end at W / c x L + f − L + p, which is
+//! S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the
+//! port, p is the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the time
+//! above, with this p. Every other ends earlier, by one chunk for each access that the port serves after it. A smaller
+//! last chunk takes less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times
+//! at the port are differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at the same instant are ordered by NPU, then by node. The state of an access does not grow with
 //! its number of chunks, except for chunks that are still between the stream and the port because of latencies. If too

@@ -110,8 +110,8 @@ mod tests {
         // With W = 1 MB, the pool sends 256 W in all, 32 W from each group, and 8 W over each of a group's links.
         // Sending 8 W over a link takes 8 stages of one 1 MB chunk. A group has 100 GB/s, so each of its links has 25
         // GB/s. TX group→switch = 1 MB / 25 GB/s = 40 us. A node has 400 GB/s, so each of its links has 100 GB/s, and
-        // carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10 GB/s)
-        // = 12.5 us. The total is 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        // carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10
+        // GB/s) = 12.5 us. The total is 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(

@@ -32,7 +32,7 @@ struct LinkState {
     is_used: bool,
     /// True if the link is in [`MaxMinRates::changed`].
     is_changed: bool,
-    /// While rates are solved: the number of streams without a rate, and the sum of their parts.
+    /// While rates are solved: number of streams without a rate, and sum of their parts.
     open: (u32, f64),
     /// While rates are solved: the range of the link's streams in [`MaxMinRates::users`].
     users: (u32, u32),

@@ -53,7 +53,7 @@ impl CompressionFormat {
 pub(super) enum KnownOrCountedCompressedSize {
     /// The size is known in advance.
     Known(u64),
-    /// The size is unknown (as for a pipe); the counter contains the number of bytes read so far.
+    /// The size is unknown (as for a pipe); the counter states how many were read so far.
     SoFar(Rc<Cell<u64>>),
 }
 
