@@ -22,8 +22,8 @@ pub struct PredictionErrorSummary {
     /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
     pub tau: Option<f64>,
     /// Relative loss if the plan with the shortest predicted time is chosen: the measured time of this plan, divided by
-    /// the shortest measured time in its group, minus 1. This is the mean over all groups with at least two plans.
-    /// `None` if no group has two plans.
+    /// the shortest measured time in its group, minus 1. Averaged over all groups with at least two plans. `None` if no
+    /// group has two plans.
     pub regret: Option<f64>,
 }
 

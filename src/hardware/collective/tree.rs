@@ -83,7 +83,7 @@ impl TreeNeighbours {
         Some((child, self.receive_count(primitive)))
     }
 
-    /// Returns the number of messages that the member receives. It sends down the tree only after it has received all
+    /// Returns the number of messages that the member receives. The member sends down the tree only after receiving all
     /// of them.
     fn receive_count(&self, primitive: CollectiveStagePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());

@@ -33,7 +33,7 @@ impl HostBlockingOperations {
 pub struct Host {
     /// Time to launch a kernel, including the framework's work per kernel.
     pub launch: Span,
-    /// Time to launch a kernel of a backward pass. These bypass the framework's interpreter.
+    /// Time to launch a kernel of a backward pass. Such launches bypass the framework's interpreter.
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,

@@ -3,10 +3,10 @@
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l). The transfer ends after its
 //! uncontended time ([`PathLatencyAndRates::time_message`](crate::topology::PathLatencyAndRates::time_message)): hops
 //! × latency + bytes ÷ bandwidth, or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until the
-//! transfer ends, no link of its route carries another transfer, and later transfers wait. These times are Eq. 2 and 3
-//! of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training",
-//! whose links are exclusive resources. A send completes together with its transfer, because the transfer occupies the
-//! links until then.
+//! transfer ends, no link of its route carries another transfer, and later transfers wait. The transfer times are Eq. 2
+//! and 3 of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model
+//! Training", whose links are exclusive resources. A send completes together with its transfer, because the transfer
+//! occupies the links until then.
 //!
 //! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and 5): the memory's link
 //! counts as one more link of the route.

@@ -10,8 +10,8 @@
 //! are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but also computes the size of each chunk that
-//! is ordered by loads. In the Themis paper, all chunks are equal. Such a chunk visits the least loaded dimension
-//! first, and is just large enough to raise its load to that of the most loaded dimension:
+//! is ordered by loads. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least loaded
+//! dimension first, and is just large enough to raise its load to that of the most loaded dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
