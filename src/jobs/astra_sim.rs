@@ -37,7 +37,7 @@ pub struct AstraSimJob {
     pub workload: Workload,
     /// Number of lanes that an NPU needs for the job.
     pub lanes: u32,
-    /// True if a send may lack its receive, and a receive its send.
+    /// True if sends may lack receives, and receives sends.
     pub lenient: bool,
     /// Work of each instance, which is known without a replay.
     pub work: Vec<RankWorkKindsAndKernelTime>,
@@ -180,8 +180,7 @@ impl AstraSimJob {
     }
 }
 
-/// Replays `prepared` on the network that `inputs` selects. If `full` is true, also collects a
-/// report.
+/// Replays `prepared` on the network that `inputs` selects. Also collects a report if `full` is true.
 ///
 /// The event loop is compiled here once per network. Observers are called dynamically, because
 /// static calls would need another copy of the loop for each observer.
@@ -221,8 +220,7 @@ pub fn replay_on_input_network(
     }
 }
 
-/// Returns the error for a collective that starts at time 0 with an endpoint delay scaled to zero,
-/// because ASTRA-sim aborts in this case.
+/// Returns the error for a collective that starts at time 0 with a zero endpoint delay, which makes ASTRA-sim abort.
 fn zero_endpoint_delay_error(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -287,8 +285,8 @@ fn read_tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns the file of each rank, and the files of ranks for which the network has no NPU. Files
-/// may be compressed, or in another format.
+/// Returns the file of each rank, and the files of ranks that have no NPU in the network. Files may be compressed or in
+/// another format.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixedTraceFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path_of_rank(rank));

@@ -12,12 +12,12 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum total number of nodes in all repeated runs. A step of a simulated collective counts as a
-/// node. A replay of this number of nodes takes one or two seconds.
+/// Maximum number of nodes in all repeated runs together. A step of a simulated collective counts as a node. Replaying
+/// this many nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
-/// Estimates the work of a run as a number of nodes. A simulated collective of n members also
-/// counts as 2 n² nodes, the number of steps of a ring.
+/// Estimates the work of a run as a number of nodes. A simulated collective of n members also counts as 2 n² nodes,
+/// one per step of a ring.
 fn estimate_work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
@@ -39,7 +39,7 @@ pub struct RunInputsWithoutSetting<'a> {
     pub machine: Option<Cow<'a, Machine>>,
     /// The options without the setting, if they differ.
     pub options: Option<ReplayOptions>,
-    /// True if the run without the setting is too large to be repeated.
+    /// True if the run without the setting is too large to repeat.
     pub is_too_large: bool,
 }
 
@@ -51,13 +51,12 @@ pub struct GivenSetting<'a> {
     pub value: String,
     /// Replay option of this setting; `None` if the setting is not a replay option.
     pub option: Option<SettingKey>,
-    /// Creates the run without the setting; returns `None` if no run is possible without the
-    /// setting.
+    /// Creates the run without the setting; `None` if it is impossible.
     pub without: Box<dyn Fn() -> Option<RunInputsWithoutSetting<'a>> + Sync + 'a>,
 }
 
-/// Finds the settings in `given` that have no effect on the run `prepared`. Adds notes about them
-/// to `report`, the report of this run.
+/// Finds the settings in `given` that do not affect the run `prepared`. Adds notes about them to `report`, which
+/// describes this run.
 pub fn note_settings_without_effect(
     report: &mut Report,
     prepared: &CompiledReplay<'_>,
@@ -133,9 +132,8 @@ pub struct EditedMachineValue {
     pub without: Option<Machine>,
 }
 
-/// Returns the values in which `machine`'s text differs from the preset with the machine's name,
-/// sorted by key. The list is empty for a preset, and for a machine whose name no preset has. Error
-/// messages name the text `file`.
+/// Returns the values that `machine`'s text changes in the preset of the same name, sorted by key. The list is empty
+/// for an unmodified preset, and for a machine that is named after no preset. Error messages call the text `file`.
 pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<EditedMachineValue> {
     let Ok(original) = read_preset_text(machine.name()) else {
         return Vec::new();
@@ -147,10 +145,10 @@ pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<Edite
     machine_edits_between(text, &original, file)
 }
 
-/// Returns the values that differ between a machine's text and `original`, sorted by key. Error
-/// messages name the text `file`.
+/// Returns the values that differ between a machine's text and `original`, sorted by key. Error messages call the text
+/// `file`.
 pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<EditedMachineValue> {
-    // Ignore labels, because labels have no effect on results.
+    // Ignore labels, because they do not affect results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));

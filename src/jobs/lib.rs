@@ -80,10 +80,10 @@ pub enum JobLoadOrWriteError {
     /// The options of a pattern are invalid.
     #[error(transparent)]
     Pattern(#[from] PatternOptionError),
-    /// A file of ASTRA-sim is invalid.
+    /// An ASTRA-sim file is invalid.
     #[error(transparent)]
     AstraSim(#[from] chakram_astra_sim::InputError),
-    /// An operation on a file failed.
+    /// A file operation failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs declare a group differently.
@@ -102,20 +102,20 @@ pub enum JobLoadOrWriteError {
         /// The first and the last rank with a trace.
         known: (u32, u32),
     },
-    /// No trace states the time that the profiler took.
+    /// No trace states how much time the profiler took.
     #[error(
         "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
     )]
     NoProfilerCost,
-    /// A job cannot have this output name.
+    /// This output name is not allowed for a job.
     #[error("{0}")]
     Output(&'static str),
 }
 
 impl Job {
-    /// Opens the job at `paths`. `paths` contains a folder of traces, the prefix of files with
-    /// names `PREFIX.RANK.et`, the job file, or the files of single ranks.
+    /// Opens the job at `paths`. `paths` names a folder of traces, the prefix of files called `PREFIX.RANK.et`, the job
+    /// file, or the files of single ranks.
     ///
     /// # Errors
     ///
@@ -160,8 +160,8 @@ impl Job {
         })
     }
 
-    /// Replays the job on `machine` and returns the report. Opening the job already decided how to
-    /// treat ranks without a trace, so `options` do not change that.
+    /// Replays the job on `machine` and returns the report. Ranks without a trace were already handled when the job was
+    /// opened, so `options` do not affect them.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Job {
         &self.edits
     }
 
-    /// Returns the number of ranks without a trace that copy captured ranks of the same role.
+    /// Returns how many ranks without a trace copy captured ranks of the same role.
     pub fn filled_in_rank_count(&self) -> u64 {
         self.completed
     }

@@ -37,14 +37,14 @@ pub struct JobLoadOptions {
     pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if the traces show fewer.
     pub ranks: Option<u32>,
-    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`], usually the number of the machine's NPUs. The
-    /// minimum applies only if neither `ranks` nor the traces give a number.
+    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`], usually the machine's number of NPUs. Applies only
+    /// if neither `ranks` nor the traces give a number.
     pub mirrored: u32,
     /// Number of the profiled step to read; `None` to read the whole traces.
     pub step: Option<u64>,
     /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,
-    /// Rule that selects the captured ranks that new ranks of an edited job copy.
+    /// Rule that selects which captured ranks the new ranks of an edited job copy.
     pub role_model: AbsentRankModelRule,
     /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
@@ -54,10 +54,10 @@ pub struct JobLoadOptions {
     pub hash: bool,
 }
 
-/// Function that receives the number of ranks read so far and the total number.
+/// Function that receives the number of ranks read so far, and the total.
 pub type LoadProgressFn<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. If there are several paths, all paths must belong to one job.
+/// Finds the files of a job. Several paths must all belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: JobFileVerifyLevel,
@@ -75,7 +75,7 @@ pub fn find_traces<P: AsRef<Path>>(
     Ok(found)
 }
 
-/// Registers the files in `found` as inputs, so that `outputs` must not replace them.
+/// Registers the files in `found` as inputs, which `outputs` must not replace.
 pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
@@ -100,8 +100,8 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobLoadOrW
     Ok(all)
 }
 
-/// Returns the groups that the file `path` or, if there is no `path`, the job file declares. If hashes are requested,
-/// adds the file of groups to `inputs`.
+/// Returns the groups that the file `path` declares; without `path`, the groups in the job file. If hashes are
+/// requested, adds the groups' file to `inputs`.
 pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
@@ -117,8 +117,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`. If `step` is given, the traces contain only the profiled step
-/// with this number. `piped` is the content of a trace from a pipe, or `None` if the traces are files.
+/// Returns the traces in `found`. If `step` is given, they contain only the profiled step with this number. `piped` is
+/// the content of a trace from a pipe, or `None` if the traces are files.
 pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -219,8 +219,8 @@ pub fn load_found_traces(
     })
 }
 
-/// Checks that a run's state fits into memory. The state has 4 bytes per node and rank. Small files may need a large
-/// state, because many ranks can share one file.
+/// Checks that a run's state fits into memory. The state has 4 bytes per node and rank. Even small files may need a
+/// large state, because many ranks can share one file.
 ///
 /// # Errors
 ///
@@ -245,8 +245,8 @@ struct TraceContentWithHash<R> {
     is_of_member: bool,
 }
 
-/// Number of files that each thread reads before the loader adds them to the workload. The number is large enough that
-/// threads rarely wait for each other.
+/// Number of files that each thread reads before the loader adds them to the workload. It is large enough that threads
+/// rarely wait for each other.
 const FILES_OF_THREAD: usize = 16;
 
 /// Reads `files` with `read` on all processors, and adds them to `builder`. Reads a file with several names (hard
@@ -299,7 +299,7 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // All ranks with this file get the same content, because the content does not refer to the rank itself.
+                // All ranks with this file get the same content, because it does not refer to the rank.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];

@@ -1,14 +1,14 @@
 //! References to machines in job files: a preset's name, or a file's path relative to the folder of the job
 //! file.
 //!
-//! Because paths are relative, a job can be replayed from any working folder. A job can also move to another folder if
-//! its machine file moves with it.
+//! Because paths are relative, a job can be replayed from any working folder. A job can also move to another folder
+//! together with its machine file.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
 
-/// Converts the machine `name` in the job file `job` to a name that this process can open. If no
-/// file has this path relative to the job file, returns `name` unchanged.
+/// Converts the machine `name` in the job file `job` to a name that this process can open. If no file has this relative
+/// path, returns `name` unchanged.
 pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -20,7 +20,7 @@ pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     }
 }
 
-/// Returns the text with which the job file `job` refers to the machine `name`.
+/// Returns the reference to the machine `name` for the job file `job`.
 pub fn store_machine_reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// Default name of a job in a folder.
 const JOB: &str = "job";
 
-/// Returns the prefix of a job's files. If the name ends with a separator, the output is a folder, even if
-/// the folder does not exist yet.
+/// Returns the prefix of a job's files. If it ends with a separator, the output is a folder, even if the folder does
+/// not exist yet.
 fn job_prefix(output: &Path) -> Result<PathBuf, JobLoadOrWriteError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
@@ -105,7 +105,7 @@ impl JobBeingWritten {
         Ok(written)
     }
 
-    /// Writes a rank's trace, which is already complete in memory.
+    /// Writes a rank's trace from memory, where it is already complete.
     pub fn write_trace(
         &mut self,
         rank: u32,
@@ -170,7 +170,7 @@ impl JobBeingWritten {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit_all()?;
-        // List other traces only after the commit, because before it the job's own files have temporary names.
+        // List other traces only after the commit, because the job's own files have temporary names until then.
         Ok(SavedJob {
             others: list_stale_traces(&self.prefix, &job)?,
             traces: self.names,
@@ -190,7 +190,7 @@ pub struct SavedJob {
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file. In the job file, the path of a machine file is relative to the folder of the job file.
+/// Writes a job file. The path of a machine file becomes relative to the job file's folder.
 pub fn write_job(
     files: &mut OutputSet,
     path: &Path,
@@ -207,8 +207,7 @@ pub fn write_job(
     Ok(())
 }
 
-/// If the job file in the folder of `path` lists `path`, replaces its digest by the digest of the
-/// new content, `written`.
+/// If the job file in `path`'s folder lists `path`, replaces its digest with that of the new content, `written`.
 pub fn update_listed_digest(
     files: &mut OutputSet,
     path: &Path,

@@ -1,8 +1,7 @@
 //! Declares each option of a replay in one place: its key, words, help and effect.
 //!
 //! The command line converts [`REPLAY_OPTIONS`] to flags, archives store the words of options, and studies use the keys
-//! of options. The command line, archives and studies therefore accept the same options, and parse them in the same
-//! way.
+//! of options. All three therefore accept the same options and parse them alike.
 
 use super::{FilesOfCustomAlgorithm, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
@@ -36,7 +35,7 @@ pub struct ReplayOptionDefinition {
     pub key: SettingKey,
     /// Placeholder for the value in the help text; empty for switches.
     pub value: &'static str,
-    /// Help text. Text of the help. Braces mark the keys of other options.
+    /// Help text. Braces mark the keys of other options.
     pub help: &'static str,
     /// Word that selects the default value; empty if there is no default.
     pub default: &'static str,
@@ -44,9 +43,9 @@ pub struct ReplayOptionDefinition {
     pub is_rare: bool,
     /// Words that the option accepts.
     pub syntax: ReplayOptionSyntax,
-    /// Options that cannot be combined with this option.
+    /// Options that contradict this one.
     pub excludes: &'static [SettingKey],
-    /// True if the option affects only the method of computation, not the result.
+    /// True if the option affects only how results are computed, not the results.
     pub is_exact: bool,
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
@@ -99,7 +98,7 @@ impl ReplayOptionDefinition {
         (self.set)(&mut ReplaySettings::default(), words)
     }
 
-    /// Returns true if `words` turn off a switch, so that the option has no effect.
+    /// Returns true if `words` turn off a switch, which then has no effect.
     fn is_switched_off(&self, words: &[String]) -> bool {
         matches!(self.syntax, Switch) && matches!(words, [word] if word == "false")
     }
@@ -400,7 +399,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
     },
 ];
 
-/// Reason why the options' machine values cannot be applied to a machine's text.
+/// Reason why the options' machine values do not fit a machine's text.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineValuesError {
     /// A value in the machine's text cannot be changed.
@@ -420,7 +419,7 @@ pub struct ReplaySettings {
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValueChange>,
-    /// The machine that ran the kernels when their durations were recorded.
+    /// The machine on which the kernels' durations were recorded.
     pub recorded_on: Option<String>,
     /// Fraction of the peak rates that kernels reach if the roofline model times them.
     pub efficiency: Option<RooflinePeakFraction>,
@@ -455,7 +454,7 @@ pub enum ReplaySettingsError {
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
-    /// The user states rates, although the machine file already has rates.
+    /// The user states rates that the machine file already has.
     OwnRates(String),
     /// The user states only bandwidth or only latency, but both are needed.
     RateMissing {
@@ -483,7 +482,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Formats the error, which names options as flags; with `{:#}`, the error names options by their keys in files.
+/// Formats the error; options appear as flags or, with `{:#}`, by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -567,8 +566,8 @@ impl ReplaySettings {
         &self.replay
     }
 
-    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank for
-    /// each of the machine's `npus` NPUs.
+    /// Returns the options for loading the traces. A mirrored job of unknown size gets as many ranks as the machine has
+    /// NPUs (`npus`).
     pub fn job_options(&self, npus: u32) -> JobLoadOptions {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
@@ -618,12 +617,12 @@ impl ReplaySettings {
         })
     }
 
-    /// Returns the full name of the machine `name`. If the name is a list of dimensions, adds the user's rates to it.
+    /// Returns the full name of the machine `name`. If it is a list of dimensions, adds the user's rates.
     ///
     /// # Errors
     ///
-    /// Fails if the user states rates although the machine file already has rates. Also fails if
-    /// the user states only one of bandwidth and latency.
+    /// Fails if the user states rates that the machine file already has. Also fails if the user states a bandwidth
+    /// without a latency, or the reverse.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
@@ -640,8 +639,7 @@ impl ReplaySettings {
         &self.machine_values
     }
 
-    /// Returns the machine's `text` with the requested changes of values. Error messages name the
-    /// text `file`.
+    /// Returns the machine's `text` with the requested changes of values. Error messages call the text `file`.
     ///
     /// # Errors
     ///
@@ -652,8 +650,7 @@ impl ReplaySettings {
         replace_toml_values(text, file, &values)
     }
 
-    /// Parses the machine in `text`, with the requested changes of values. Error messages name the
-    /// text `file`.
+    /// Parses the machine in `text`, with the requested changes of values. Error messages call the text `file`.
     ///
     /// # Errors
     ///
@@ -667,8 +664,7 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine`. Returns the machine. If the options request it, jobs on this machine occupy all NPUs of each
-    /// rack.
+    /// Returns the machine. If the options request it, jobs on this machine occupy all NPUs of each rack.
     ///
     /// # Errors
     ///

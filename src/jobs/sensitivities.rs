@@ -9,8 +9,7 @@ use chakram_report::sensitivity::{
     SensitivityReplayInputs, SensitivityReport, SensitivityRow, TENTH_LESS,
 };
 
-/// If a job has at most this number of nodes, replays confirm all rows of its report. Each row
-/// takes about thirty replays.
+/// For jobs with at most this many nodes, replays confirm all rows of the report. Each row takes about thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine file, and its name for error messages.
@@ -26,18 +25,15 @@ pub struct NamedMachineText<'a> {
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
 /// Words in the keys of times. A lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// Smallest factor for a time. The factor makes the time nearly zero, because a time of zero would
-/// need an infinite rate.
+/// Smallest factor for a time. It makes the time nearly zero; exactly zero would need an infinite rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor that measures a slope, and therefore the nearest to 1.
+/// Largest factor that measures a slope, and so the nearest to 1.
 const NEAREST: f64 = 0.9999;
-/// Number of bisections between the last factor down to which the makespan is linear and the first
-/// factor beyond it.
+/// Number of bisections between the last factor on the linear part and the first one beyond it.
 const HALVINGS: u32 = 6;
-/// Positions within a range, as fractions of its length. The code compares the makespans at these
-/// positions with a straight line. Most nonlinear curves already differ from the line at the first
-/// positions.
+/// Positions within a range, as fractions of its length. The makespans there are compared with a straight line. Most
+/// nonlinear curves already leave the line at the first positions.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
 /// Finds the sensitivities of `run` on the machine that the text describes.
@@ -97,8 +93,8 @@ struct ScaledMachineKeyRun {
     makespan: Span,
 }
 
-/// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end`
-/// replays the job with the key's time multiplied by approximately the argument of `end`.
+/// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end` replays the job with the
+/// key's time multiplied by approximately its argument.
 fn sensitivity_row(
     path: &str,
     makespan: Span,
@@ -115,9 +111,8 @@ fn sensitivity_row(
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))
     };
-    // Every node's end is rounded to a picosecond, so a slope over a wider range is more exact. The
-    // makespan is linear down to `factor` if every makespan tested in between is on the line
-    // through the two end points.
+    // Every node's end is rounded to a picosecond, so a wider range gives a more exact slope. The makespan is linear
+    // down to `factor` if all makespans in between are on the line through the two end points.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;
         for part in PARTS_OF_RANGE {
@@ -134,7 +129,7 @@ fn sensitivity_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // The makespan may have a kink very near the unchanged run, so try factors nearer to 1.
+            // The makespan may bend very near the unchanged run, so try factors nearer to 1.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {
@@ -163,9 +158,8 @@ fn sensitivity_row(
     })
 }
 
-/// Multiplies a time by approximately `factor`, so that the result is a whole number of
-/// picoseconds. Also returns the exact factor. Callers need the exact factor, because a replay uses
-/// the same rounded latency hundreds of times.
+/// Multiplies a time by approximately `factor`, so that the result is a whole number of picoseconds. Also returns the
+/// exact factor. Callers need it, because a replay uses the same rounded latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
         return Some((factor, scale_literal(value, factor)?));

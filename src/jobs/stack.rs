@@ -1,9 +1,8 @@
 //! Software stacks: named sets of the kernels, launch times and plan options that a framework
 //! chooses.
 //!
-//! A stack file has plan options (`[plan]`) and durations that depend on software. The durations
-//! are in one table per NPU class (`[npu.CLASS]`, as in machine files). The user's options override
-//! the stack's options.
+//! A stack file has plan options (`[plan]`) and software-dependent durations. The durations are in one table per NPU
+//! class (`[npu.CLASS]`, as in machine files). The user's options override the stack's options.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
@@ -16,8 +15,8 @@ use std::io;
 
 const ROOT: &[&str] = &["name", "description", "plan", "npu"];
 
-/// Plan options that a stack may set, because the software decides their values. The user decides
-/// degrees, batches and recomputation.
+/// Plan options that a stack may set, because the software determines them. The user decides degrees, batches and
+/// recomputation.
 const OF_STACKS: &[&str] = &[
     "accumulate",
     "attention",
@@ -43,7 +42,7 @@ const OF_STACKS: &[&str] = &[
     "tensor_overlap",
 ];
 
-/// A stack that is built into the program.
+/// A built-in stack.
 #[derive(Clone, Copy, Debug)]
 pub struct SoftwareStackPreset {
     /// Name of the stack for `--stack`.
@@ -54,7 +53,7 @@ pub struct SoftwareStackPreset {
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every stack that is built into the program.
+        /// Every built-in stack.
         pub const STACK_PRESETS: &[SoftwareStackPreset] = &[$(SoftwareStackPreset {
             name: $name,
             text: include_str!(concat!("stack/presets/", $name, ".toml")),
@@ -98,7 +97,7 @@ pub enum StackError {
     Unknown {
         /// The unknown name.
         name: String,
-        /// The stack with the most similar name; `None` if no name is similar.
+        /// The most similarly named stack; `None` if no name is similar.
         closest: Option<String>,
         /// Names of all stacks.
         all: String,
@@ -154,7 +153,7 @@ impl SoftwareStack {
         Ok(Self::parse(preset.text, preset.name)?)
     }
 
-    /// Parses the text of a stack file. Error messages name the file `file`.
+    /// Parses the text of a stack file. Error messages call the file `file`.
     ///
     /// # Errors
     ///
@@ -234,8 +233,7 @@ impl SoftwareStack {
         Ok((priced, report))
     }
 
-    /// Returns the stack's report for a run without a machine. The report contains no plan options
-    /// yet.
+    /// Returns the stack's report for a run without a machine. It contains no plan options yet.
     pub fn start_stack_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),
@@ -245,9 +243,8 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`. Skips options for which `is_given` is true. Records both
-    /// kinds of options in `report`. If the plan rejects an option, also skips the option and
-    /// records the reason.
+    /// Sets the stack's options in `plan`. Skips options for which `is_given` is true. Records both kinds of options in
+    /// `report`. An option that the plan rejects is also skipped, and the reason recorded.
     pub fn set_plan_options(
         &self,
         plan: &mut ParallelismPlan,

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// A job's traces in files, or one trace from a pipe.
 #[derive(Debug)]
 pub struct JobTraceFilesOrPipe {
-    /// The trace files by rank, and the job files listing them.
+    /// Trace files by rank, and the job files that list them.
     pub found: FoundTraces,
     piped: Option<TraceContents>,
 }
@@ -23,8 +23,7 @@ pub struct JobTraceFilesOrPipe {
 pub enum TraceFromFileOrPipe<'t> {
     /// Contents of the opened file.
     File(TraceContents),
-    /// Contents of the pipe. A pipe can be read only once, so the contents were read when the job
-    /// was opened.
+    /// Contents of the pipe. They were read when the job was opened, because a pipe can be read only once.
     Pipe(&'t TraceContents),
 }
 
@@ -41,7 +40,7 @@ impl TraceFromFileOrPipe<'_> {
         self.trace_contents().as_slice()
     }
 
-    /// Adds the name of the file or pipe to an error about its bytes.
+    /// Adds the file's or pipe's name to an error about its bytes.
     pub fn locate_error(&self, error: TraceError) -> TraceError {
         self.trace_contents().with_source(error)
     }
@@ -67,7 +66,7 @@ impl JobTraceFilesOrPipe {
         })
     }
 
-    /// Reads a trace from `pipe` as rank 0. Error messages name the pipe `name`.
+    /// Reads a trace from `pipe` as rank 0. Error messages call the pipe `name`.
     pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
         Ok(Self {
             found: FoundTraces {
@@ -90,7 +89,7 @@ impl JobTraceFilesOrPipe {
         merge_declarations(&self.found, groups)
     }
 
-    /// Opens one of the files. For a pipe, returns the contents that were already read.
+    /// Opens one of the files. For a pipe, returns the contents read earlier.
     pub fn open_file(
         &self,
         file: &RankFile,
@@ -112,7 +111,7 @@ pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobFil
         ..JobFile::default()
     };
     for (path, job) in &found.jobs {
-        // The merged declarations have the machine of the first job and the roles of all jobs.
+        // The result has the machine of the first job and the roles of all jobs.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;

@@ -1,5 +1,5 @@
 //! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. Three facts are
-//! reported: the number of groups, how many groups stayed together to the end, and the first difference between ranks
+//! reported: the number of groups, how many of them stayed together to the end, and the first difference between ranks
 //! of a group.
 
 use super::Observer;
@@ -12,7 +12,7 @@ use chakram_engine::{CompiledReplay, EventLoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// Results of rank aggregation; reported if the replay was asked to detect groups of identically behaving ranks.
+/// Results of rank aggregation, if the replay had to detect groups of identically behaving ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {
@@ -22,7 +22,7 @@ pub struct RankAggregation {
     pub ranks: u32,
     /// Number of groups that behaved identically until the end. One rank was simulated for each such group.
     pub together: u32,
-    /// Number of times that ranks which had separated from their group reached the same state again and were joined.
+    /// Number of times that ranks rejoined their group after they reached the same state again.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events that the event loop processed.

@@ -1,18 +1,18 @@
 //! Divides each NPU's time into categories.
 //!
-//! Each instant of an NPU's time is attributed to the first category that applies, in this order: compute, transfer,
-//! waiting, memory, host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host
-//! time. A communication (collective or message) counts as waiting until all of its partners have begun.
-//! Afterwards, it counts as transfer. Transfer and waiting without simultaneous compute are *exposed
-//! communication*. Waiting for another pipeline stage ([`StageCrossingDetector`]) counts as a *bubble* instead.
+//! Each instant of an NPU's time is attributed to the first category that applies: compute, transfer, waiting, memory,
+//! host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host time. A
+//! communication (collective or message) counts as waiting until all of its partners have begun. From then on, it
+//! counts as transfer. Transfer and waiting without simultaneous compute are *exposed communication*. Waiting for
+//! another pipeline stage ([`StageCrossingDetector`]) counts as a *bubble* instead.
 //!
-//! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
-//! several communications are in progress, the instant is charged to the earliest transfer. If no communication
-//! transfers yet, the instant is charged to the earliest wait. All messages of an NPU share one entry. All
-//! communication with unknown partners is charged to another entry, and counts as transfer from its start.
+//! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. With
+//! several communications in progress, this is the earliest transfer. If none transfers yet, it is the earliest wait.
+//! All messages of an NPU share one entry. Communication with unknown partners shares another entry, and counts as
+//! transfer from its start.
 //!
-//! Memory time with accesses to remote memory only is also counted apart, as remote memory. If an access to the NPU's
-//! own memory is in progress as well, the instant counts as local memory.
+//! Memory time with accesses to remote memory only is also counted separately, as remote memory. If the NPU's own
+//! memory is accessed at the same time, the instant counts as local memory.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, NpuCommunicationsInProgress};
@@ -45,7 +45,7 @@ struct NpuTimeTracker {
     active: [u32; NpuTimeCategory::COUNT - 1],
     /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed at the end.
     parts: [Span; NpuTimeCategory::COUNT - 1],
-    /// Number of accesses to remote memory in progress; `active` counts them too, as memory.
+    /// Number of accesses to remote memory in progress; `active` counts them as memory, too.
     remote_accesses: u32,
     /// Memory time with accesses to remote memory only.
     remote_memory: Span,
@@ -53,7 +53,7 @@ struct NpuTimeTracker {
     communicating: Span,
     /// Communications in progress.
     open: NpuCommunicationsInProgress,
-    /// Completion of the NPU's last node.
+    /// Completion time of the NPU's last node.
     finish: Time,
 }
 
@@ -77,8 +77,8 @@ pub struct ChargedTime {
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting`: waiting for another pipeline stage. Zero in reports of older versions,
-    /// which do not record this part.
+    /// Part of `exposed_waiting`: waiting for another pipeline stage. Zero in reports of older versions, which do not
+    /// record it.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }
@@ -107,7 +107,7 @@ pub struct NpuTime {
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; NpuTimeCategory::COUNT],
     /// Part of the memory time: accesses to remote memory, without accesses to the NPU's own memory at the same time.
-    /// Zero in reports of older versions, which do not record this part.
+    /// Zero in reports of older versions, which do not record it.
     #[serde(rename = "remote_memory_ps", default)]
     pub remote_memory: Span,
     /// Time with a communication in progress, with or without overlapping compute.
@@ -127,8 +127,7 @@ pub struct BreakdownObserver<'a> {
     charged: Vec<ChargedTime>,
     /// For each instance, the index of its first label; `None` if instances share labels. There is one label for
     /// messages, one for communication with unknown partners, and one for each group and kind of collective. An
-    /// instance's own labels number groups by the instance's slots; shared labels number groups by the replay's group
-    /// ids.
+    /// instance's own labels number groups by its slots; shared labels use the replay's group ids.
     own_labels: Option<Vec<u32>>,
     stages: StageCrossingDetector<'a>,
 }
@@ -153,9 +152,8 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Creates an observer of all ranks in the simulated part of a folded job. In a folded job, one rank
-    /// represents many. Each instance has its own labels, because instances represent different numbers of
-    /// ranks.
+    /// Creates an observer of all ranks in the simulated part of a folded job. There, one rank represents many. Each
+    /// instance has its own labels, because instances represent different numbers of ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
         let labels = |of: &GraphBoundToRank| COLLECTIVES + of.groups.len() * KINDS;
@@ -236,7 +234,7 @@ pub struct MessageAndCollectiveTimeTotals {
 }
 
 impl MessageAndCollectiveTimeTotals {
-    /// Separates the times, which are indexed by shared labels, into messages, unknown communication and collectives.
+    /// Separates the times, indexed by shared labels, into messages, unknown communication and collectives.
     fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
         charged.drain(..COLLECTIVES);
@@ -341,7 +339,7 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start_comm(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // The partners of this communication are unknown, so all of its time counts as transfer.
+                // The partners are unknown, so all of the time counts as transfer.
                 npu.open.begin_transfer(place);
             }
         }

@@ -1,8 +1,8 @@
-//! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes without work. The busy
-//! time is the length of the union of the nodes' intervals from issue to completion.
+//! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes without work. It is the
+//! length of the union of the nodes' intervals from issue to completion.
 //!
-//! The intervals themselves are not stored. For each rank and type of work, the observer stores only the number of
-//! nodes in progress and the start of the current busy period. A node therefore costs a few additions and no memory.
+//! The intervals are not stored. For each rank and type of work, the observer stores only the number of nodes in
+//! progress and the start of the current busy period. A node therefore costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -30,7 +30,7 @@ pub struct RankBusyTime {
     pub communication: Span,
     /// Time with a load or store in progress.
     pub memory: Span,
-    /// Time with a node in progress that keeps its recorded duration but does no work.
+    /// Time with a node in progress that does no work but keeps its recorded duration.
     pub nothing: Span,
     /// Time with both a kernel and a communication in progress.
     pub overlap: Span,
@@ -72,7 +72,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// Returns the busy times, one per instance. For an unfinished rank, excludes the busy period in progress.
+    /// Returns the busy times, one per instance. Excludes the busy period in progress of an unfinished rank.
     pub fn rank_busy_times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),

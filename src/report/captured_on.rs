@@ -1,4 +1,4 @@
-//! Devices, hosts and software that were used to capture a job.
+//! Devices, hosts and software with which a job was captured.
 
 use chakram_base::setting::SettingKey;
 use chakram_hardware::devices::preset_of_device;
@@ -15,7 +15,7 @@ pub struct CapturedOn {
     pub devices: Vec<String>,
     /// Names of the hosts.
     pub hosts: Vec<String>,
-    /// Preset that describes the device, if all devices are of one kind and a preset for this kind exists.
+    /// Preset for the device, if all devices are of one kind and have a preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
     /// True if kernels keep their captured durations although the machine's NPUs differ from the captured devices.
@@ -53,16 +53,15 @@ impl CapturedOn {
         (all != Self::default()).then_some(all)
     }
 
-    /// Returns the name of the preset that describes all devices, and the NPU class in this preset; `None` if no such
-    /// preset exists.
+    /// Returns the preset that describes all devices, and its NPU class; `None` if there is no such preset.
     fn common_preset(&self) -> Option<[&'static str; 2]> {
         let mut presets = self.devices.iter().map(|device| preset_of_device(device));
         let first = presets.next()??;
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the class of the captured
-    /// devices. The kernels then keep durations from another device.
+    /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the captured devices' class.
+    /// The kernels then keep durations from another device.
     pub(super) fn detect_kept_kernel_durations<'a>(
         &mut self,
         classes: impl IntoIterator<Item = &'a str>,
@@ -71,8 +70,8 @@ impl CapturedOn {
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
-    /// Returns advice on how to scale the kernels to the machine's NPUs; `None` unless the kernels keep durations
-    /// from another device.
+    /// Returns advice on scaling the kernels to the machine's NPUs; `None` unless they keep durations from another
+    /// device.
     fn describe_scaling_advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
@@ -137,8 +136,8 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.describe_capture(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // The kernels were captured on another device, so the line contains advice on scaling them. If the machine's
-        // NPU class had the device's name, the line would contain no advice.
+        // The kernels were captured on another device, so the line contains advice on scaling them. There would be no
+        // advice if the machine's NPU class had the device's name.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.detect_kept_kernel_durations(["h100"]);

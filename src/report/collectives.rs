@@ -1,7 +1,7 @@
 //! Cost of each group's collectives: transfer time and waiting time.
 //!
-//! A collective's transfer lasts from the arrival of the last member to the end of the collective. Time that earlier
-//! members spend before this arrival is waiting, not network time. If collectives keep recorded times, the transfer is
+//! A collective's transfer lasts from the arrival of the last member to the end of the collective. The time that
+//! earlier members spend before it is waiting, not network time. For collectives with recorded times, the transfer is
 //! the longest recorded duration among the members.
 
 pub(super) mod table;
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 pub struct CollectiveTally {
     /// Number of collectives counted here.
     pub calls: u64,
-    /// Number of calls that were simulated message by message; the other calls were timed by a closed form.
+    /// Number of calls that were simulated message by message; a closed form timed the others.
     #[serde(rename = "calls_simulated")]
     pub stepwise: u64,
     /// Buffer sizes of these calls.
@@ -55,7 +55,7 @@ pub struct BufferBytes {
 
 impl CollectiveTally {
     /// Returns the algorithm bandwidth: buffer bytes per second of transfer. `None` if the bytes or the transfer time
-    /// is zero.
+    /// are zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.as_seconds();
         let bytes = self.buffers.sum;
@@ -91,9 +91,9 @@ impl CollectiveObserver {
         }
     }
 
-    /// Converts the results for the simulated part of a folded job to results for the whole job. Each group of the
-    /// whole job gets the tallies of the group that represents it. If a rank waited for a member of the representative
-    /// group, the wait is attributed to the member with the same index in the represented group.
+    /// Extends the results for the simulated part of a folded job to the whole job. Each group of the whole job gets
+    /// the tallies of its representative group. A wait for a member of the representative group is attributed to the
+    /// member with the same index in the represented group.
     pub(super) fn into_tallies_of_whole_job(
         self,
         whole: &CompiledReplay<'_>,
@@ -138,7 +138,7 @@ impl CollectiveObserver {
     }
 
     /// Returns the rank that the other members waited for longest in collectives of `kind` in `group`, and the waiting
-    /// time summed over calls and members. If several ranks tie, returns the lowest.
+    /// time summed over calls and members. In a tie, returns the lowest such rank.
     pub fn most_awaited_rank(
         &self,
         group: ReplayGroupId,
@@ -193,7 +193,7 @@ impl Observer for CollectiveObserver {
 }
 
 /// Returns the ratio of bus bandwidth to algorithm bandwidth (buffer ÷ time). Each byte of the buffer must cross the
-/// busiest port among `n` members at least this many times (NCCL's performance notes).
+/// busiest port among `n` members at least this often (NCCL's performance notes).
 pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     let n = f64::from(n);
     match kind {
@@ -214,7 +214,7 @@ pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
 pub struct CollectiveRow {
     /// Name of the group, as shown to users.
     pub group: String,
-    /// Index of the group in the replay. The index distinguishes groups with the same name.
+    /// Index of the group in the replay. It distinguishes groups with the same name.
     pub group_index: u32,
     /// Number of members in the group, with or without a trace.
     pub members: u32,
@@ -225,10 +225,10 @@ pub struct CollectiveRow {
     /// Algorithms by dimension, innermost first, as in `ring 8 (nvlink), ring 4 (nodes)`; `as recorded` or `as
     /// captured` if the times come from the traces.
     pub algorithm: String,
-    /// True if the times were measured on a machine of this kind and no other communication slows the collectives.
+    /// True if the times were measured on such a machine and no other communication slows the collectives.
     #[serde(default)]
     pub measured: bool,
-    /// Links that the times were measured on, if they differ from the machine's links. The times in this row are then
+    /// Links on which the times were measured, if they differ from the machine's. The times in this row are then
     /// derived from the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
@@ -249,7 +249,7 @@ pub struct CollectiveRow {
     pub role: Option<String>,
 }
 
-/// Links that collectives were measured on, and the machine's links.
+/// Links on which collectives were measured, and the machine's links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MeasuredLinks {
@@ -270,16 +270,15 @@ pub struct MeasuredLinks {
 }
 
 impl MeasuredLinks {
-    /// Returns the similarity of the measured and the machine's links, from 0 to 1. The similarity is the product of
-    /// two ratios: smaller to larger bandwidth, and smaller to larger latency.
+    /// Returns how similar the measured links are to the machine's, from 0 to 1. The similarity is the product of two
+    /// ratios: smaller to larger bandwidth, and smaller to larger latency.
     pub(super) fn link_similarity(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)
             * near(self.latency.as_seconds(), self.machine_latency.as_seconds())
     }
 
-    /// Formats the machine's link settings that differ, each with its value for the measured links and for the
-    /// predicted machine.
+    /// Formats the machine's differing link settings, each with its measured and its predicted value.
     pub(super) fn describe_differences(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();

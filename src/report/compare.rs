@@ -1,10 +1,9 @@
 //! Compares replays of one job on several machines: the makespan on each machine, and the parts of the time that
 //! changed.
 //!
-//! The parts of an NPU's time sum to the makespan, so the means of the parts over NPUs also sum to the makespan. From
-//! one machine to another, the changes of the parts therefore add up to the makespan's change.
-//! [`MakespanExplanation`] sorts the changes by size. A communication on one machine is compared with the
-//! communication of the same kind and group name on the other.
+//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. The changes of the parts between
+//! two machines therefore add up to the makespan's change. [`MakespanExplanation`] sorts the changes by size. A
+//! communication on one machine is compared with the communication of the same kind and group name on the other.
 
 use super::NpuTimeCategory;
 use super::Report;
@@ -48,7 +47,7 @@ pub struct ComparedMachineResult<'a> {
 /// Results of one job on several machines.
 #[derive(Debug)]
 pub struct MachineComparison<'a> {
-    /// The job that is compared.
+    /// The compared job.
     pub workload: &'a Workload,
     /// Title of the job, as shown to users.
     pub title: &'a str,
@@ -93,9 +92,9 @@ pub struct CommunicationOnTwoMachines {
     pub kind: Option<CollectiveKind>,
     /// Number of groups that perform this communication.
     pub groups: u32,
-    /// The communication on the reference machine; `None` if the communication did not occur there.
+    /// The communication on the reference machine; `None` if it did not occur there.
     pub before: Option<CommunicationOnOneMachine>,
-    /// The communication on the other machine; `None` if the communication did not occur there.
+    /// The communication on the other machine; `None` if it did not occur there.
     pub after: Option<CommunicationOnOneMachine>,
 }
 
@@ -108,10 +107,10 @@ pub struct MakespanExplanation {
     pub parts: Vec<(NpuTimeCategory, DurationOnTwoMachines)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommunicationOnTwoMachines>,
-    /// Time of kernels and memory accesses by name (mean over NPUs). If nodes overlap, each is counted with its
-    /// full duration.
+    /// Time of kernels and memory accesses by name (mean over NPUs). Overlapping nodes each count with their full
+    /// duration.
     pub operators: Vec<(NpuTimeCategory, String, DurationOnTwoMachines)>,
-    /// Duration of host nodes (mean over NPUs). If nodes overlap, each is counted with its full duration.
+    /// Duration of host nodes (mean over NPUs). Overlapping nodes each count with their full duration.
     pub host: DurationOnTwoMachines,
     /// Time from a rank's last node to the end of the replay (mean over ranks).
     pub after_last: DurationOnTwoMachines,
@@ -144,8 +143,8 @@ impl CommunicationOnTwoMachines {
         self.time_change(|side| side.mean.exposed_time())
     }
 
-    /// Returns `time` of the communication on both machines. If the communication did not occur on a machine, its
-    /// time is zero.
+    /// Returns `time` of the communication on both machines. Zero for a machine on which the communication did not
+    /// occur.
     pub fn time_change(
         &self,
         time: impl Fn(&CommunicationOnOneMachine) -> Span,
@@ -160,7 +159,7 @@ impl CommunicationOnTwoMachines {
 }
 
 impl CommunicationOnOneMachine {
-    /// Returns the fraction of the transfer time that compute hides.
+    /// Returns the fraction of the transfer time that is hidden by compute.
     pub fn hidden_share(&self) -> Option<f64> {
         let all = self.mean.transferring;
         let exposed = self.mean.exposed_transferring;
@@ -180,8 +179,8 @@ impl<'a> MachineComparison<'a> {
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// Explains why all parts of the time are equal on machine `other` and on the machine of `column`; `report` belongs
-    /// to `column`.
+    /// Explains why all parts of the time are equal on machine `other` and on `column`'s machine, to which `report`
+    /// belongs.
     fn explain_nothing_moved(
         &self,
         column: &ComparedMachineResult<'_>,
@@ -197,7 +196,7 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // The same replay was compiled before, so compiling cannot fail here.
+            // The same replay compiled before, so compiling cannot fail here.
             Err(_) => "nothing changed".to_owned(),
         }
     }
@@ -323,8 +322,8 @@ fn compare_operators(
     changes
 }
 
-/// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter to
-/// distinguish rows with equal name and kind.
+/// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter for rows that
+/// share both.
 type GroupNameAndKindKey = (String, CollectiveKind, u32);
 
 fn rows_by_key(report: &Report) -> BTreeMap<GroupNameAndKindKey, &CollectiveRow> {
@@ -339,8 +338,8 @@ fn rows_by_key(report: &Report) -> BTreeMap<GroupNameAndKindKey, &CollectiveRow>
     rows
 }
 
-/// Key of similar groups. Similar groups have the same size, and make the same number of calls of one kind
-/// with the same algorithm.
+/// Key of similar groups. They have the same size, and make the same number of calls of one kind with the same
+/// algorithm.
 type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,

@@ -1,5 +1,4 @@
-//! Cost of a replayed job. This module also computes the time, NPU hours, dollars and energy to process a
-//! given number of tokens.
+//! Cost of a replayed job. Also computes the time, NPU hours, dollars and energy to process a given number of tokens.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -8,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! Time, NPU hours, dollars and energy are proportional to the makespan, so the makespan's 90 % interval applies to
-//! them too. A value is omitted if it depends on an unknown price or on an unknown kernel energy.
+//! Time, NPU hours, dollars and energy are proportional to the makespan, so its 90 % interval applies to them too. A
+//! value that depends on an unknown price or kernel energy is omitted.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -120,15 +119,13 @@ impl ReplayCostInputs {
 
 impl Report {
     /// Adds the cost of the replay at `price` dollars per NPU hour, and the time and cost of processing `tokens`
-    /// tokens. If the replayed job's token count is unknown, the time and cost of processing `tokens` tokens are
-    /// omitted.
+    /// tokens. The latter are omitted if the job's token count is unknown.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.as_seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
         let launch = makespan / self.launches.len().max(1) as f64;
         let energy = self.kernel_energy.filter(|energy| energy.without == 0);
-        // The energy of an extrapolated step is unknown, because energy was counted only for the simulated
-        // micro-batches.
+        // An extrapolated step has unknown energy, because only the simulated micro-batches were counted.
         let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
         let basis = ReplayCostInputs {
             npus: f64::from(self.ranks),
@@ -141,14 +138,13 @@ impl Report {
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
-    /// Returns the tokens per second; `None` if unknown. If only some micro-batches were simulated, returns the rate of
-    /// the extrapolated whole step.
+    /// Returns the tokens per second; `None` if unknown. For a partly simulated step, returns the rate of the
+    /// extrapolated whole step.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // The whole step and the simulated part have equal tokens per sample, so tokens scale by the ratio of
-            // the sample rates.
+            // Both have equal tokens per sample, so tokens scale by the ratio of the sample rates.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)

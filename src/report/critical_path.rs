@@ -1,17 +1,16 @@
 //! The critical path of a replayed run: a chain of nodes that ends with the run's last node. Each node of the chain
-//! released the next node. The module also computes the slack of all other nodes.
+//! released the next one. The module also computes the slack of all other nodes.
 //!
-//! The path is followed backwards from the node that completed last. The previous node of the path is either the
-//! dependency that completed last or the previous node on the same lane. If a collective waited for its last member,
-//! the path continues on this member's rank. If a receive waited for its message, the path continues on the sender's
-//! rank. The segments of the path are contiguous and sum to the makespan.
+//! The path is followed backwards from the node that completed last. The previous node is either the dependency that
+//! completed last or the previous node on the same lane. If a collective waited for its last member, the path continues
+//! on this member's rank. If a receive waited for its message, the path continues on the sender's rank. The segments of
+//! the path are contiguous and sum to the makespan.
 //!
-//! The *slack* of a node is how much later the node could have ended without delaying the end of the run. The
-//! computation assumes that all durations and the order of nodes on lanes stay the same. Four things limit the slack:
-//! the node's successors, the next node on its lane, the members of its collective, and the receiver of its message.
-//! Waits for a turn in a group's launch order are ignored, so the slack of a node with such a wait is an upper bound.
-//! The method is the critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies
-//! and resources.
+//! The *slack* of a node is how much later it could have ended without delaying the end of the run. The computation
+//! assumes that all durations and the order of nodes on lanes stay the same. Four things limit the slack: the node's
+//! successors, the next node on its lane, the members of its collective, and the receiver of its message. Waits for a
+//! turn in a group's launch order are ignored, so the slack of a waiting node is an upper bound. This is the critical
+//! path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;
@@ -48,12 +47,12 @@ const LISTED: usize = 64;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CriticalPathSummary {
-    /// Number of segments in the path.
+    /// Number of the path's segments.
     pub segments: u64,
-    /// Number of times that the path changes to another rank.
+    /// Number of times that the path moves to another rank.
     pub rank_changes: u64,
     /// Time of the path by category; the sum is the makespan. Idle time is time that no node explains: a rank starts
-    /// late, or a collective waits for its turn in the launch order.
+    /// late, or a collective waits for its turn to launch.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; NpuTimeCategory::COUNT],

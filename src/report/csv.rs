@@ -60,8 +60,8 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A column of a CSV table: its name, and a function that returns its field in a row `R`. The function also gets the
-/// value `W` (such as a report) that contains the rows.
+/// A column of a CSV table: its name, and a function that returns its field in a row `R`. The function also gets `W`,
+/// the value (such as a report) that contains the rows.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Returns the text of a cell, changed so that spreadsheets do not treat it as a formula. Puts an apostrophe before a
@@ -77,8 +77,8 @@ pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
 
 /// CSV rows (RFC 4180) from the `csv` package.
 ///
-/// Characters that a terminal or a spreadsheet could interpret as a command are escaped. Line ends are escaped too, so
-/// each row is one line.
+/// Characters that a terminal or a spreadsheet could interpret as a command are escaped. So are line ends; each row is
+/// therefore one line.
 pub struct CsvRows {
     writer: csv::Writer<Vec<u8>>,
     cell: String,
@@ -136,7 +136,7 @@ impl CsvRows {
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
-    /// Adds a header with the names of `columns`. If `front` is given, it is the first column.
+    /// Adds a header with the names of `columns`. `front`, if given, is the first column.
     pub(super) fn add_header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
         self.add_cells(
             front
@@ -145,8 +145,7 @@ impl CsvRows {
         );
     }
 
-    /// Adds one CSV row for each of `rows`, which belong to `whole`. If `front` is given, it is the first field of each
-    /// row.
+    /// Adds one CSV row for each of `rows`, which belong to `whole`. `front`, if given, is the first field of each row.
     pub(super) fn add_rows<'r, W, R: 'r>(
         &mut self,
         front: Option<&'r str>,

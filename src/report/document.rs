@@ -4,7 +4,7 @@ use chakram_trace::format::escape_json;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// A JSON document: the fields that all documents have (such as the schema), and then the fields of `body`.
+/// A JSON document: the fields that all documents share (such as the schema), followed by the fields of `body`.
 #[derive(Debug, Serialize)]
 pub struct VersionedDocument<T> {
     schema: &'static str,

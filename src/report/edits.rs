@@ -31,8 +31,8 @@ pub struct EditRow {
 }
 
 impl Report {
-    /// Inserts the rows of `edits`: edits of the job and of its machine. The rows of `edits` precede the rows that
-    /// the replay added for changed times of kernels and collectives.
+    /// Inserts the rows of `edits`: edits of the job and of its machine. They precede the rows that the replay added
+    /// for changed times of kernels and collectives.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
@@ -105,8 +105,8 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// Interval of the makespan after uncaptured ranks were filled in. One end assumes that each uncaptured rank
-    /// copies the fastest captured rank of its role; the other end assumes the slowest.
+    /// Interval of the makespan after uncaptured ranks were filled in. One end assumes that each of them copies the
+    /// fastest captured rank of its role; the other end assumes the slowest.
     #[serde(
         rename = "completed_makespan_ps",
         default,
@@ -128,7 +128,7 @@ pub struct CompletedInterval {
 }
 
 impl CompletedInterval {
-    /// Returns the smallest and the largest of `makespans`; `None` if there are no makespans.
+    /// Returns the smallest and the largest of `makespans`; `None` if it is empty.
     pub fn from_makespans(makespans: &[Span]) -> Option<Self> {
         Some(Self {
             low: *makespans.iter().min()?,
@@ -138,7 +138,7 @@ impl CompletedInterval {
 }
 
 impl EditReport {
-    /// Returns the lines about edits in the head of the report. `makespan` is the makespan with the edits.
+    /// Returns the report head's lines about edits. `makespan` is the makespan with the edits.
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,

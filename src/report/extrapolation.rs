@@ -11,8 +11,8 @@
 //! For comparison, PALM's public code simulates six micro-batches. PALM extrapolates with the mean time per micro-batch
 //! of the slowest stage, and states no error.
 //!
-//! In each interval d, a full pipeline outputs the samples of u micro-batches. The rate u / d excludes filling and
-//! draining, so it is also the inference rate with continuous input.
+//! Every d, a full pipeline outputs the samples of u micro-batches. The rate u / d excludes filling and draining, so it
+//! is also the inference rate with continuous input.
 
 use super::summary::format_count;
 use chakram_base::units::Span;
@@ -50,14 +50,14 @@ pub struct StepExtrapolation {
     pub error: Span,
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
-    /// Samples per second of a full pipeline, without filling and draining. The value is the number of samples in a
-    /// turn divided by the time of the last turn. `None` if the last turn added no time.
+    /// Samples per second of a full pipeline, without filling and draining. It is a turn's samples divided by the time
+    /// of the last turn. `None` if the last turn added no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }
 
 impl FewerMicroBatchReplays {
-    /// Extrapolates the whole step; `makespan` is the makespan of the main replay.
+    /// Extrapolates the whole step from the main replay's `makespan`.
     pub fn extrapolate_steps(&self, makespan: Span) -> StepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));

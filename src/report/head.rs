@@ -24,7 +24,7 @@ pub(crate) enum HeadLineLayout {
 /// A line at the head of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadLine {
-    /// Label that names the line's subject. The label is empty if the line continues the previous line.
+    /// Label that names the line's subject. Empty if the line continues the previous one.
     pub lead: &'static str,
     pub text: String,
     /// Text that follows the heading on the same line.

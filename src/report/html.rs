@@ -1,9 +1,9 @@
 //! The report as one self-contained HTML page. The page contains all facts of the text report, and pictures.
 //!
 //! The page's sentences and tables come from the same modules as the text ([`head`](mod@crate::head),
-//! [`section`](mod@crate::section)). A number from the report has its JSON pointer (`data-path`) and its exact value
-//! (`data-value`) as attributes, so programs can compare the page with the JSON report. A script on the page sorts
-//! and searches the tables; without the script, the page still shows all data.
+//! [`section`](mod@crate::section)). Each number from the report carries its JSON pointer (`data-path`) and its exact
+//! value (`data-value`), so programs can compare the page with the JSON report. A script on the page sorts and searches
+//! the tables; without the script, the page still shows all data.
 
 mod basis;
 mod links;
@@ -106,7 +106,7 @@ pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
     render_head_facts(report, basis) + &render_warnings(report)
 }
 
-/// Returns heading, HTML id and content (pictures, then tables) of each chapter that is not empty.
+/// Returns heading, HTML id and content (pictures, then tables) of each nonempty chapter.
 pub(crate) fn chapters_with_content(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {

@@ -1,8 +1,8 @@
 //! The interval of a prediction, and how much of the predicted time each method estimated.
 //!
-//! Estimates within a class share constants, so they have a common error. Errors of different classes are independent
-//! of each other. Let `p` be the fraction of the time in a class, and `u` the relative error of the class. All times
-//! of a step share a further error of 4.5 %:
+//! Estimates within a class share constants, and so a common error. Errors of different classes are independent. Let
+//! `p` be the fraction of the time in a class, and `u` the relative error of the class. All times of a step share a
+//! further error of 4.5 %:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
@@ -12,12 +12,12 @@
 //! Kernels timed by measured curves form one class per curve. There are curves for matrix multiplications, for
 //! attention, for kernels that move bytes, and for kernels measured by name.
 //!
-//! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::MeasurementLinks).
-//! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
-//! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, the result is the
-//! error of measured collectives (0.10). If the target's links have nothing in common with the measured ones, the
-//! error is slightly larger than for other transfers (0.30). Collectives with measured and with derived times form
-//! one class. The error of this class is the mean of these collectives' errors, weighted by time.
+//! Some collectives were measured on [links that differ from the
+//! machine's](chakram_hardware::collective::MeasurementLinks). Their relative error is `hypot(0.10, 0.30 (1 - q))`. The
+//! similarity q is the ratio of the smaller to the larger bandwidth, times the ratio of the smaller to the larger
+//! latency. For equal links, the result is the error of measured collectives (0.10). If the links have nothing in
+//! common, it is slightly larger than for other transfers (0.30). Collectives with measured and with derived times form
+//! one class. Its error is the mean of their errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times. The machine file contains the standard deviation `J` of
 //! these times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard
@@ -25,47 +25,46 @@
 //! NPUs.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
-//! efficiency reduces the peak rates, `p 0.37` is added to the upper end's exponent. The reason is that predictions
-//! at the peak rates are on average 31 % too short for the steps in public tables of TPU v5p, v6e and v7x; `ln(1 /
-//! 0.69) = 0.37`. At two thirds of the peak rates, predictions for the steps in these tables are 8 % off.
+//! efficiency lowers the peak rates, `p 0.37` is added to the upper end's exponent. The reason: at the peak rates,
+//! predictions for the steps in public tables of TPU v5p, v6e and v7x are on average 31 % too short; `ln(1 / 0.69) =
+//! 0.37`. At two thirds of the peak rates, predictions for these steps are 8 % off.
 //!
-//! If kernels were recorded on another NPU and are scaled to this NPU, their times have the roofline's error. If such
-//! kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. This error
-//! comes from three models that were captured on both H100 and MI300X. The logarithms of the ratios of total kernel
-//! times are 0.34, -0.28 and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the
-//! logarithms of the ratios of host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
+//! Kernels recorded on another NPU and scaled to this one have the roofline's error. If they keep their recorded times
+//! (as for an NPU of another maker), the error is 29 %. It comes from three models that were captured on both H100 and
+//! MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28 and 0.24, with a root mean square of
+//! 0.29. The two captures also differ in their hosts: the logarithms of the ratios of host times are -0.14, 0.19 and
+//! -0.12, with a root mean square of 0.15.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
 //! Training Using What-if Analysis", OSDI 2025). A tenth of the jobs take at least `1 / (1 - 0.213)` times as long with
-//! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, the main cause is
-//! unequal stages, which replays already include. In 21.4 % of the slow jobs, the main cause is unequal sequences,
-//! which do not occur if all samples are equal. In the other 39.3 %, neither is the main cause. Assume that the
-//! logarithm of the slowdown has an exponential tail through the two points of the study. With this assumption, one job
-//! in twenty exceeds
+//! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, unequal stages are
+//! the main cause; replays already include them. In 21.4 %, unequal sequences are the main cause; they do not occur if
+//! all samples are equal. In the other 39.3 %, neither is the main cause. Assume that the logarithm of the slowdown has
+//! an exponential tail through the study's two points. One job in twenty then exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! The kernels between the products of experts (routing, copies, orders, biases, casts of single experts) differ by
-//! release of a framework, and no measured step of a model with experts was used to list them. A list of kernels that is
-//! of another generation than the measured stack makes predictions too short: for 97 public steps of dense models
-//! (LLM Foundry, whose attention is older than the modelled one), a tenth of the predictions is more than 35.4 % too
-//! short; `ln(1 / 0.646) = 0.44`. If kernels of a model with experts are timed by curves, the upper end therefore
-//! has a further part:
+//! The kernels between the products of experts (routing, copies, orders, biases, casts of single experts) vary between
+//! releases of a framework, and their list comes from no measured step of a model with experts. A list from another
+//! generation than the measured stack makes predictions too short: for 97 public steps of dense models (LLM Foundry,
+//! whose attention is older than the modelled one), a tenth of the predictions is more than 35.4 % too short; `ln(1 /
+//! 0.646) = 0.44`. For kernels of a model with experts that are timed by curves, the upper end therefore has a further
+//! part:
 //!
 //! ```text
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + stragglers^2 + 0.44^2))
 //! ```
 //!
-//! If a [correction](chakram_hardware::machine::PassKernelTimeCorrection) of the machine applies, `s` is the error that
-//! remains after the correction. The prediction then already includes stragglers: the correction comes from
-//! measured steps, and these steps had stragglers.
+//! If the machine has a [correction](chakram_hardware::machine::PassKernelTimeCorrection) that applies, `s` is the
+//! error that remains after it. The prediction then already includes stragglers, because the correction comes from
+//! measured steps that had stragglers.
 //!
 //! The time of each class is taken from the critical path or, if no path was computed, from the mean over NPUs. Waiting
-//! and idle time result from the other times, so they have no separate error.
+//! and idle time result from the other times, so they have no error of their own.
 
 use super::NpuTimeCategory;
 use super::text::format_share;
@@ -75,7 +74,7 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative error (standard deviation) of kernel times that the roofline predicts with a single efficiency.
+/// Relative error (standard deviation) of kernel times that the roofline predicts with one efficiency.
 const ROOFLINE: f64 = 0.23;
 /// Logarithm of the mean slowdown of kernels compared with a roofline at the peak rates.
 const BELOW_PEAKS: f64 = 0.37;
@@ -95,10 +94,10 @@ const ANOTHER_HOST: f64 = 0.15;
 const COMMON: f64 = 0.045;
 /// Logarithm of the straggler slowdown that one in twenty jobs on several nodes exceeds.
 const STRAGGLERS: f64 = 0.20;
-/// A tenth of the predictions with a list of kernels of another generation is shorter than the measured time by more than
-/// this (logarithm of the ratio).
+/// With a list of kernels of another generation, a tenth of the predictions is shorter than the measured time by more
+/// than this (logarithm of the ratio).
 const UNLISTED_KERNELS: f64 = 0.44;
-/// Half the width of the interval that contains 90 % of a normal distribution, in standard deviations.
+/// Half the width, in standard deviations, of the interval that contains 90 % of a normal distribution.
 const SIDE: f64 = 1.645;
 
 /// The interval that contains the measured time in nine of ten cases. Also contains the time by estimation method,
@@ -146,11 +145,11 @@ pub struct PredictionInterval {
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
-    /// True if the upper end allows for kernels of experts that are not modelled, because no measured step of a model
-    /// with experts was used to list them.
+    /// True if the upper end allows for unmodelled kernels of experts, because their list comes from no measured step
+    /// of a model with experts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unlisted_kernels: bool,
-    /// True if the parts are means over NPUs, because the job is too large to compute its critical path.
+    /// True if the parts are means over NPUs, because the job is too large for a critical path.
     #[serde(
         rename = "parts_are_means_over_npus",
         default,
@@ -173,8 +172,7 @@ fn is_zero(span: &Span) -> bool {
     *span == Span::ZERO
 }
 
-/// Returns the relative error of the report's collectives with measured times: their mean, weighted by
-/// time.
+/// Returns the time-weighted mean of the relative errors of the report's collectives with measured times.
 fn measured_collective_error(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
@@ -193,7 +191,7 @@ fn measured_collective_error(report: &Report) -> f64 {
 impl PredictionInterval {
     /// Returns the interval of `report`, a replay of `prepared`. The errors are known in three cases: kernels are timed
     /// by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, on a machine that is not
-    /// a wafer of tiles. In all other cases, the result is `None`.
+    /// a wafer of tiles. Otherwise, the result is `None`.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.duration_source_counts();
         let by_roofline = basis.roofline_time > 0
@@ -332,7 +330,7 @@ impl PredictionInterval {
         .map(|(time, key, name)| EstimationMethodTime { time, key, name })
     }
 
-    /// Formats the interval and the share of each method. Omits shares that would round to zero.
+    /// Formats the interval and the share of each method. Omits shares that round to zero.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown = |part: &EstimationMethodTime| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self.list_parts_by_method().into_iter().filter(shown);
@@ -368,8 +366,8 @@ fn exceeds_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bo
     topology.tile_grid().is_none() && report.ranks > node
 }
 
-/// Returns how much later a group's last host is than the mean host, in seconds. The lateness is summed over the
-/// collectives of each NPU, and averaged over NPUs. Returns zero if no host launches collectives.
+/// Returns how much later a group's last host is than the mean host, in seconds. This is summed over the collectives of
+/// each NPU, and averaged over NPUs. Zero if no host launches collectives.
 fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
@@ -387,8 +385,8 @@ fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) ->
     host.jitter.as_seconds() * sum / report.rows.len().max(1) as f64
 }
 
-/// Returns the expected maximum of `n` standard normal variables. The expected maximum is the integral of `1 - F(x)^n -
-/// F(-x)^n` over `x > 0`, where `F` is the normal distribution function. The integral is computed by Simpson's rule.
+/// Returns the expected maximum of `n` standard normal variables. It is the integral of `1 - F(x)^n - F(-x)^n` over `x
+/// > 0`, where `F` is the normal distribution function. Simpson's rule computes the integral.
 fn expected_maximum_of_normals(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;
@@ -421,8 +419,8 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs whose logarithm of the slowdown exceeds x. P passes
-        // through the study's two points; the expected value is the solution of 0.393 P(x) = 0.05.
+        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs in which the logarithm of the slowdown exceeds x. P
+        // passes through the study's two points; the expected value solves 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();
         let all = 0.1 * (-(STRAGGLERS - tenth) / scale).exp();
@@ -432,8 +430,8 @@ mod tests {
 
     #[test]
     fn the_latest_of_more_members_is_later() {
-        // The expected maximum is 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. The values for more than
-        // three variables are from tables of order statistics.
+        // The expected maximum is 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. Values for more
+        // variables are from tables of order statistics.
         let root = std::f64::consts::PI.sqrt();
         let known = [
             (1, 0.0),

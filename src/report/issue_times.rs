@@ -1,8 +1,8 @@
 //! Issue times of the nodes in progress, for observers that compute durations.
 //!
-//! A node occupies its lane until it completes, so one time per lane is enough. A receive occupies no lane, so each
-//! receive has its own time. Nodes that do no work end when they begin, so they can share the time of a lane. With
-//! one time per node, every access would miss the cache.
+//! A node occupies its lane until it completes, so one time per lane is enough. Receives occupy no lane, so each has
+//! its own time. Nodes that do no work end when they begin, so they can share the time of a lane. With one time per
+//! node, every access would miss the cache.
 
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;

@@ -1,6 +1,6 @@
 //! Reads and writes machine-readable JSON documents: reports of one or several machines.
 //!
-//! The Rust types define the JSON schema; `docs/report.schema.json` is generated from these types.
+//! The Rust types define the JSON schema; `docs/report.schema.json` is generated from them.
 
 use super::Report;
 use super::compare::ComparisonDocument;

@@ -1,7 +1,7 @@
 //! Serializes arrays as JSON objects, for example time by category or bytes by tensor class.
 
-/// Defines a module for `#[serde(with)]` that serializes an array as an object. The object has one named field per
-/// element. A field with a default may be missing when a report is read, because older versions do not write it.
+/// Defines a module for `#[serde(with)]` that serializes an array as an object. It has one named field per element. A
+/// field with a default may be missing when a report is read, because older versions do not write it.
 macro_rules! keyed {
     ($module:ident, $object:ident, $count:literal, $($(#[$attribute:meta])* $name:ident)+) => {
         #[doc = concat!("Arrays as [`", stringify!($object), "`](", stringify!($module), "::", stringify!($object), ").")]

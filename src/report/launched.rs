@@ -1,7 +1,7 @@
 //! Reports of replays with several launches: repeated steps, or jobs that share a machine.
 //!
-//! Each program has its own report and its own observers. A program's observers receive only events of its ranks. A
-//! rank runs one launch of its program at a time, so observers may store state per node. Feeds such as
+//! Each program has its own report and its own observers. They receive only events of its ranks. A rank runs one launch
+//! of its program at a time, so observers may store state per node. Feeds such as
 //! [`RepeatedLaunchFeed`](chakram_engine::RepeatedLaunchFeed) ensure this.
 
 use super::memory::MemoryPeakObserver;
@@ -66,8 +66,8 @@ pub fn replay_launched_programs(
     Ok(reports.collect())
 }
 
-/// Attaches all reports except the first, named by `names`, to the first report as its neighbours. Returns the first
-/// report; `None` if there are no reports.
+/// Attaches all reports except the first, named by `names`, to the first as its neighbours. Returns the first; `None`
+/// if there are no reports.
 pub fn attach_neighbour_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
@@ -87,7 +87,7 @@ pub fn attach_neighbour_reports(reports: Vec<Report>, names: &[String]) -> Optio
 /// Maximum number of launches in a text report.
 const SHOWN: usize = 6;
 
-/// If there are several launches, returns a table of them: start, end, duration, and time since the previous launch
+/// Returns a table of the launches, if there are several: start, end, duration, and time since the previous launch
 /// ended.
 pub(super) fn build_launch_sections(
     report: &Report,
@@ -112,7 +112,7 @@ pub(super) fn build_launch_sections(
     for (number, launch) in launches.iter().enumerate() {
         let after = Span(launch.end.0.saturating_sub(before.0));
         before = launch.end;
-        // Always show the last launch, because it is the closest to a steady state.
+        // Always show the last launch, because it is nearest to a steady state.
         if number + 1 >= shown && number + 1 < launches.len() {
             continue;
         }
@@ -165,7 +165,7 @@ struct ProgramWithObservers<'a> {
 struct ProgramEventForwarder<'a, 'e> {
     programs: Vec<ProgramWithObservers<'a>>,
     /// For each instance of all programs: the index of its program, and its index within the program. `groups` contains
-    /// the corresponding indices for each group.
+    /// the same indices for each group.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,

@@ -1,11 +1,11 @@
-//! Results of a replay. Observers collect the results, and the report contains them.
+//! Results of a replay. Observers collect them, and the report contains them.
 //!
-//! The caller chooses the observers. The observers are compiled into the event loop. Nothing is stored per node
-//! unless an observer stores it.
+//! The caller chooses the observers. They are compiled into the event loop. Nothing is stored per node unless an
+//! observer stores it.
 //!
 //! A [`Report`] contains the results of all observers as one value. A report can be rendered, written, read back and
-//! compared. The JSON form of a report is its serde form, with times in integer picoseconds; `docs/report.schema.json`
-//! is generated from these types. Within a schema version, fields may be added, but existing fields do not change.
+//! compared. Its JSON form is its serde form, with times in integer picoseconds; `docs/report.schema.json` is generated
+//! from these types. Within a schema version, fields may be added but do not change.
 
 mod aggregation;
 pub mod breakdown;
@@ -141,7 +141,7 @@ pub struct Report {
     /// End time of the captured run, if every trace records when its rank ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Devices, hosts and software that were used to capture the job, if recorded in the traces.
+    /// Devices, hosts and software with which the job was captured, if the traces record them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
     /// Facts that the traces lack, and how the affected nodes were timed.
@@ -151,8 +151,8 @@ pub struct Report {
     /// duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_bound: bool,
-    /// The profiler that captured the job, and its cost. Present if the profiler's cost was subtracted, or if the job
-    /// also measured steps without the profiler.
+    /// The profiler that captured the job, and its cost. Present if this cost was subtracted, or if the job also
+    /// measured steps without the profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,
     /// Methods that determined the kernels' durations.
@@ -248,7 +248,7 @@ pub struct Report {
     /// Cost of the job's NPUs, if the price of an NPU is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<ReplayCost>,
-    /// Time and cost of processing a given number of tokens, if the job's own token count is known.
+    /// Time and cost of processing a given number of tokens, if the job's token count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
     /// The critical path of the replay. Absent if the replay has too many nodes.
@@ -328,7 +328,7 @@ impl Report {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Returns the exposed waiting (for partners that have not begun) as a mean over NPUs. Includes the pipeline
+    /// Returns the exposed waiting (for partners that have not begun) as a mean over NPUs, including the pipeline
     /// bubble.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
@@ -346,7 +346,7 @@ impl Report {
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
-    /// Returns the time of communication, including waiting, that compute hides, as a mean over NPUs.
+    /// Returns the communication time, including waiting, that compute hides, as a mean over NPUs.
     pub fn hidden_communication_time(&self) -> Span {
         let part = |part: NpuTimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(NpuTimeCategory::Communication) + part(NpuTimeCategory::Bubble);

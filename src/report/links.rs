@@ -1,11 +1,10 @@
-//! Bytes on links, and busy time of links. The bytes and the busy times show which dimension and which link limit the
-//! job.
+//! Bytes and busy time of links. They show which dimension and which link limit the job.
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
-//! link of its route ([`LinkTrafficBytes`](chakram_hardware::parse_network::LinkTrafficBytes)). A load or store is also counted
-//! on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the link's rate,
-//! divided by the makespan. If several jobs share a machine, the first job's report contains the sum of all jobs'
-//! bytes. Loads are then relative to the end of the last job instead of the makespan.
+//! link of its route ([`LinkTrafficBytes`](chakram_hardware::parse_network::LinkTrafficBytes)). A load or store is also
+//! counted on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the
+//! link's rate, divided by the makespan. If several jobs share a machine, the first job's report contains the sum of
+//! all jobs' bytes. Loads are then relative to the end of the last job instead of the makespan.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -31,8 +30,8 @@ pub struct LinkReport {
     pub dimensions: Vec<DimensionRow>,
     /// One row per link that carried bytes, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// If several jobs share the machine, loads are relative to this time: the end of the last job. With a single
-    /// job, the value is 0 and loads are relative to the makespan.
+    /// If several jobs share the machine, loads are relative to this time: the end of the last job. Zero with a single
+    /// job, whose loads are relative to the makespan.
     #[serde(
         rename = "until_ps",
         default,
@@ -169,7 +168,7 @@ impl LinkReport {
         report.outcome.makespan.max(self.until)
     }
 
-    /// Returns the link with the longest busy time; the first one if several links tie.
+    /// Returns the link with the longest busy time; in a tie, the first one.
     pub fn bottleneck_link(&self) -> Option<&LinkRow> {
         self.links.iter().rev().max_by_key(|row| row.busy)
     }
@@ -199,7 +198,7 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     }),
 ];
 
-/// Returns the table of dimensions, and the table of the busiest links. If bytes were not counted, the result is empty.
+/// Returns the table of dimensions, and the table of the busiest links. Empty if bytes were not counted.
 pub(crate) fn build_link_sections(
     report: &Report,
     medium: ReportMedium,

@@ -4,8 +4,7 @@
 //! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
 //! kernel launches by the machine's host. The second part is *fixed*: recorded compute, recorded host time, and exposed
 //! transfers with recorded times. The remaining time (waiting for other ranks, and idle time) *follows* from these two
-//! parts. If some kernels are modelled and others keep recorded times, compute is divided in the ratio of the total
-//! durations of the two kinds.
+//! parts. If some kernels are modelled and others recorded, compute is divided in the ratio of their total durations.
 
 use super::NpuTimeCategory;
 use super::Report;
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
-    /// True if a CPU ran the kernels of the captured job.
+    /// True if the kernels of the captured job ran on a CPU.
     pub kernels_on_cpu: bool,
     /// Compute timed by roofline or curves, exposed transfers over the network, memory, and launches by the machine's
     /// host.
@@ -158,8 +157,7 @@ impl Report {
     }
 }
 
-/// Lists the parts of `whole`, as in ` (host 27.5 %, memory 1.0 %)`. Omits parts with a share that
-/// rounds to zero.
+/// Lists the parts of `whole`, as in ` (host 27.5 %, memory 1.0 %)`. Omits parts that round to zero.
 fn format_parts_with_shares<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts

@@ -1,13 +1,11 @@
-//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued, and frees memory
-//! when it completes.
+//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued, and frees memory when it
+//! completes.
 //!
-//! At each instant, frees by nodes that complete count before allocations by nodes that are issued, regardless of the
-//! order in the event loop. If a node is issued and completes at the same instant, the node frees its memory before the
-//! next such node allocates. In a chain of nodes that take no time, only one node therefore has temporary memory at a
-//! time.
+//! At each instant, frees by completing nodes count before allocations by issued nodes, regardless of the order in the
+//! event loop. A node that is issued and completes at the same instant frees its memory before the next such node
+//! allocates. So in a chain of nodes that take no time, only one node at a time has temporary memory.
 //!
-//! If no node of the job changes memory, the observer stores nothing and examines no node. Otherwise, the observer
-//! stores one bit per node.
+//! If no node changes memory, the observer stores nothing and examines no node. Otherwise, it stores one bit per node.
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
@@ -50,7 +48,7 @@ struct MemoryPeak {
     classes: BytesByTensorClass,
     /// Time when the peak was first reached.
     at: Time,
-    /// Node with the allocation that first reached the peak.
+    /// Node whose allocation first reached the peak.
     node: Option<NodeIndex>,
 }
 
@@ -65,23 +63,23 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Index of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory. Null if unknown. If the rank stores in remote memory what does not fit, its share
-    /// of that memory is included.
+    /// Capacity of the NPU's memory. Null if unknown. If the rank stores the excess in remote memory, its share of that
+    /// memory is included.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Largest number of bytes allocated at one time.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Bytes of the peak that do not fit into the NPU's own memory, so that they are placed in memory at the nearest
-    /// port. Present only on machines with memory at ports.
+    /// Bytes of the peak that exceed the NPU's own memory and are placed in memory at the nearest port. Present only on
+    /// machines with memory at ports.
     #[serde(
         rename = "peak_bytes_beyond_sram",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
-    /// Bytes of the peak that do not fit into the NPU's own memory, so that they are placed in remote memory. Present
-    /// only for a rank that loads from or stores to remote memory.
+    /// Bytes of the peak that exceed the NPU's own memory and are placed in remote memory. Present only for a rank that
+    /// loads from or stores to remote memory.
     #[serde(
         rename = "peak_bytes_in_remote_memory",
         default,
@@ -106,10 +104,10 @@ pub struct MemoryRow {
     /// Time when the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
-    /// Node with the allocation that first reached the peak; `None` if nothing was allocated.
+    /// Node whose allocation first reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
-    /// True if the peak fits into the memory that is available to the rank. Null if the capacity is unknown.
+    /// True if the peak fits into the memory available to the rank. Null if the capacity is unknown.
     pub fits: Option<bool>,
     /// Bytes still allocated at the end of the replay.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
@@ -174,8 +172,7 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row that fills the largest share of its capacity. If several rows tie, returns the row of the lowest
-/// rank.
+/// Returns the row that fills the largest share of its capacity. In a tie, returns the row of the lowest rank.
 pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
 }
@@ -220,8 +217,8 @@ impl<'a> MemoryPeakObserver<'a> {
         self.into_rows_of_replay(whole, folded.instances.iter().map(|by| by.index()))
     }
 
-    /// Returns the rows for `prepared`. `observed` contains, for each instance of `prepared`, the observed instance
-    /// that represents it.
+    /// Returns the rows for `prepared`. For each instance of `prepared`, `observed` contains the observed instance that
+    /// represents it.
     fn into_rows_of_replay(
         mut self,
         prepared: &CompiledReplay<'_>,
@@ -288,7 +285,7 @@ impl Observer for MemoryPeakObserver<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Serializes memory rows as an object. The first field of the object states whether all rows fit.
+/// Serializes memory rows as an object. Its first field states whether all rows fit.
 pub mod fitting {
     use super::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -31,7 +31,7 @@ pub struct MemoryAccessRow {
 /// Sums of loads and stores by memory, filled during a replay.
 #[derive(Debug)]
 pub(super) struct LoadStoreSumsByMemory {
-    /// Order: local memory, unnamed remote memory, then the machine's named memories.
+    /// Order: local memory, unnamed remote memory, the machine's named memories.
     rows: Vec<MemoryAccessRow>,
 }
 

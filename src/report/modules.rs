@@ -1,8 +1,8 @@
 //! Time by module path, for nodes of a captured program that ran inside calls of `nn.Module`.
 //!
 //! A kernel belongs to the module that launched it. The times of a row include all submodules; the *own* times include
-//! only nodes outside the submodules. The own times of all modules, plus the times of nodes outside modules, sum
-//! exactly to the times of the operators.
+//! only nodes outside the submodules. The own times of all modules, plus the times outside modules, sum exactly to the
+//! times of the operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::InProgressNodeIssueTimes;
@@ -55,7 +55,7 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Modules that share a table row, because the class names in their paths are equal.
+/// Modules that share a table row, because their paths have equal class names.
 #[derive(Clone, Debug, Default)]
 struct SameClassModules {
     /// Index of the last of these modules in the report.
@@ -79,8 +79,8 @@ fn family_of_module(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Returns the table of modules with the most device time. If there are no modules, the result is empty. Modules
-/// with equal class names in their paths share a row.
+/// Returns the table of modules with the most device time. Empty if there are no modules. Modules whose paths have
+/// equal class names share a row.
 pub(super) fn build_module_sections(
     report: &Report,
     medium: ReportMedium,
@@ -120,7 +120,7 @@ pub(super) fn build_module_sections(
     );
     let shown = medium.rows_or_all(ROWS);
     for (path, row) in families.iter().take(shown) {
-        // Only a row of a single module gets a JSON pointer, because the report contains no sums over several modules.
+        // Only a row of a single module gets a JSON pointer, because the report has no sums over several modules.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.push_row(vec![
             SectionCellWithValue::name_cell(path),
@@ -148,8 +148,8 @@ pub(super) fn build_module_sections(
     vec![section]
 }
 
-/// Times of the nodes that are in a module but not in its submodules. `delays` is the sum of the delays' ends minus
-/// the sum of their starts. Both sums wrap on overflow, but their difference is still exact.
+/// Times of the nodes in a module, excluding its submodules. `delays` is the sum of the delays' ends minus the sum of
+/// their starts. Both sums wrap on overflow, but their difference remains exact.
 #[derive(Clone, Copy, Debug, Default)]
 struct ModuleOwnTimes {
     calls: u64,
@@ -293,7 +293,7 @@ impl ModuleTimeAccumulator<'_> {
         while let Some((at, path)) = open.pop() {
             let inside = under[at as usize].iter();
             open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
-            // A row without calls belongs to a module in which no node ran, so omit the row.
+            // No node ran in a module whose row has no calls, so omit the row.
             if self.sums[at as usize].calls > 0 {
                 rows.push(row(at, path));
             }

@@ -1,9 +1,8 @@
-//! Table with one row per node of a replay. A row states when the node ran, and why it did not
-//! start earlier.
+//! Table with one row per node of a replay. Each row states when the node ran, and why it did not start earlier.
 //!
 //! Columns are flat arrays in Apache Arrow's layout. A string is stored as an index into a list of values. An unknown
-//! value has a zero bit in a bitmap. Only [`NodeTable::list_columns`] defines the list of columns, so that file writers
-//! and other programs agree on it.
+//! value has a zero bit in a bitmap. Only [`NodeTable::list_columns`] lists the columns, so that file writers and other
+//! programs agree on them.
 
 mod parquet;
 mod text;
@@ -18,7 +17,7 @@ use std::collections::BTreeMap;
 pub enum StartCause {
     /// No other node: the node started at the beginning of the replay, or when its rank was released.
     Release,
-    /// The last dependency completed at this time, or earlier by the length of the node's delay.
+    /// The last dependency completed at this time, or earlier by the node's delay.
     Dependency,
     /// The previous node on the same lane ended at this time.
     Lane,
@@ -146,7 +145,7 @@ pub struct NodeTableRow {
 pub struct DistinctTextIndices(BTreeMap<String, i32>);
 
 impl DistinctTextIndices {
-    /// Returns the index of `text`, and adds `text` if it is new.
+    /// Returns the index of `text`, which is added if it is new.
     pub fn intern_text(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;

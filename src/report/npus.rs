@@ -197,8 +197,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
     vec![section]
 }
 
-/// Returns rows that divide the mean NPU's memory time into accesses to remote memory and to local memory. If there is
-/// only one kind, the result is empty.
+/// Returns rows that divide the mean NPU's memory time into remote and local accesses. Empty if there is only one kind.
 fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
     let remote = report.mean_remote_memory;
     let local = report.mean_parts[NpuTimeCategory::Memory as usize].0 - remote.0;
@@ -234,8 +233,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times in the replay and in the capture. If no trace records its end, the result is
-/// empty.
+/// Returns the table of finish times in the replay and in the capture. Empty if no trace records its end.
 pub(super) fn build_finish_sections(
     report: &Report,
     medium: ReportMedium,

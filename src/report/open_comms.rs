@@ -1,7 +1,7 @@
-//! Communications in progress on an NPU. Selects the communication that the current time is charged to.
+//! Communications in progress on an NPU. Selects the one that the current time is charged to.
 //!
-//! A communication first waits until all partners have begun, then it transfers. Time is charged to the transfer that
-//! started first. If no transfer is in progress, time is charged to the wait that started first.
+//! A communication first waits until all partners have begun, then it transfers. Time is charged to the earliest
+//! transfer. If there is none, it is charged to the earliest wait.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
@@ -53,7 +53,7 @@ impl NpuCommunicationsInProgress {
         }
     }
 
-    /// Starts the communication at index `place`. The communication waits at first, and its time is charged to `label`.
+    /// Starts the communication at index `place`. It waits at first, and its time is charged to `label`.
     #[inline]
     pub fn start_comm(&mut self, place: usize, label: u32, for_stage: bool) {
         self.place[place] = self.over + self.open.len() as u32;
@@ -111,7 +111,7 @@ impl NpuCommunicationsInProgress {
             }
             self.transferring.pop();
         }
-        // No communication transfers, so the wait that started first is charged.
+        // No communication transfers, so the earliest wait is charged.
         Some((first.label as usize, first.progress))
     }
 }

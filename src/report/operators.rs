@@ -29,8 +29,8 @@ pub struct OperatorTime {
     /// FLOPs of all nodes; `None` if the FLOPs of some node are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Bytes that the nodes load and store, which include the memory traffic of kernels; `None` if the bytes of some
-    /// node are unknown.
+    /// Bytes that the nodes load and store, including kernels' memory traffic; `None` if the bytes of some node are
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -50,7 +50,7 @@ impl OperatorTime {
         (self.total > Span::ZERO).then(|| amount as f64 / self.total.as_seconds())
     }
 
-    /// Adds the calls, time and work of `other` to this row. If a value is unknown in either row, the sum is unknown.
+    /// Adds the calls, time and work of `other` to this row. A sum is unknown if either value is.
     pub(super) fn add_operator(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
@@ -91,7 +91,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     sums: Vec<((N, u8), OperatorSum)>,
 ) -> Vec<OperatorTime> {
     // Equal layers and micro-batches take equal times, so most comparisons are decided by names. Most names differ
-    // within their first 16 bytes, so compare these bytes as one number first.
+    // within their first 16 bytes, so compare these as one number first.
     let mut rows: Vec<_> = sums
         .into_iter()
         .map(|((name, _), sum)| (prefix_as_number(name.as_ref()), name, sum))
@@ -113,8 +113,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     rows.collect()
 }
 
-/// Returns the first 16 bytes of a name as a number. Numbers compare in the same order as the
-/// names.
+/// Returns the first 16 bytes of a name as a number. Numbers and names have the same order.
 fn prefix_as_number(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
@@ -132,10 +131,10 @@ pub struct OperatorObserver<'a> {
     /// Number of ranks that each instance represents. Empty if each instance represents only its
     /// own rank.
     counts: Vec<u64>,
-    /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
+    /// For each graph and name, a sum over nodes. Only nodes of the same kind as the name's first completed node are
     /// summed.
     sums: Vec<Vec<SameNameCallsAndTime>>,
-    /// Sums over nodes whose kind differs from the kind in `sums`, by graph, name and kind.
+    /// Sums over nodes of a kind other than in `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), SameNameCallsAndTime>,
     accesses: LoadStoreSumsByMemory,
 }
@@ -256,8 +255,8 @@ impl<'a> OperatorObserver<'a> {
     pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let mut names = Interner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
-        // Most ranks have the same names in the same order. For each name index, the row of the latest graph's name is
-        // therefore the first candidate; a look-up in a table of a million names misses the caches several times.
+        // Most ranks have the same names in the same order. For each name index, the first candidate is therefore the
+        // row of the latest graph's name; a look-up in a table of a million names misses the caches several times.
         let mut latest: Vec<u32> = Vec::new();
         let mut nodes = GraphNodeTotals::default();
         for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
@@ -317,7 +316,7 @@ struct GraphNodeTotals {
 }
 
 impl GraphNodeTotals {
-    /// Replaces all totals by those of `graph`, and keeps the memory: totals of all ranks at a time would take as much
+    /// Replaces all totals with those of `graph`, and reuses the memory: totals of all ranks at once would take as much
     /// as their graphs.
     fn replace_by_totals_of(&mut self, graph: &Graph) {
         let empty = SameNameNodeCountAndWork::empty_for_kind(NodeKind::Nothing);
@@ -401,8 +400,8 @@ mod tests {
         }
     }
 
-    /// 6e9 FLOPs in 3 ms is 2 TFLOP/s, and 3e6 bytes in 3 ms is 1 GB/s. If the FLOPs of one kernel are unknown, the
-    /// FLOPs of the sum are unknown too.
+    /// 6e9 FLOPs in 3 ms is 2 TFLOP/s, and 3e6 bytes in 3 ms is 1 GB/s. If the FLOPs of one kernel are unknown, so are
+    /// the FLOPs of the sum.
     #[test]
     fn rates_are_work_over_time() {
         let mut sum = OperatorTime {

@@ -1,9 +1,7 @@
-//! Data for a page's pictures: activity of ranks, memory over time, and bytes between ranks. No table
-//! contains these data.
+//! Data for a page's pictures: activity of ranks, memory over time, and bytes between ranks. No table contains it.
 //!
-//! Nothing is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot
-//! show all intervals, adjacent short intervals become one interval with the category and name that take most of the
-//! time.
+//! Nothing is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot show
+//! all intervals, short adjacent ones are merged, and get the category and name that take most of the time.
 
 mod intervals;
 mod recorder;
@@ -22,11 +20,10 @@ use serde::{Deserialize, Serialize};
 pub struct ReplayPictures {
     /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
     /// the most informative ones are kept: ranks that run out of memory, ranks with the shortest or longest time in a
-    /// category, ranks that finish last, and ranks for which others waited. After these ranks, one rank of each NPU
-    /// class is kept.
+    /// category, ranks that finish last, and ranks for which others waited. Then, one rank of each NPU class is kept.
     pub ranks: Vec<RankPicture>,
-    /// Number of ranks with recorded activity. In a job with many ranks, only some ranks of each graph and NPU
-    /// class are recorded.
+    /// Number of ranks with recorded activity. In a job with many ranks, only some of each graph and NPU class are
+    /// recorded.
     #[serde(default)]
     pub watched: Option<u32>,
     /// Intervals of the critical path, in order of time.
@@ -71,8 +68,8 @@ pub struct FormatPeak {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks with identical activity. This number includes unrecorded ranks, if they run the same
-    /// graph on the same NPU class and spend the same time in each category.
+    /// Number of other ranks with identical activity. Includes unrecorded ranks that run the same graph on the same NPU
+    /// class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
     /// Intervals in order of time; idle intervals are omitted.
@@ -107,8 +104,8 @@ pub struct MemoryCurve {
     /// Memory capacity of the rank's NPU, in bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Times in picoseconds in ascending order, each with the bytes allocated from then on. If several points were
-    /// merged into one, the value is the maximum of the merged values.
+    /// Times in picoseconds in ascending order, each with the bytes allocated from then on. A point that was merged
+    /// from several has their maximum.
     pub points: Vec<(Time, Bytes)>,
 }
 

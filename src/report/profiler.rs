@@ -3,12 +3,12 @@
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of the
+//! For jobs that also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of
 //! step times. The lower end of the interval uses shortest / median, and the upper end longest / median. For other
-//! jobs, the interval follows from the cost of one profiler record, which has an interval of its own
-//! (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of the cost's interval, and
-//! subtracted from the makespan with the profiler. If the traces lack this cost, there is no interval. [`REPEATS`], the
-//! variation between repetitions of a step, widens both kinds of intervals (docs/validation.md).
+//! jobs, the interval follows from that of the cost of one profiler record (`converters/pytorch/profiler_cost.rs`). The
+//! removed time is scaled to each end of the cost's interval, and subtracted from the makespan with the profiler.
+//! Without this cost in the traces, there is no interval. [`REPEATS`], the variation between repetitions of a step,
+//! widens both kinds of intervals (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -37,7 +37,7 @@ pub struct ProfilerBasis {
     /// Makespan without the profiler's cost, and its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
-    /// Cost of one profiler record, in nanoseconds. Each rank has its own cost; this is the largest.
+    /// Cost of one profiler record, in nanoseconds. Ranks have different costs; this is the largest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
     /// Ends of the 90 % interval of `record_ns`, in nanoseconds.
@@ -95,8 +95,8 @@ impl ProfilerBasis {
         })
     }
 
-    /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. If this replay subtracts the
-    /// profiler's cost, `other` is the makespan with this cost; if not, `other` is the makespan without this cost.
+    /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. `other` is the makespan with
+    /// the profiler's cost if this replay subtracts it, otherwise the makespan without it.
     pub fn set_both_makespans(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)

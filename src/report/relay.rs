@@ -1,9 +1,8 @@
-//! An observer that connects the event loop with a report's observers. The observer collects events in batches, which
-//! a second thread delivers to the report's observers.
+//! An observer that connects the event loop with a report's observers. It collects events in batches, which a second
+//! thread delivers to the report's observers.
 //!
-//! The event loop writes 16 bytes per node event and continues. The second thread processes the batches in order:
-//! it computes sums, memory and the critical path. The results are therefore the same as if the loop called the
-//! observers directly.
+//! The event loop only writes 16 bytes per node event. The second thread processes the batches in order: it computes
+//! sums, memory and the critical path. The results are therefore the same as if the loop called the observers directly.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
@@ -19,8 +18,7 @@ use std::thread;
 /// Minimum number of nodes in a run for which a second thread is started. Delivering the events of 20,000 nodes takes a
 /// millisecond; starting a thread takes a tenth of a millisecond.
 const LEAST_NODES: u64 = 20_000;
-/// Maximum number of events in a batch. With this size, the threads rarely synchronize, and a batch fits into the
-/// cache.
+/// Maximum number of events in a batch. Such batches fit into the cache, and the threads rarely synchronize.
 const BATCH: usize = 4096;
 /// Maximum number of batches in the queue; if the queue is full, the event loop waits.
 const QUEUED_BATCHES: usize = 32;
@@ -77,8 +75,8 @@ impl PackedNodeEvent {
     }
 }
 
-/// A batch of events: the node events in order, then the collective events in order. The order changes no results,
-/// because no observer of a report depends on the order between node and collective events.
+/// A batch of events: the node events in order, then the collective events in order. This reordering changes no
+/// results, because no observer of a report depends on the order between the two.
 #[derive(Debug, Default)]
 struct ObserverEventBatch {
     steps: Vec<PackedNodeEvent>,
@@ -160,8 +158,7 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver_to(&mut watching);
-                // Sending fails after the end of the run, because no thread receives empty batches any more. Ignore
-                // this error.
+                // After the run, sending fails because no thread receives empty batches any more. Ignore this error.
                 let _ = back.send(batch);
             }
             watching
@@ -301,7 +298,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        // No observer uses the kind of a node before the node is issued, so any kind is correct here.
+        // No observer uses a node's kind before the node is issued, so any kind is correct here.
         let kind = NodeKind::Nothing;
         self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Delayed,

@@ -98,7 +98,7 @@ fn replay_with_erased_observer(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_most_kernels_timed()?;
     prepared.check_aggregation()?;
-    // Fold only replays with too many nodes for a critical path, because the critical path needs every rank.
+    // Fold only replays with too many nodes for a critical path, which needs every rank.
     if prepared.workload().node_count() > NodeTableRowLimit::MOST
         && extra.is_nobody()
         && let Some(report) = replay_folded(prepared)?
@@ -145,14 +145,14 @@ fn replay_with_erased_observer(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
-        // The cost also has an interval, so compute the cost after the prediction interval.
+        // The cost has an interval too, so compute it after the prediction interval.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
     Ok((report, table))
 }
 
-/// Ranks that do the same work at the same time form a group. Replays only one rank of each group. Returns the whole
+/// Groups ranks that do the same work at the same time, and replays only one rank of each group. Returns the whole
 /// job's report without a critical path. Returns `None` if too few ranks do the same work.
 ///
 /// # Errors
@@ -186,8 +186,8 @@ fn replay_part(
     });
     let outcome = outcome?;
     let (_, (collectives, _)) = &observers;
-    // Return no report if messages cannot be attributed to the omitted ranks: messages of tiles, and messages of
-    // collectives whose analytical answer was withdrawn.
+    // Return no report if messages cannot be attributed to the omitted ranks: messages of tiles, and of collectives
+    // whose analytical answer was withdrawn.
     let attributed = part.count_sends() + collectives.count_messages();
     if outcome.unfolded + outcome.recorded > 0 || outcome.messages != attributed {
         return Ok(None);
@@ -329,8 +329,8 @@ impl<'a> ObservedResults<'a> {
         (results, extra)
     }
 
-    /// Collects the results of observers that received only events of a folded job's simulated part. Extends these
-    /// results to the whole job.
+    /// Collects the results of observers that received only events of a folded job's simulated part. Extends them to
+    /// the whole job.
     fn collect_for_whole_job<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,
@@ -431,7 +431,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         unknown_charged: charged.unknown,
         exposed: build_exposed_rows(prepared, &charged),
         operators,
-        // If a job is launched several times, each profiled step begins several times, so omit the rows of steps.
+        // If a job is launched several times, so is each profiled step; omit the rows of steps.
         steps: if launches.is_empty() {
             steps.into_rows()
         } else {
@@ -611,8 +611,8 @@ pub(super) fn group_label(
     }
 }
 
-/// Names the algorithm in each dimension that the group spans, for a buffer of `bytes`. If the traces determine the
-/// times of collectives, returns `as recorded` or `as captured`.
+/// Names the algorithm in each dimension that the group spans, for a buffer of `bytes`. If the times come from the
+/// traces, returns `as recorded` or `as captured`.
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -625,8 +625,7 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links that were used to measure collectives of `kind` in a group; `None` if the measured links equal
-/// the machine's links.
+/// Returns the links on which collectives of `kind` in a group were measured; `None` if they equal the machine's links.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -644,9 +643,8 @@ fn derived_from(
 }
 
 /// Returns the algorithm labels (see [`algorithm_label`]) for the smallest and the largest of several collectives, or
-/// one label if both are equal. The time of each algorithm is a constant plus a part proportional to the buffer size.
-/// An algorithm that is fastest for both the smallest and the largest buffer is therefore fastest for all sizes
-/// in between.
+/// one label if both are equal. An algorithm's time is a constant plus a part proportional to the buffer size. One that
+/// is fastest for both the smallest and the largest buffer is therefore fastest for all sizes in between.
 fn algorithm_label_range(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -40,8 +40,8 @@ pub fn render_report(report: &Report, table: ReportCsvTable) -> String {
     render_reports(&[(None, report)], table)
 }
 
-/// Renders one table of several reports below one header. If a report has a machine name, this name is the first
-/// field of each of its rows.
+/// Renders one table of several reports below one header. Each row of a report with a machine name begins with this
+/// name.
 pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: ReportCsvTable) -> String {
     match table {
         ReportCsvTable::Npus => {

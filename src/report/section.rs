@@ -1,4 +1,4 @@
-//! A report's tables as data. The text and the page render the same cells, so that both contain the same facts.
+//! A report's tables as data. The text and the page render the same cells, so they contain the same facts.
 
 use super::table::{TextColumn, TextTable};
 use super::text::{TextStyleWidthAndDetail, write_paragraph};
@@ -9,7 +9,7 @@ use std::fmt::{Display, Result, Write as _};
 /// Maximum number of table rows on a page.
 const PAGE_ROWS: usize = 64;
 
-/// Output form of a report. The form determines how many rows and how much of each name are shown.
+/// Output form of a report. It determines how many rows, and how much of each name, are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
     /// Text with only the most important rows.
@@ -45,7 +45,7 @@ impl ReportMedium {
         }
     }
 
-    /// Shortens a name for a sentence to `width` columns, unless all details are shown.
+    /// Shortens a name in a sentence to `width` columns, unless all details are shown.
     pub fn clip_name(self, name: &str, width: usize) -> String {
         let style = TextStyleWidthAndDetail {
             details: self != Self::Text,
@@ -139,7 +139,7 @@ impl From<Bytes> for SectionCellWithValue {
     }
 }
 
-/// A row of a table. A note may follow the row, and the row may be marked for a reason.
+/// A row of a table. A note may follow it, and it may be marked for a reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCellWithValue>,
@@ -185,7 +185,7 @@ impl SectionNote {
         }
     }
 
-    /// Creates a sentence that contains a name; the text report shortens the sentence to one line.
+    /// Creates a sentence that contains a name; the text report shortens it to one line.
     pub fn from_clipped_line(text: impl Into<String>) -> Self {
         Self {
             fit: LongNoteCutOrWrap::IsCut,
@@ -193,7 +193,7 @@ impl SectionNote {
         }
     }
 
-    /// Creates a sentence of any length; the text report wraps the sentence.
+    /// Creates a sentence of any length; the text report wraps it.
     pub fn from_wrapped_text(text: impl Into<String>) -> Self {
         Self {
             fit: LongNoteCutOrWrap::Wraps,
@@ -276,8 +276,8 @@ impl ReportTableWithNotes {
         self.notes.push(note);
     }
 
-    /// Adds a note that the table shows only the first `shown` of `rows` rows, and that the CSV table `table`
-    /// contains all rows. Adds no note if all rows are shown.
+    /// Adds a note that the table shows only the first `shown` of `rows` rows, and that the CSV table `table` has them
+    /// all. Adds nothing if all rows are shown.
     pub fn leave_out(&mut self, rows: usize, shown: usize, table: &str) {
         self.left_out = (rows > shown).then(|| {
             format!(

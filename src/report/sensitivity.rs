@@ -1,11 +1,11 @@
 //! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were shorter.
 //! Each row also contains the lowest factor down to which the makespan changes in proportion.
 //!
-//! The run is recorded once. From this recording, [`RetimableRun`] computes the end T(x) of the run with all durations of
-//! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
-//! follows this derivative exactly as long as T is linear. The end of the linear range is computed by intersecting
-//! tangents (Newton's method on a convex function). T assumes that the order of nodes on lanes stays the same.
-//! Therefore, replays with changed durations check the derivative and the range, if such replays are affordable.
+//! The run is recorded once. From the recording, [`RetimableRun`] computes T(x), the end of the run with all durations
+//! of one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of
+//! T follows it exactly as long as T is linear. Intersecting tangents (Newton's method on a convex function) gives the
+//! end of the linear range. T assumes that the order of nodes on lanes stays the same. Replays with changed durations
+//! therefore check the derivative and the range, if they are affordable.
 
 use super::critical_path::{RetimableRun, RunEndWithSlope, RunRecorder};
 use super::csv::{CsvCell, CsvColumn};
@@ -45,8 +45,8 @@ pub const TENTH_LESS: f64 = 0.9;
 pub struct SensitivityRow {
     /// Name of the class of durations, or key of the machine file.
     pub what: String,
-    /// The setting for changing these durations. The setting is either an option key, to which the user appends a
-    /// factor, or a machine key. Empty if no setting changes these durations.
+    /// The setting for changing these durations. It is either an option key, to which the user appends a factor, or a
+    /// machine key. Empty if no setting changes these durations.
     pub setting: String,
     /// Change of the makespan, in picoseconds, per unit of the factor on these durations.
     pub slope_ps: i64,
@@ -55,11 +55,10 @@ pub struct SensitivityRow {
     /// Makespan if these durations are a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// Makespan if these durations are zero: the best result of speeding up this class alone.
+    /// Makespan if these durations are zero: the most that speeding up this class alone can achieve.
     #[serde(rename = "none_ps")]
     pub none: Span,
-    /// True if these numbers come from replays with changed durations; otherwise they are computed from the recorded
-    /// run.
+    /// True if replays with changed durations gave these numbers; otherwise they are computed from the recorded run.
     pub replayed: bool,
 }
 
@@ -146,7 +145,7 @@ impl SensitivityReplayInputs<'_> {
     ///
     /// # Errors
     ///
-    /// Fails if a replay fails. For a run that is too large to be recorded, the result has no rows, and a note says so.
+    /// Fails if a replay fails. If the run is too large to record, the result has no rows and a note says so.
     pub fn find_sensitivities(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
@@ -237,7 +236,7 @@ impl SensitivityReplayInputs<'_> {
             })
         };
         // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. With changed
-        // collectives, the makespan may differ, because a changed collective takes a fixed time without contention.
+        // collectives it may not, because they take a fixed time without contention.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -295,7 +294,7 @@ fn find_end_of_slope(
         if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
             return factor;
         }
-        // At the next factor, the tangent at this factor intersects the tangent at factor 1.
+        // The next factor is where the tangent at this factor intersects the tangent at factor 1.
         let slopes = (now.slope - found.slope) as f64;
         if slopes <= 0.0 {
             return 1.0;
@@ -323,8 +322,8 @@ fn family_of_name(name: &str) -> String {
     out
 }
 
-/// Returns the name pattern of the kernel's class. The class depends on the kernel's shape or, if the shape is
-/// unknown, on the family of its name.
+/// Returns the name pattern of the kernel's class. The class depends on the kernel's shape or, if that is unknown, on
+/// the family of its name.
 fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class_name()),

@@ -1,6 +1,6 @@
 //! Finds settings that the user gave but that have no effect on the run, and the reason for each.
 //!
-//! To test a setting, the run is repeated without the setting. A setting has no effect if both runs have the [same
+//! To test a setting, the run is repeated without it. A setting has no effect if both runs have the [same
 //! results](Report::has_same_results). The reason is derived from facts about the run.
 
 use super::Report;
@@ -42,8 +42,8 @@ pub struct GivenSettings {
     /// Settings that have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings with unknown effect, because the run was not repeated without these settings. Very large runs,
-    /// and runs with several launches, are not repeated.
+    /// Keys of settings with unknown effect, because the run was not repeated without them. Very large runs, and runs
+    /// with several launches, are not repeated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }

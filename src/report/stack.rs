@@ -13,7 +13,7 @@ pub struct StackReport {
     pub given: bool,
     /// The stack's decisions about kernel times and plan options.
     pub decided: Vec<StackDecision>,
-    /// Kernel times and plan options of the stack that do not apply to the run, each with the reason.
+    /// Kernel times and plan options of the stack that do not apply to the run, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<StackDecision>,
 }

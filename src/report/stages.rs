@@ -1,11 +1,11 @@
 //! Pipeline stages, derived from a job's groups.
 //!
-//! If the job has pipeline groups, a message is between two stages if one of these groups contains both ranks.
-//! Without pipeline groups, a message is within a stage if both ranks are in a suitable group. Such a group has a
-//! known role (tensor, data, context, expert) and does not contain all ranks. All other messages are between stages.
-//! The reason is that the members of such a group are in one stage, or in replicas of one stage. If no group has a
-//! known role, every rank that sends messages counts as a separate stage. A collective is between stages in two
-//! cases: its group is a pipeline, or it sums the embedding that the first and last stage share.
+//! With pipeline groups, a message is between two stages if both ranks are in one of these groups. Without them, a
+//! message is within a stage if both ranks are in one group that has a known role (tensor, data, context, expert) and
+//! does not contain all ranks. Members of such a group are in one stage, or in replicas of one stage. All other
+//! messages are between stages. If no group has a known role, every rank that sends messages counts as a separate
+//! stage. A collective is between stages in two cases: its group is a pipeline, or it sums the embedding that the first
+//! and last stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
@@ -87,7 +87,7 @@ impl<'a> StageCrossingDetector<'a> {
         stages
     }
 
-    /// Returns true if the partners of a send, receive or collective are in another stage.
+    /// Returns true if a send, receive or collective has partners in another stage.
     #[inline]
     pub fn has_partners_in_other_stage(
         &self,

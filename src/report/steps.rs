@@ -1,10 +1,9 @@
 //! Profiled steps of a captured job: when each step ran, and its time by category.
 //!
-//! A step begins when the first rank issues a node of the step. The step ends when all ranks have completed all of
-//! its nodes. A kernel belongs to the step in which it was launched. For each rank, each instant of a step counts
-//! towards the first category that has a node *of the step* in progress. The categories have this order: compute,
-//! communication, memory, host. Instants without such a node count as idle. The parts of a step therefore sum to
-//! its time, even if steps overlap.
+//! A step begins when the first rank issues a node of the step. The step ends when all ranks have completed all of its
+//! nodes. A kernel belongs to the step in which it was launched. On each rank, each instant of a step counts towards
+//! the first category that has a node *of the step* in progress. The order is: compute, communication, memory, host.
+//! Instants without such a node count as idle. The parts of a step therefore sum to its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{
@@ -38,19 +37,19 @@ pub struct StepRow {
     /// Time with a kernel of the step in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Part of `communication` without a kernel of the step in progress.
+    /// Part of `communication` with no kernel of the step in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time in which communication of the step waits or transfers.
+    /// Time in which the step's communication waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time with loads or stores of the step in progress, but no kernel or communication of the step.
+    /// Time with the step's loads or stores in progress, but none of its kernels or communication.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time with host work or delays of the step in progress, but no node of another category.
+    /// Time with the step's host work or delays in progress, but no node of another category.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// The remaining part of `time`, without any node of the step in progress.
+    /// The rest of `time`, with no node of the step in progress.
     #[serde(rename = "idle_ps")]
     pub idle: Span,
 }
@@ -72,7 +71,7 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 12;
 
-/// Returns the table of steps. The result is empty unless there are several steps.
+/// Returns the table of steps. Empty unless there are several steps.
 pub(super) fn build_step_sections(
     report: &Report,
     medium: ReportMedium,

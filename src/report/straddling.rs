@@ -1,9 +1,9 @@
 //! Detects groups that straddle domains of the machine, and computes the cost of straddling.
 //!
 //! A domain, such as a node or a rack, is the set of NPUs with equal coordinates in the outer dimensions. A group
-//! *straddles* if its members are in several domains but would fit into one. There is a second condition: other
-//! groups with the same role and size are within one domain, or the group's members are spread unevenly over domains.
-//! This condition excludes groups that a plan deliberately spreads over domains, such as data parallelism over nodes.
+//! *straddles* if its members are in several domains but would fit into one. In addition, other groups with the same
+//! role and size are within one domain, or its members are spread unevenly over domains. This excludes groups that a
+//! plan deliberately spreads over domains, such as data parallelism over nodes.
 
 use super::collectives::CollectiveRow;
 use super::summary::format_thousands;
@@ -23,8 +23,7 @@ struct CollectiveRowsByDomainCrossing<'r> {
     across: Vec<&'r CollectiveRow>,
 }
 
-/// Returns one warning for each role and size of straddling groups. The warning states how much longer the collectives
-/// of these groups take.
+/// Returns one warning for each role and size of straddling groups. It states how much longer their collectives take.
 pub(super) fn describe_straddling_groups(
     rows: &[CollectiveRow],
     prepared: &CompiledReplay<'_>,

@@ -1,5 +1,5 @@
-//! Facts about the origin of a report: the program, its inputs, the machine, and the sources of times. This
-//! module also formats numbers for users.
+//! Facts about the origin of a report: the program, its inputs, the machine, and the sources of times. Also formats
+//! numbers for users.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;
@@ -27,7 +27,7 @@ pub enum ReportSchema {
 pub struct Provenance {
     /// Version of the program.
     pub tool_version: String,
-    /// Options of the program's call, by name.
+    /// Options with which the program was called, by name.
     pub options: Map<String, Value>,
     /// Input files and presets, with their hashes.
     pub inputs: Vec<HashedInput>,
@@ -85,14 +85,13 @@ pub struct KernelBasis {
     /// Number of kernels timed by curves of measured kernels.
     #[serde(default)]
     pub by_curves: u64,
-    /// Number of kernels timed by roofline because they have no recorded duration, although the options request
-    /// recorded durations.
+    /// Number of kernels timed by roofline because they lack the recorded duration that the options request.
     #[serde(default)]
     pub estimated: u64,
-    /// Number of kernels that keep their recorded duration because the roofline lacks their FLOPs, their bytes or a
-    /// peak rate.
+    /// Number of kernels that keep their recorded duration because the roofline lacks their FLOPs, bytes or a peak
+    /// rate.
     pub kept_recorded: u64,
-    /// Number of kernels that take no time because both their work and their duration are unknown.
+    /// Number of kernels that take no time because their work and their duration are both unknown.
     pub unknown: u64,
 }
 
@@ -106,7 +105,7 @@ pub struct CommunicationBasis {
     /// Number of nodes that keep recorded or captured durations.
     #[serde(rename = "recorded")]
     pub as_recorded: u64,
-    /// Number of nodes that take no time: they should keep a recorded duration, but have none.
+    /// Number of nodes that take no time because they lack the recorded duration that they should keep.
     pub unknown: u64,
 }
 
@@ -145,7 +144,7 @@ pub(super) fn groups_of(groups: usize, members: u32) -> String {
     format!("{} of {members}", format_count(groups as u64, "group"))
 }
 
-/// Returns how much larger `found` is than `expected`, as a percentage of `expected`; `None` if `expected` is zero.
+/// Returns by how much `found` exceeds `expected`, as a percentage of `expected`; `None` if `expected` is zero.
 pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
     let (found, expected) = (found.0 as f64, expected.0 as f64);
     (expected > 0.0).then(|| 100.0 * (found - expected) / expected)

@@ -1,9 +1,9 @@
 //! Text tables: a line of headings, and rows of cells below it. `comfy_table` lays out the tables without lines.
 //!
-//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is
-//! written, each column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's
-//! minimum shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no
-//! line is wider than the style's width.
+//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is written,
+//! each column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's minimum
+//! shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no line
+//! exceeds the style's width.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyleWidthAndDetail, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -50,13 +50,13 @@ impl TextColumn<'_> {
         self.heading
     }
 
-    /// Returns true if the column is right-aligned, as columns of numbers are.
+    /// Returns true if the column is right-aligned, as number columns are.
     pub(crate) const fn is_right(&self) -> bool {
         self.right
     }
 
     /// Returns the minimum number of spaces between a long cell of this column and the next cell. One space is enough
-    /// for a column with a minimum width, because its cells are usually shorter.
+    /// for a column with a minimum width, whose cells are usually shorter.
     const fn gap_width(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
@@ -109,7 +109,7 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Shortens names so that lines fit the width of `style`. A style with all details does not shorten names.
+    /// Shortens names so that lines fit the width of `style`. A style with all details leaves them whole.
     pub fn with_shortened_names(self, style: TextStyleWidthAndDetail) -> Self {
         Self {
             longest: style.longest_name(),
@@ -136,8 +136,7 @@ impl<'h> TextTable<'h> {
         self.lines.push(TableLine::Row(self.cell_texts(cells)));
     }
 
-    /// Adds free text below the last row. Free text is allowed only if every cell of the table has a single
-    /// line.
+    /// Adds free text below the last row. Allowed only if every cell of the table has a single line.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }
@@ -186,7 +185,7 @@ impl<'h> TextTable<'h> {
         format!("\n{}", self.render_heading_line(style))
     }
 
-    /// Renders one row on a line; if there are fewer cells than columns, the last columns are empty.
+    /// Renders one row on a line; missing cells at the end are empty.
     pub fn render_line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
         self.render_single_row(self.cell_texts(cells), style)
     }
@@ -280,7 +279,7 @@ impl<'h> TextTable<'h> {
             let (before, after) = self.columns[i].cell_padding(i == 0, self.columns.get(i + 1));
             usize::from(before + after)
         };
-        // Trailing spaces of a line do not count towards its width.
+        // Trailing spaces do not count towards a line's width.
         let last = cells.iter().rposition(|width| *width > 0).unwrap_or(0);
         let width = |i: usize, cells: &[usize], least: &[usize]| match i == last {
             true if !self.columns[i].right => cells[i] + padding(i),
@@ -305,7 +304,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // If lines are still too long, drop the minimum widths: the screen is too narrow for them.
+        // If lines are still too long, drop the minimum widths, for which the screen is too narrow.
         if total(&cells, &least) > limit {
             least.fill(0);
         }
@@ -391,8 +390,8 @@ mod tests {
         );
     }
 
-    /// Of 120 characters, the numbers take 1 + 6, and 2 spaces precede the second name, so 111 remain for the names.
-    /// The shorter name keeps its full length.
+    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name, so 111 remain for the names. The
+    /// shorter name keeps its full length.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));

@@ -19,7 +19,7 @@ pub struct TextStyleWidthAndDetail {
     pub heading: anstyle::Style,
     /// Style of warnings.
     pub warning: anstyle::Style,
-    /// True if the text has all rows and unshortened names.
+    /// True if the text shows all rows and whole names.
     pub details: bool,
     /// Maximum width of a line. Longer names are shortened in the middle, unless all details are printed.
     pub width: usize,
@@ -46,7 +46,7 @@ impl TextStyleWidthAndDetail {
         }
     }
 
-    /// Returns `text` for display. Unless all details are printed, shortens the text to `width` columns.
+    /// Returns `text` for display. Shortens it to `width` columns unless all details are printed.
     pub fn clip_to_width(&self, text: &str, width: usize) -> String {
         match self.details {
             true => self.clip_name(text),
@@ -54,12 +54,12 @@ impl TextStyleWidthAndDetail {
         }
     }
 
-    /// Returns `text` as its own line with an indent of `indent` columns. The text is shortened to fit the line.
+    /// Returns `text` as its own line, indented by `indent` columns. It is shortened to fit the line.
     pub fn clip_line(&self, text: &str, indent: usize) -> String {
         self.clip_to_width(text, self.width.saturating_sub(indent).max(1))
     }
 
-    /// Returns a name for a table cell. The table later shortens the name to the available width.
+    /// Returns a name for a table cell. The table later shortens it to the available width.
     pub fn clip_name(&self, text: &str) -> String {
         clip_middle(text, self.longest_name())
     }
@@ -86,7 +86,7 @@ pub fn clip_middle(text: &str, width: usize) -> String {
     cut_middle(&escape_control_characters(text), width).into_owned()
 }
 
-/// Returns `text` shortened to at most `width` columns. The middle is removed, because names of kernels differ at their
+/// Returns `text` shortened to at most `width` columns. The middle is removed, because kernel names differ at their
 /// beginning and end.
 pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     // A character never has more columns than bytes, so a text of at most `width` bytes always fits.
@@ -111,8 +111,8 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a table (characters). The length is limited because inputs may contain names of any
-/// length, and because the table layout counts columns in 16 bits.
+/// Maximum length of a name in a table (characters). Inputs may contain names of any length, and the table layout
+/// counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
 /// Maximum length of a name in a table with all details (characters). No compiler generates longer names, but inputs

@@ -1,12 +1,12 @@
 //! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak compute rate.
 //!
-//! *Model FLOPs utilization* counts the FLOPs that the model needs, without recomputation. These FLOPs are divided by
-//! the FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B).
-//! *Hardware FLOPs utilization* counts the FLOPs that the kernels execute, which include recomputation (Korthikanti et
-//! al. 2022, section 6). For both utilizations, the tool that wrote the job decides which attention FLOPs count. The
-//! peak of a kernel is the NPU's dense peak rate for the kernel's number format. If a job mixes formats, hardware FLOPs
-//! utilization is the time that the kernels would take at their peaks, divided by the makespan. Model FLOPs utilization
-//! is then this value times the ratio of model FLOPs to executed FLOPs.
+//! *Model FLOPs utilization* divides the FLOPs that the model needs, without recomputation, by the FLOPs that the NPUs
+//! could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs
+//! utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022, section
+//! 6). In both, the tool that wrote the job decides which attention FLOPs count. The peak of a kernel is the NPU's
+//! dense peak rate for the kernel's number format. For mixed formats, hardware FLOPs utilization is the time that the
+//! kernels would take at their peaks, divided by the makespan. Model FLOPs utilization is then this value times the
+//! ratio of model to executed FLOPs.
 
 use super::Report;
 use super::summary::format_thousands;
@@ -38,16 +38,16 @@ pub struct Throughput {
     pub tokens_per_s_per_npu: Option<f64>,
     /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
-    /// Pairs of tokens that are included in the FLOPs of attention, if known.
+    /// Pairs of tokens that count in the attention FLOPs, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<CountedAttention>,
-    /// FLOPs that the kernels of all ranks with a trace execute.
+    /// FLOPs executed by the kernels of all ranks with a trace.
     pub flops: f64,
-    /// Model FLOPs utilization, from 0 to 1. Known only if all ranks have a trace, and the peak rate for all FLOPs is
+    /// Model FLOPs utilization, from 0 to 1. Known only if all ranks have a trace and the peak rates for all FLOPs are
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// Hardware FLOPs utilization, from 0 to 1. Known only if the peak rate for all FLOPs is known.
+    /// Hardware FLOPs utilization, from 0 to 1. Known only if the peak rates for all FLOPs are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hfu: Option<f64>,
 }
@@ -136,7 +136,7 @@ impl Throughput {
     /// Returns the reasons why the utilizations are doubtful.
     pub(super) fn describe_doubtful_utilization(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        // Allow a tolerance, because sums of f64 may differ in their last digits.
+        // Allow a tolerance, because f64 sums may differ in their last digits.
         let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
         if let Some(hfu) = self.hfu.filter(|hfu| above(*hfu, 1.0)) {
             warnings.push(format!(

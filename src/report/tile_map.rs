@@ -1,9 +1,9 @@
 //! Map of a replay on tiles: cores coloured by stage and tensor group, and links and memory ports coloured by busy
 //! time.
 //!
-//! Each drawn element of the map has its values as attributes: `data-rank`, `data-stage` and `data-group` for cores,
-//! `data-busy` (picoseconds) for links and ports. A stage is a set of ranks that are connected by tensor groups and
-//! replicas. Stages are sorted by their first rank.
+//! Drawn elements carry their values as attributes: `data-rank`, `data-stage` and `data-group` for cores, `data-busy`
+//! (picoseconds) for links and ports. A stage is a set of ranks connected by tensor groups and replicas. Stages are
+//! sorted by their first rank.
 
 use super::Report;
 use crate::draw::svg::{DrawingRect, SvgDrawing, TextAnchor};
@@ -114,7 +114,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     for link in &used.links {
         let [a, b] = [link.from, link.to];
         let d = usize::from(a[0] == b[0]);
-        // If a link connects the two ends of a row or column, draw only a stub at its source core.
+        // For a link between the two ends of a row or column, draw only a stub at its source core.
         let closes = a[d].abs_diff(b[d]) > 1;
         let up = (b[d] > a[d]) != closes;
         let (start, length) = match (closes, up) {
@@ -244,7 +244,7 @@ impl StageLegend {
             let x = MARGIN + (i % self.in_line) as f64 * STAGE;
             let y = top + (i / self.in_line) as f64 * LINE;
             if let Some(stage) = stage {
-                // Tensor groups of a stage alternate between two shades, so show both.
+                // A stage's tensor groups alternate between two shades, so show both.
                 for group in 0..2 {
                     let half = DrawingRect {
                         x: x + f64::from(group) * CORE / 2.0,

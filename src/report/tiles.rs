@@ -55,8 +55,7 @@ pub struct TileUse {
 }
 
 impl TileUse {
-    /// Returns two mean busy times of the machine: over all its links, and over all its memory
-    /// ports.
+    /// Returns the mean busy times of all links and of all memory ports.
     pub fn mean_busy(&self) -> [Span; 2] {
         let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
         let links = self.links.iter().map(|link| u128::from(link.busy.0));
@@ -160,8 +159,7 @@ pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<Repor
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // Iterate in reverse order: `max_by_key` returns the last of equal maxima, but the text names the first such
-    // link.
+    // Iterate in reverse: `max_by_key` returns the last of equal maxima, but the text names the first such link.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

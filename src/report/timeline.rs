@@ -2,13 +2,13 @@
 //!
 //! A timeline has one process per rank, one track per lane, and one slice (drawn interval) per node. Arrows lead from
 //! each send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no
-//! lane, so they are drawn on extra tracks. The largest number of overlapping receives determines the number of extra
-//! tracks. Nodes of a captured thread are nested in the ranges, operators and Python calls that enclose them. Nodes
-//! whose names are paths (`step0/mb1/layer2/norm`) are nested too. If consecutive nodes of a lane share a path, they
-//! are drawn below one slice for the path. A slice lasts from issue to completion; the delay before the issue is
-//! blank. Each node is written when it completes, so only issue times must be stored. Each rank has up to three
-//! counters: allocated bytes by class (if its nodes allocate or free memory); bytes sent per second (if it
-//! communicates); and the number of nodes that wait for a lane (if any node waits).
+//! lane, so they are drawn on extra tracks. The number of extra tracks is the largest number of overlapping receives.
+//! Nodes of a captured thread are nested in the ranges, operators and Python calls that enclose them. Nodes whose names
+//! are paths (`step0/mb1/layer2/norm`) are nested too. Consecutive nodes of a lane with the same path are drawn below
+//! one slice for the path. A slice lasts from issue to completion; the delay before the issue is blank. Each node is
+//! written when it completes, so only issue times are stored. Each rank has up to three counters: allocated bytes by
+//! class (if its nodes allocate or free memory); bytes sent per second (if it communicates); and the number of nodes
+//! that wait for a lane (if any node waits).
 
 use super::NpuTimeCategory;
 use super::collectives::bus_factor;
@@ -359,7 +359,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
-        // The critical path's process needs a number that no rank has. Ranks are numbered from 0, so use the
+        // The critical path's process needs a number that belongs to no rank. Ranks are numbered from 0, so use the
         // number of ranks.
         let rank = self.prepared.workload().rank_count();
         let track = RankTrackId { rank, lane: 0 };

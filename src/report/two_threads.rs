@@ -3,12 +3,12 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use std::thread;
 
-/// Minimum number of nodes in a run for which a second thread is started. A sum over this number of nodes takes a
+/// Minimum number of nodes in a run for which a second thread is started. Summing over so many nodes takes a
 /// millisecond; starting a thread takes a tenth of a millisecond.
 const LEAST_NODES: usize = 50_000;
 
-/// Computes the results of `here` and `beside`. Each function iterates over the run's `nodes` nodes. If there are many
-/// nodes, `beside` runs on a second thread.
+/// Computes the results of `here` and `beside`. Each of them iterates over the run's `nodes` nodes. With many nodes,
+/// `beside` runs on a second thread.
 pub fn run_both<A, B: Send>(
     nodes: usize,
     here: impl FnOnce() -> A,

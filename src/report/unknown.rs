@@ -7,7 +7,7 @@ use chakram_base::units::{Span, format_percent};
 use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
 
-/// Nodes for which the traces lack one fact that is needed to estimate their time.
+/// Nodes for which the traces lack a fact that is needed to estimate their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
@@ -15,11 +15,11 @@ pub struct UnknownRow {
     pub what: UnknownFact,
     /// Number of nodes without the fact.
     pub nodes: u64,
-    /// Number of these nodes that take no time, because they have no recorded duration either. The other nodes without
-    /// the fact keep their recorded duration.
+    /// Number of these nodes that take no time, because they have no recorded duration either. The others keep their
+    /// recorded duration.
     pub without_time: u64,
-    /// Number of these nodes that are kernels without a recorded duration but with known bytes. These kernels take
-    /// only the time to move their bytes, which is a lower bound.
+    /// Number of these nodes that are kernels with known bytes but no recorded duration. They take only the time to
+    /// move their bytes, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Sum of the recorded durations of these nodes.
@@ -44,7 +44,7 @@ pub enum UnknownFact {
     Communication,
     /// Size of collectives and messages.
     CommunicationSize,
-    /// Recorded duration of collectives and messages that should keep recorded times.
+    /// Recorded duration of collectives and messages that should keep it.
     CommunicationTime,
     /// FLOPs of kernels whose time depends on more than their bytes.
     KernelFlops,
@@ -86,8 +86,8 @@ impl UnknownFact {
     }
 }
 
-/// Returns one row for each fact that the traces lack. `captured` is the captured time summed over ranks; `dropped`
-/// is the number of kernels that lack records because the profiler dropped them.
+/// Returns one row for each fact that the traces lack. `captured` is the captured time summed over ranks; `dropped` is
+/// the number of kernels whose records the profiler dropped.
 pub(super) fn list_unknown_facts(
     basis: &DurationSourceCounts,
     dropped: u64,
@@ -191,8 +191,7 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the string after the makespan in the headline: a remark if the makespan is a lower bound, otherwise an
-    /// empty string.
+    /// Returns the headline's remark after the makespan if that is a lower bound, otherwise an empty string.
     pub(super) fn lower_bound_remark(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
@@ -200,8 +199,8 @@ impl Report {
         }
     }
 
-    /// Returns true if the makespan is a lower bound. In this case, some nodes take no time because their work
-    /// and duration are unknown, or take only the time to move their bytes.
+    /// Returns true if the makespan is a lower bound. Some nodes then take no time because their work and duration are
+    /// unknown, or only the time to move their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)

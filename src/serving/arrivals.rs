@@ -1,4 +1,4 @@
-//! Yields request arrivals, drawn at random or read from a file, in time order.
+//! Yields request arrivals in time order, drawn at random or read from a file.
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
@@ -17,7 +17,7 @@ pub struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
-    /// Number of prompt tokens, and number of answer tokens; 0 if unknown.
+    /// Number of prompt tokens and of answer tokens; 0 if unknown.
     pub tokens: [u32; 2],
 }
 
@@ -112,9 +112,8 @@ impl<'s> OpenLoopArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// Returns an arrival one gap after the previous arrival. If the rate counts requests, the mean
-    /// gap is the inverse of the rate. If the rate is a bandwidth, the mean gap is the transfer
-    /// time of the previous request's bytes at this bandwidth.
+    /// Returns an arrival one gap after the previous one. If the rate counts requests, the mean gap is its inverse. If
+    /// the rate is a bandwidth, the mean gap is the time in which the previous request's bytes are transferred at it.
     fn draw_arrival_after_gap(
         &mut self,
         rate: ArrivalRateInRequestsOrBytes,
@@ -176,7 +175,7 @@ enum ArrivalFileReader {
     },
 }
 
-/// One line of a JSON arrival file. All other fields of a line are ignored.
+/// One line of a JSON arrival file. All other fields are ignored.
 #[derive(Deserialize)]
 struct ArrivalJsonLine {
     timestamp: f64,

@@ -1,4 +1,4 @@
-//! Runs a scenario at several rates, and finds the highest rate that it can sustain.
+//! Runs a scenario at several rates, and finds the highest sustainable rate.
 
 use super::error::ServeError;
 use super::observe::NoRequestObserver;
@@ -9,8 +9,8 @@ use super::scenario::Scenario;
 use super::{ServeTimeLimitOption, serve_requests};
 use chakram_base::setting::SettingKey;
 
-/// Number of bisection steps. Ten steps narrow the range, whose ends differ by a factor of two, to a
-/// thousandth of its width.
+/// Number of bisection steps. Ten steps narrow a range whose ends differ by a factor of two to a thousandth of its
+/// width.
 const STEPS: u32 = 10;
 /// Maximum number of times that the rate is doubled or halved to find a range.
 const DOUBLINGS: u32 = 40;
@@ -54,13 +54,13 @@ pub fn sweep_rates(
     })
 }
 
-/// Finds, by bisection, the highest rate at which at least the fraction `attain` of the requests
-/// are within their limits. The result includes all rates that were tried.
+/// Finds, by bisection, the highest rate at which at least the fraction `attain` of the requests meet their limits. The
+/// result includes all rates that were tried.
 ///
 /// # Errors
 ///
-/// Fails like [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate is too
-/// high, or if the highest rate that was tried is still sustainable.
+/// Fails like [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate is too high, or if even
+/// the highest tried rate is sustainable.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,

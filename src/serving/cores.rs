@@ -1,18 +1,14 @@
-//! Models a processor with equal cores. The start and the end of a job with equal tasks have a
-//! closed form.
+//! Models a processor with equal cores. A closed form gives the start and the end of a job with equal tasks.
 //!
-//! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's
-//! last core, even if the jobs belong to different requests. Each core runs its tasks in the order
-//! in which it received them. A task starts when three events have happened: the previous task on
-//! its core has ended, the jobs on which it depends have ended, and the task has been generated.
-//! Jobs are generated when their dependencies are complete, so the dependencies never delay a task
-//! after its generation.
+//! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's last one, even if
+//! the jobs belong to different requests. Each core runs its tasks in the order of assignment. A task starts when its
+//! core has finished the previous task, the jobs on which it depends have ended, and it has been generated. Jobs are
+//! generated when their dependencies are complete, so dependencies never delay a task after that.
 //!
-//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
-//! from p on get one more. If a core is free from b on and gets m tasks of length d at t, it is
-//! free again at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored
-//! as one run. So the cost of a job is proportional to the number of runs of cores, not to the
-//! number of tasks or cores.
+//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from p on get one
+//! more. If a core is free from b on and gets m tasks of length d at t, it is free again at max(b, t) + m d.
+//! Neighbouring cores that become free at the same instant are stored as one run. The cost of a job is therefore
+//! proportional to the number of runs, not of tasks or cores.
 
 use chakram_base::units::{Span, Time};
 
@@ -37,7 +33,7 @@ pub struct CoreFreeTimes {
     busy_ps: u128,
 }
 
-/// Time at which a job's first task starts, and time at which its last task ends.
+/// Start of a job's first task, and end of its last task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimeRange {
     pub start: Time,
@@ -73,9 +69,8 @@ impl CoreFreeTimes {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns the core time after `end` that tasks occupy, in picoseconds, summed over cores.
-    /// Requires that all tasks until `end` have been assigned, and that cores have not been
-    /// blocked.
+    /// Returns the core time after `end` that tasks occupy, in picoseconds, summed over cores. All tasks until `end`
+    /// must have been assigned, and no cores blocked.
     pub fn busy_core_time_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -86,8 +81,8 @@ impl CoreFreeTimes {
         after.sum()
     }
 
-    /// Assigns `tasks` tasks of length `each` at `now`. Successive calls must have ascending values
-    /// of `now`. A job without tasks starts and ends at `now`.
+    /// Assigns `tasks` tasks of length `each` at `now`. Successive calls must have ascending `now`. A job without tasks
+    /// starts and ends at `now`.
     pub fn assign_tasks(&mut self, now: Time, tasks: u64, each: Span) -> JobTimeRange {
         if tasks == 0 {
             return JobTimeRange {
@@ -107,8 +102,7 @@ impl CoreFreeTimes {
             let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
             let mut first = run.first;
             while first < run_end {
-                // The number of tasks per core changes at the pointers before and after the job, so
-                // divide runs there.
+                // The number of tasks per core changes at the pointers before and after the job, so divide runs there.
                 let cuts = [from, until].into_iter().filter(|cut| *cut > first);
                 let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
                 let has_more = more > 0
@@ -118,8 +112,7 @@ impl CoreFreeTimes {
                         first >= from || first < until
                     };
                 let count = all + u64::from(has_more);
-                // An idle core is equivalent to a core that becomes free now, so merge the runs of
-                // idle cores.
+                // An idle core is equivalent to one that becomes free now, so merge the runs of idle cores.
                 let ready = run.free.max(now);
                 let free = ready + each.times(count);
                 if count > 0 {
@@ -154,8 +147,7 @@ mod tests {
         // This job is generated while the cores still run their previous tasks. The three tasks
         // start on cores 1, 2 and 0, at 15, 15 and 20 ps.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
-        // The core is idle, so the job starts when it is generated (22 ps): core 1 has been free
-        // since 19 ps.
+        // The core is idle, so the job starts when it is generated (22 ps): core 1 has been free since 19 ps.
         assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
         assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
         // A job without tasks takes no time.
@@ -166,8 +158,7 @@ mod tests {
     fn runs_join_where_cores_idle() {
         let mut cores = CoreFreeTimes::new(1000);
         for job in 0..10_000_u64 {
-            // With a job every 100 ps, cores become idle between jobs, so at most three runs of
-            // cores exist.
+            // Jobs are 100 ps apart, so cores become idle in between, and at most three runs of cores exist.
             cores.assign_tasks(Time(job * 100), 1 + job * 7 % 1500, Span(10));
             assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
         }

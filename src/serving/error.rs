@@ -1,5 +1,4 @@
-//! Errors of scenarios and platforms. Every message states where the error is, which value was found,
-//! and which values are allowed.
+//! Errors of scenarios and platforms. Every message states where the error is, the found value, and the allowed values.
 
 use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
@@ -55,7 +54,7 @@ pub enum ServeError {
     Platform {
         /// The requested name.
         name: String,
-        /// The preset with the most similar name, if any name is similar enough.
+        /// The preset with the most similar name, if any is similar enough.
         closest: Option<&'static str>,
     },
     /// A file cannot be read.
@@ -88,7 +87,7 @@ pub enum ServeError {
         file: String,
         /// Line, counted from 1.
         line: u64,
-        /// The content that was found, and the content that was expected.
+        /// Found and expected content.
         why: String,
     },
     /// A table of measured runs is invalid as a whole.
@@ -96,7 +95,7 @@ pub enum ServeError {
     Table {
         /// Path of the table.
         file: String,
-        /// The content that was found, and the content that was expected.
+        /// Found and expected content.
         why: String,
     },
     /// The platform or policy does not support the scenario.
@@ -111,7 +110,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Builds the error about a row that has `found` instead of `expected`.
+    /// Builds the error about a row that contains `found` instead of `expected`.
     pub fn invalid_row(
         file: &str,
         line: u64,

@@ -1,12 +1,11 @@
 //! Connects requests to the event loop: a feed launches batches, and processors compute how long
 //! their jobs take.
 //!
-//! Each model becomes a program with one rank and one node per job. A batch in flight is a launch
-//! of this program, and the launch's tag is the batch's index in the server. The loop handles
-//! dependencies and time, and the server computes the durations of jobs. The feed and the
-//! processors can share the server, because the loop calls only one of them at a time. A model that
-//! is a trace uses the trace's job as its program. The job's kernels run on lanes, and the loop
-//! notifies the server only when the launch ends.
+//! Each model becomes a program with one rank and one node per job. A batch in flight is a launch of this program,
+//! tagged with the batch's index in the server. The loop handles dependencies and time, and the server computes job
+//! durations. Feed and processors can share the server, because the loop calls only one of them at a time. For a model
+//! that is a trace, the program is the trace's job. Its kernels run on lanes, and the loop notifies the server only
+//! when the launch ends.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
@@ -25,14 +24,14 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::cell::RefCell;
 
-/// Order of the models' programs in the event loop. Traces come first, because the loop takes the
-/// settings for collectives from its first program.
+/// Order of the models' programs in the event loop. Traces come first, because the loop takes its collective settings
+/// from the first program.
 struct ModelToProgramIndexMap {
     /// For each program, the index of its model.
     models: Vec<usize>,
     /// For each model, the index of its program.
     programs: Vec<u32>,
-    /// Number of programs that are traces. The programs of traces come first.
+    /// Number of programs that are traces. They come first.
     traces: u32,
 }
 

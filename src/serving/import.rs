@@ -1,13 +1,12 @@
 //! Converts measurements of a server to a platform file. The file states datapath, queueing and
 //! compute times for each model, batch size and concurrency.
 //!
-//! Two formats of request logs are supported. Triton's performance analyzer writes one row per
-//! concurrency, with microseconds in the columns `Concurrency`, `Network+Server Send/Recv`,
-//! `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output` and
-//! others. For Triton's logs, the datapath latency is the time that the client, the network, and
-//! the copies of inputs and outputs take. Any other table has the columns `compute_us` (or another
-//! unit) and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`.
-//! For other tables, the datapath latency is the total minus queue and compute.
+//! Two formats of request logs are supported. Triton's performance analyzer writes one row per concurrency, with
+//! microseconds in the columns `Concurrency`, `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`,
+//! `Server Compute Infer`, `Server Compute Output` and others. There, the datapath latency is the time of the client,
+//! the network, and the copies of inputs and outputs. Any other table has the columns `compute_us` (or another unit)
+//! and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. There, the datapath
+//! latency is the total minus queue and compute.
 //!
 //! Rows with equal model, batch and concurrency are averaged.
 
@@ -23,9 +22,9 @@ use std::path::Path;
 pub struct MeasurementImportDefaults {
     /// Name of the platform.
     pub platform: String,
-    /// Name of the model, if no column contains it.
+    /// Name of the model, if no column states it.
     pub model: Option<String>,
-    /// Number of inferences in a request, if no column contains it.
+    /// Number of inferences in a request, if no column states it.
     pub batch: Option<u32>,
 }
 
@@ -99,7 +98,7 @@ const TRITON: [&[&str]; 3] = [
 ///
 /// # Errors
 ///
-/// Fails if the table lacks columns, or a row is invalid.
+/// Fails if the table lacks columns or a row is invalid.
 pub fn import_measurements(
     path: &Path,
     options: &MeasurementImportDefaults,

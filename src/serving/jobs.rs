@@ -1,9 +1,8 @@
-//! Translates requests to jobs of vector products, connected in a chain or an acyclic graph, as in
-//! LIGHTSPEED's model.
+//! Translates requests to jobs of vector products, in a chain or an acyclic graph, as in LIGHTSPEED's model.
 //!
-//! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two
-//! vectors. All tasks of a job have vectors of the same length. Jobs depend only on earlier jobs.
-//! The sizes of jobs are derived from a model's operators (`model::OperatorComputationSpec`):
+//! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two vectors. All tasks of
+//! a job have equally long vectors. Jobs depend only on earlier jobs. Job sizes are derived from a model's operators
+//! (`model::OperatorComputationSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -15,10 +14,9 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All operators without products (norms, activations, sums, pools) take no time, as in
-//! LIGHTSPEED's thesis. If table lookups count as products, the products of a feature interaction
-//! do not count. The published count for DLRM (2,505,926,848) includes the lookups, but not the
-//! products of the interaction.
+//! All operators without products (norms, activations, sums, pools) take no time, as in LIGHTSPEED's thesis. If table
+//! lookups count as products, those of a feature interaction do not. The published count for DLRM (2,505,926,848)
+//! includes the lookups, but not the products of the interaction.
 
 use chakram_workloads::model::{
     LayerOperator, Model, ModelLayer, OperatorComputationSpec, OperatorInputSource,
@@ -29,8 +27,7 @@ use chakram_workloads::model::{
 pub struct EqualVectorProductTasks {
     /// Number of tasks.
     pub tasks: u64,
-    /// Length of the two vectors of a task, in elements. The length is also the number of
-    /// multiplications per task.
+    /// Length of a task's two vectors, in elements. Also the number of multiplications per task.
     pub length: u64,
 }
 
@@ -44,12 +41,10 @@ impl EqualVectorProductTasks {
 /// Division of a convolution into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionVectorProductSplit {
-    /// One product per output. The length of each product is kernel height x kernel width x
-    /// channels (Williams, 2023).
+    /// One product per output. Its length is kernel height x kernel width x channels (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and kernel channel. The length of each product is kernel height x
-    /// kernel width (Zhong et al., 2023).
+    /// One product per output and kernel channel. Its length is kernel height x kernel width (Zhong et al., 2023).
     Kernels,
 }
 
@@ -59,7 +54,7 @@ impl ConvolutionVectorProductSplit {
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
-/// Rule that decides which independent operators of a layer run in parallel.
+/// Rule for which independent operators of a layer run in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ParallelBranchRule {
     /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
@@ -85,15 +80,14 @@ impl ParallelBranchRule {
 /// Translation of operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperatorToJobLoweringRules {
-    /// How convolutions are divided into vector products.
+    /// Division of convolutions into vector products.
     pub convolution: ConvolutionVectorProductSplit,
-    /// If true, each attention head has its own jobs (queries, keys, values and their products),
-    /// and the heads run in parallel. Otherwise each operator is one job, and the jobs form a
-    /// chain.
+    /// If true, each attention head has its own jobs (queries, keys, values and their products), and the heads run in
+    /// parallel. Otherwise each operator is one job, and the jobs form a chain.
     pub heads: bool,
-    /// Rule that decides which operators run in parallel.
+    /// Rule for which operators run in parallel.
     pub branches: ParallelBranchRule,
-    /// Minimum vector length. Shorter vectors are merged to this length; 0 means no merging.
+    /// Minimum vector length. Shorter vectors are merged; 0 means no merging.
     pub merge: u64,
     /// True if a table lookup counts as a product with a one-hot vector, as in published counts.
     pub tables: bool,
@@ -152,8 +146,8 @@ impl JobGraph {
         })
     }
 
-    /// Returns the number of layers of the model that have jobs. If a scenario lists the model's
-    /// jobs instead of naming a model, each entry of its list counts as a layer.
+    /// Returns the number of layers of the model that have jobs. If a scenario lists the model's jobs instead of naming
+    /// a model, each listed job counts as a layer.
     pub fn layer_count(&self) -> u32 {
         self.layers.max(1)
     }
@@ -210,7 +204,7 @@ struct ModelJobGraphBuilder {
     entry: Vec<u32>,
     /// Jobs that run in parallel with the chain until an operator joins them.
     beside: Vec<u32>,
-    /// Jobs on which both a block and the skip path around it depend.
+    /// Jobs on which both a block and its skip path depend.
     fork: Vec<u32>,
     around: Vec<u32>,
 }
@@ -229,7 +223,7 @@ impl ModelJobGraphBuilder {
         self.graph.add_job(job, after)
     }
 
-    /// Adds a job that depends on the frontier. The job becomes the new frontier.
+    /// Adds a job that depends on the frontier. It becomes the new frontier.
     fn push_chained_job(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
@@ -263,8 +257,7 @@ impl ModelJobGraphBuilder {
         self.join_parallel_jobs();
     }
 
-    /// Adds the jobs of an operator. The new jobs depend on the jobs that produce the operator's
-    /// inputs.
+    /// Adds the jobs of an operator. They depend on the jobs that produce the operator's inputs.
     fn emit_operator_on_branch(
         &mut self,
         operator: &LayerOperator,

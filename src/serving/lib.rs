@@ -1,5 +1,4 @@
-//! Inference serving: requests arrive over time, wait, and are served in some order. Reports contain the times of
-//! requests.
+//! Inference serving: requests arrive over time, wait, and are served in some order. Reports contain their times.
 //!
 //! In LIGHTSPEED's model (Williams, 2023), a request is a chain or graph of jobs, and each job is a set of vector
 //! products. A processor has cores with a common clock, and a datapath latency. Models may also be tables of
@@ -71,8 +70,8 @@ use prepared::ScenarioWithModelTimes;
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeTimeLimitOption {
-    /// Limit on each request's serve time (from arrival to completion), for goodput and capacity.
-    /// The limit replaces the deadlines of models.
+    /// Limit on each request's serve time (from arrival to completion), for goodput and capacity. It replaces the
+    /// models' deadlines.
     pub slo: Option<Span>,
 }
 

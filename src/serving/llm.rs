@@ -68,10 +68,10 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// Runs with more requests do not measure the request rate of saturated engines. The measurement
-/// repeats the run with all requests arriving at once.
+/// A saturated engine's request rate is not measured on runs with more requests. The measurement repeats the run with
+/// all requests arriving at once.
 const MOST_REPEATED: u64 = 20_000;
-/// Maximum number of requests when the saturated request rate is measured.
+/// Maximum number of requests when the saturated rate is measured.
 const MOST_AT_ONCE: u64 = 8192;
 
 /// Checks that the model `name` can be served token by token.
@@ -88,8 +88,8 @@ pub fn check_llm_servable(name: &str) -> Result<(), ServeError> {
 ///
 /// # Errors
 ///
-/// Fails if the machine is missing, if its memory is too small for the model, if a file of requests
-/// is invalid, or if `observer` fails.
+/// Fails if the machine is missing or too small for the model, if a file of requests is invalid, or if `observer`
+/// fails.
 pub fn serve_llm(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
@@ -110,8 +110,8 @@ pub fn serve_llm(
     ))
 }
 
-/// Serves the requests of `scenario`. `saturated` is the saturated request rate of all engines
-/// together, in requests per second. The report divides the arrival rate by `saturated`.
+/// Serves the requests of `scenario`. `saturated` is the saturated request rate of all engines together, in requests
+/// per second. The report divides the arrival rate by it.
 fn serve_llm_on_engines(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
@@ -123,16 +123,14 @@ fn serve_llm_on_engines(
     ))
 }
 
-/// Returns the saturated request rate of all engines together, in requests per second. The
-/// measurement sends about four times the number of requests that an engine can run to one engine,
-/// all at once. The rate counts the completions between the first and the third quarter. Returns
-/// `None` for conversations.
+/// Returns the saturated request rate of all engines together, in requests per second. The measurement sends an engine
+/// about four times as many requests as it can run, all at once. The rate counts the completions between the first and
+/// the third quarter. Returns `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
 ) -> Result<Option<f64>, ServeError> {
-    // Later turns of conversations arrive only after answers to earlier turns, so they cannot
-    // arrive at once.
+    // Later turns arrive only after answers to earlier turns, so they cannot arrive at once.
     if scenario
         .workload
         .classes

@@ -21,7 +21,7 @@ pub struct CompletedRequest {
     pub datapath: Span,
     /// Total time in which at least one job of the request ran.
     pub compute: Span,
-    /// Total time from each preemption until the request continued.
+    /// Total time between each preemption and the request's continuation.
     pub preempted: Span,
     /// Time in the queue: the remainder of the time from arrival to end.
     pub queue: Span,
@@ -36,8 +36,7 @@ pub struct CompletedRequest {
 /// A job with its start and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedJob {
-    /// Number of the request to which the job belongs. For a batch, the number of the batch's first
-    /// request.
+    /// Number of the request to which the job belongs. For a batch, the number of its first request.
     pub request: u64,
     /// Index of the model.
     pub model: u32,
@@ -63,7 +62,7 @@ pub trait RequestObserver {
         false
     }
 
-    /// Receives each job when its times become known. The times may be in the future.
+    /// Receives each job when its times become known. They may be in the future.
     fn on_job_served(&mut self, _job: &ServedJob) {}
 }
 

@@ -1,6 +1,5 @@
-//! Policies that determine the order in which requests are served. The server asks the policy for
-//! requests when a request enters the queue, and when a processor has a free slot. Each file of
-//! this module contains one policy.
+//! Policies that determine the order in which requests are served. The server asks the policy for requests when one
+//! enters the queue, and when a processor has a free slot. Each file of this module contains one policy.
 
 mod batching;
 mod keyed;
@@ -18,8 +17,7 @@ use chakram_base::units::{Span, Time};
 pub struct QueuedRequest {
     /// Index of the request in order of arrival.
     pub number: u64,
-    /// Index of the request's state. For a preempted request, this is the index of its batch in
-    /// flight.
+    /// Index of the request's state. For a preempted request, the index of its batch in flight.
     pub slot: u32,
     /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,
@@ -40,13 +38,11 @@ pub trait ServiceQueue {
     /// Adds a request to the queue.
     fn enqueue_request(&mut self, request: QueuedRequest);
 
-    /// Moves the requests that should be served next into `batch`, which must be empty before the
-    /// call. Moves no request if the queue is empty, or if the queued requests should wait for
-    /// other requests.
+    /// Moves the requests to serve next into `batch`, which must be empty before the call. Moves none if the queue is
+    /// empty, or if the queued requests should wait for others.
     fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the time at which [`Self::choose_requests`] may choose requests even if no further
-    /// request enters the queue.
+    /// Returns the time from which [`Self::choose_requests`] may choose requests even if none enters the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }

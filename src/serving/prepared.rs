@@ -1,5 +1,5 @@
-//! Prepares a scenario for a platform. Preparation computes the offered load and the times of jobs,
-//! and checks that the platform can serve the models.
+//! Prepares a scenario for a platform. This computes the offered load and the times of jobs, and checks that the
+//! platform can serve the models.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -69,10 +69,9 @@ impl<'s> ScenarioWithModelTimes<'s> {
         })
     }
 
-    /// Returns the offered load: the fraction of the processors' time that requests occupy in the
-    /// long run. Returns `None` for closed-loop arrivals, and if the arrival file states the work
-    /// of each request. For arrivals from a file, `measured` is the number of arrivals per second
-    /// in the file.
+    /// Returns the offered load: the fraction of the processors' time that requests occupy in the long run. `None` for
+    /// closed-loop arrivals, and if the arrival file states each request's work. For arrivals from a file, `measured`
+    /// is its number of arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self
@@ -92,11 +91,10 @@ impl<'s> ScenarioWithModelTimes<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Returns the number of seconds that a request occupies a processor. If the policy forms
-    /// batches, the batches are assumed to be full. The result is the larger of two times: the time
-    /// that the request's work occupies all cores, and the request's unloaded time divided by the
-    /// number of slots. With one slot, the result is the unloaded time. If the number of slots is
-    /// unlimited, the result is the time of the work on all cores.
+    /// Returns the seconds for which a request occupies a processor. Batches, if the policy forms them, are assumed to
+    /// be full. The result is the larger of two times: the time for which the request's work occupies all cores, and
+    /// its unloaded time divided by the number of slots. With one slot, this is the unloaded time. With unlimited
+    /// slots, it is the time of the work on all cores.
     pub fn processor_seconds_per_request(&self, model: &ModelWithJobTimes<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
         let work = model.mean_all_core_seconds(self, together);
@@ -127,8 +125,7 @@ fn unservable_error_with_hint(model: &ServedModel, why: impl std::fmt::Display) 
     ))
 }
 
-/// Rejects policies that do not support traces. Also rejects other models that would share a
-/// processor with traces.
+/// Rejects policies that do not support traces. Also rejects other models on a processor with traces.
 fn check_policy_fits_model(
     scenario: &Scenario,
     model: &ServedModel,
@@ -194,8 +191,8 @@ impl<'s> ModelWithJobTimes<'s> {
                 let time = |together: u32| {
                     jobs.unloaded_time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
-                        // Round down the number of skipped tasks, because a request skips only
-                        // whole tasks. Some requests skip one more task.
+                        // Round the number of skipped tasks down, because a request skips only whole tasks. Some
+                        // requests skip one more task.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -391,9 +388,8 @@ impl<'s> ModelWithJobTimes<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns the number of tasks that a job does not skip because of sparsity. The number of
-    /// skipped tasks is rounded at random, so that the mean fraction over requests equals the
-    /// scenario's sparsity exactly.
+    /// Returns the number of tasks that a job does not skip because of sparsity. The number of skipped tasks is rounded
+    /// at random, so that their mean fraction equals the scenario's sparsity exactly.
     fn unskipped_task_count(
         &self,
         of: &ScenarioWithModelTimes<'_>,
@@ -412,8 +408,8 @@ impl<'s> ModelWithJobTimes<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Returns the time that a batch of requests takes on an unloaded processor, without datapath
-    /// latency. The batch's jobs run on idle cores; jobs that have `ended` are not included.
+    /// Returns the time that a batch of requests takes on an unloaded processor, without datapath latency. Its jobs run
+    /// on idle cores; jobs that have `ended` are not included.
     pub(super) fn unloaded_time(
         &self,
         of: &ScenarioWithModelTimes<'_>,
@@ -432,12 +428,11 @@ impl<'s> ModelWithJobTimes<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.tasks_and_length_of_job(of, job, numbers(), &lengths),
         };
-        // The time cannot overflow, because `new` already computed the time of all jobs for the
-        // largest batch.
+        // No overflow is possible, because `new` already computed the time of all jobs for the largest batch.
         jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
 
-    /// Returns true if the time of a request is the sum of the times of its jobs.
+    /// Returns true if the time of a request is the sum of its jobs' times.
     pub fn is_chain(&self) -> bool {
         self.unloaded.as_ref().is_none_or(LoneRequestJobs::is_chain)
     }
@@ -468,7 +463,7 @@ impl<'s> ModelWithJobTimes<'s> {
         }
     }
 
-    /// Returns the mean number of seconds that `together` requests occupy all cores.
+    /// Returns the mean seconds for which `together` requests occupy all cores.
     fn mean_all_core_seconds(&self, of: &ScenarioWithModelTimes<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
@@ -485,7 +480,7 @@ impl<'s> ModelWithJobTimes<'s> {
         }
     }
 
-    /// Returns the time of a launch of the model's trace on an unloaded machine.
+    /// Returns the time to run the model's trace once on an unloaded machine.
     fn unloaded_trace_latency(&self) -> Span {
         self.traced
             .as_ref()

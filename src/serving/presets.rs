@@ -11,8 +11,8 @@ pub struct PlatformPreset {
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// All built-in platforms. The numbers come from LIGHTSPEED's thesis, from a later
-        /// publication about LIGHTSPEED, and from other publications.
+        /// All built-in platforms. The numbers come from LIGHTSPEED's thesis, a later publication about it, and other
+        /// publications.
         pub const PRESETS: &[PlatformPreset] = &[$(PlatformPreset {
             name: $name,
             text: include_str!(concat!("platforms/", $name, ".toml")),

@@ -1,5 +1,4 @@
-//! Creates programs whose jobs get their times from the server. Each program has one rank, and a
-//! node for each job.
+//! Creates programs whose jobs get their times from the server. Each has one rank, and a node for each job.
 
 use super::error::ServeError;
 use chakram_base::ids::Rank;
@@ -33,8 +32,7 @@ pub fn create_job_program(
     };
     for job in 0..jobs {
         let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // The event loop rejects kernels without a duration, so give the kernel a placeholder
-        // duration. The server replaces this duration.
+        // The event loop rejects kernels without a duration, so give the kernel a placeholder. The server replaces it.
         node.recorded = Span::from_us(1);
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);

@@ -1,10 +1,10 @@
-//! Generates a scenario's random numbers. A mixing function computes each number from a counter, so
-//! the numbers are the same on every machine.
+//! Generates a scenario's random numbers. A mixing function computes each from a counter, so they are the same on every
+//! machine.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
-/// Purposes for which random numbers are drawn. Each purpose has its own sequence, so that additional draws for
-/// one purpose do not change the numbers for the others.
+/// Purposes for which random numbers are drawn. Each has its own sequence, so that additional draws for one do not
+/// change the numbers for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomPurpose {
@@ -34,8 +34,7 @@ impl RandomStream {
         ))
     }
 
-    /// Creates the sequence of a single item, such as a request. Every call with the same item
-    /// returns the same sequence.
+    /// Creates the sequence of a single item, such as a request. Calls with the same item return the same sequence.
     pub fn of_item(seed: u64, purpose: RandomPurpose, item: u64) -> Self {
         let base = Self::new(seed, purpose).0;
         Self(mix_bits(base ^ mix_bits(item.wrapping_mul(GAMMA))))
@@ -53,8 +52,7 @@ impl RandomStream {
 
     /// Returns the next number of an exponential distribution with the mean `mean`.
     pub fn next_exponential(&mut self, mean: f64) -> f64 {
-        // libm's logarithm is the same on every machine. The logarithm's argument is never 0,
-        // because `next_unit` is below 1.
+        // libm's logarithm is the same on every machine. Its argument is never 0, because `next_unit` is below 1.
         -mean * libm::log(1.0 - self.next_unit())
     }
 
@@ -67,9 +65,8 @@ impl RandomStream {
         log_normal_value_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// Draws an index into `sums` at random. `sums` are the running sums of the weights of all
-    /// indices. The probability of an index is proportional to its weight. The last sum must be
-    /// above 0.
+    /// Draws an index into `sums` at random. `sums` contains the running sums of the indices' weights. An index's
+    /// probability is proportional to its weight. The last sum must be above 0.
     pub fn pick_weighted_index(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.next_unit() * total;

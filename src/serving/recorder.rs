@@ -28,7 +28,7 @@ pub struct ServeRunRecorder<'s> {
     pub slo: Option<Span>,
     /// One row per model, then one row per class, then a row for all requests.
     pub rows: Vec<RequestGroupStatistics>,
-    /// Names of classes, in the order in which they first occur among the models.
+    /// Names of classes, in order of first occurrence among the models.
     pub classes: Vec<&'s str>,
     class_of: Vec<Option<usize>>,
     /// Number of requests in the queue.
@@ -44,12 +44,12 @@ pub struct ServeRunRecorder<'s> {
     pub counted_from: Option<Time>,
     pub arrivals: Option<(Time, Time)>,
     pub arrived_in_all: u64,
-    /// End of the window, which is the time of the last completion. The window begins at 0.
+    /// End of the window, which is the last completion. The window begins at 0.
     pub end: Time,
     /// Time in the system, summed over all completed requests, in picoseconds.
     served_ps: u128,
-    /// Time in the system, summed over all requests, in picoseconds. The integral of the number of
-    /// requests in the system over time has the same value.
+    /// Time in the system, summed over all requests, in picoseconds. It equals the integral of the number of requests
+    /// in the system over time.
     pub little_ps: u128,
 }
 
@@ -145,9 +145,8 @@ impl<'s> ServeRunRecorder<'s> {
         }
     }
 
-    /// Checks Little's law: the time in the system, summed over requests, equals the number of
-    /// requests in the system, summed over time. `waiting_ps` is the time that unfinished requests
-    /// have spent in the system.
+    /// Checks Little's law: the time in the system, summed over requests, equals the number of requests in the system,
+    /// summed over time. `waiting_ps` is the time that unfinished requests have spent in the system.
     pub fn check_littles_law(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self

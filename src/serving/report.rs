@@ -1,5 +1,4 @@
-//! The report of a scenario's run. All renderings (text, JSON, CSV and HTML) are made from the
-//! report.
+//! The report of a scenario's run. All renderings (text, JSON, CSV and HTML) are made from it.
 
 use super::platform::Platform;
 use super::recorder::{RequestGroupStatistics, ServeRunRecorder};
@@ -21,7 +20,7 @@ pub struct ServeReport {
     pub scenario: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// The platform; The platform; `None` if no model needs one.
+    /// The platform; `None` if no model needs one.
     pub platform: Option<PlatformFacts>,
     /// Number of processors.
     pub processors: u32,
@@ -31,7 +30,7 @@ pub struct ServeReport {
     pub policy: String,
     /// Description of the condition that ends the run.
     pub stop: String,
-    /// Number of initial requests that the report excludes from its statistics.
+    /// Number of initial requests excluded from the statistics.
     pub warmup: u64,
     /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
     #[serde(rename = "slo_ps")]
@@ -43,9 +42,8 @@ pub struct ServeReport {
     pub arrived: u64,
     /// Number of completed requests, including the warm-up.
     pub completed: u64,
-    /// Offered load (rho): the fraction of the processors' time that requests occupy in the long
-    /// run. Absent for closed-loop arrivals, and if the arrival file states the work of each
-    /// request.
+    /// Offered load (rho): the fraction of the processors' time that requests occupy in the long run. Absent for
+    /// closed-loop arrivals, and if the arrival file states each request's work.
     pub offered_load: Option<f64>,
     /// Number of times that a request was preempted between two of its jobs.
     pub preemptions: u64,
@@ -93,8 +91,7 @@ pub struct ServeRow {
     pub kind: ServeRowKind,
     /// Number of counted requests that arrived.
     pub arrived: u64,
-    /// Number of counted requests that are complete. All fields after this one describe the
-    /// completed requests.
+    /// Number of counted requests that are complete. All later fields describe them.
     pub completed: u64,
     /// Number of completed requests per second, from the first counted arrival to the end of the
     /// window.
@@ -164,7 +161,7 @@ impl ServeParts {
     }
 }
 
-/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, the sum is a string of digits.
+/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, it is a string of digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSum(pub u128);
 

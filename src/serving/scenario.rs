@@ -91,7 +91,7 @@ pub struct ServedModel {
     pub known_as: String,
     /// Fraction of the tasks that requests skip.
     pub sparsity: f64,
-    /// Number of prompt tokens and number of answer tokens, for arrivals that do not state them.
+    /// Numbers of prompt and answer tokens, for arrivals that do not state them.
     pub tokens: Option<[u32; 2]>,
     /// Work that each request for the model causes.
     pub work: RequestWork,
@@ -124,8 +124,7 @@ pub enum RequestWork {
     ByBatch(LatencyCurve),
     /// Measured latencies of individual requests; each request draws one of them at random.
     Drawn(Vec<Span>),
-    /// Measured steps. The time of a prompt depends on its number of tokens, and the time of each
-    /// further token depends on the batch size.
+    /// Measured steps. The time of a prompt depends on its tokens, and that of each further token on the batch size.
     Steps {
         /// Time of a prompt, by its number of tokens.
         prefill: LatencyCurve,
@@ -186,7 +185,7 @@ pub enum ArrivalRateInRequestsOrBytes {
 pub struct RunStopRule {
     /// Maximum number of requests that arrive.
     pub requests: Option<u64>,
-    /// The run ends when this number of requests, counted from the first, is complete.
+    /// The run ends when the first requests, this many, are complete.
     pub first: Option<u64>,
     /// Time after which no request arrives.
     pub duration: Option<Span>,
@@ -214,8 +213,7 @@ pub enum ServicePolicyKind {
     ShortestJob,
     /// Serves a request of the most urgent model first.
     Priority {
-        /// Waiting time that makes a request one priority level more urgent; `None` if waiting does
-        /// not change the priority.
+        /// Waiting time that makes a request one priority level more urgent; `None` if waiting has no effect.
         aging: Option<Span>,
     },
     /// Serves the request with the earliest deadline first.
@@ -242,7 +240,7 @@ impl ServicePolicyKind {
         }
     }
 
-    /// Returns the maximum number of requests that are served together.
+    /// Returns the maximum number of requests served together.
     pub fn max_served_together(self) -> u32 {
         match self {
             Self::Batching { batch, .. } => batch,
@@ -299,8 +297,7 @@ impl Scenario {
         build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
-    /// Returns a copy of this scenario in which `rate` requests arrive per second; `None` if the
-    /// scenario's arrivals have no rate.
+    /// Returns a copy of this scenario with `rate` requests per second; `None` if its arrivals have no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRateInRequestsOrBytes::Requests(rate);
         let stream = match self.stream {

@@ -1,14 +1,12 @@
 //! Simulates the serving system. Requests arrive, wait, are served alone or in a batch, and end.
 //!
-//! Events at the same time are handled in three groups. First, jobs end, and the jobs that can now
-//! run begin. Then requests enter the queue: first requests whose datapath latency has ended, then
-//! new requests. Then processors with free slots take requests from the queue, in the order of
-//! their indices.
+//! Events at the same time are handled in three groups. First, jobs end, and newly runnable jobs begin. Then requests
+//! enter the queue: first requests whose datapath latency has ended, then new requests. Then processors with free slots
+//! take requests from the queue, in the order of their indices.
 //!
-//! The time of a request has four parts. The first part is the datapath latency. *Compute* is the
-//! time in which at least one of the request's jobs runs on some core, or the time that its trace's
-//! launch takes. *Preempted* is the time from a preemption until a job of the request runs again.
-//! *Queue* is the remaining time.
+//! The time of a request has four parts. The first is the datapath latency. *Compute* is the time in which at least one
+//! of the request's jobs runs on some core, or the time of its trace's launch. *Preempted* is the time from a
+//! preemption until a job of the request runs again. *Queue* is the remaining time.
 //!
 //! Submodules: `admission` handles requests from their arrival until they enter the queue;
 //! `dispatch` assigns queued requests to processors, and preempts requests; `service` computes the
@@ -42,7 +40,7 @@ use flight::{BatchInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreFreeTimes,
-    /// Number of batches that the processor can take in addition to the batches that it serves now.
+    /// Number of further batches that the processor can take.
     free_slots: u32,
     /// Number of traces that the processor is serving.
     traces: u32,
@@ -50,7 +48,7 @@ struct ProcessorState {
     traced_ps: u128,
 }
 
-/// The times of a job, and the token that identifies the job in the event loop.
+/// The times of a job, and its token in the event loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobTimeRangeWithEventToken {
     pub token: u64,
@@ -87,18 +85,18 @@ pub(super) struct ServeRunState<'s> {
     processors: Vec<ProcessorState>,
     /// Index of the processor that gets the next request, if the policy has no slots.
     turn: usize,
-    /// Requests that the policy chose last; reused to keep the allocation.
+    /// The policy's last choice of requests; reused to keep the allocation.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
-    /// Batches that have begun but that the event loop has not launched yet.
+    /// Batches that have begun but are not yet launched in the event loop.
     launches: Vec<BatchLaunchForEventLoop>,
     recorder: ServeRunRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
     /// Number of requests that have arrived so far.
     arrived: u64,
-    /// Number of requests that must still complete before the run ends, if the run ends after the
-    /// first requests ([`super::scenario::RunStopRule::first`]).
+    /// Number of requests that must still complete before the run ends, if it ends after the first requests
+    /// ([`super::scenario::RunStopRule::first`]).
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }
@@ -148,8 +146,7 @@ impl<'s> ServeRunState<'s> {
         Ok(server)
     }
 
-    /// Returns the next time at which an event other than the end of a job is due; `None` if no
-    /// such event is pending.
+    /// Returns the next time at which an event other than the end of a job is due; `None` if there is none.
     pub fn next_due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
@@ -159,8 +156,8 @@ impl<'s> ServeRunState<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // If the policy waits for more requests, ask the queue again when this wait ends. While no
-        // slot is free, this event is unnecessary, because the end of a job asks the queue.
+        // If the policy waits for more requests, ask the queue again when this wait ends. While no slot is free, this
+        // event is unnecessary, because the end of a job asks the queue.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
@@ -171,8 +168,7 @@ impl<'s> ServeRunState<'s> {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Takes the batches that have begun. Each batch is returned only once, so it is launched only
-    /// once.
+    /// Takes the batches that have begun. Each is returned only once, so it is launched only once.
     pub fn take_launches(&mut self) -> impl Iterator<Item = BatchLaunchForEventLoop> {
         self.launches.drain(..)
     }
@@ -202,7 +198,7 @@ impl<'s> ServeRunState<'s> {
     ) {
         self.now = now;
         if self.has_stopped() {
-            // After the end of the run, jobs take no time, so that the event loop ends soon.
+            // After the run, jobs take no time, so that the event loop ends soon.
             let times = JobTimeRange {
                 start: now,
                 end: now,

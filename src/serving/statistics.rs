@@ -4,12 +4,12 @@
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of samples that are stored exactly.
+/// Maximum number of samples stored exactly.
 const EXACT: usize = 1 << 16;
 /// Each power of two is divided into 2^`FINE` bins. The relative error of a sketch is at most 2^-8
 /// = 0.4 %.
 const FINE: u32 = 8;
-/// If there are this many batches, neighbouring batches are merged.
+/// At this number of batches, neighbouring batches are merged.
 const MOST_BATCHES: usize = 64;
 /// Minimum number of batches for a confidence interval.
 const LEAST_BATCHES: usize = 16;
@@ -27,8 +27,8 @@ pub(super) struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// Returns the index of the power of two that contains a duration, and the index of the bin
-    /// within it.
+    /// Returns the index of the power-of-two range that contains a duration, and the index of its bin within this
+    /// range.
     fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -80,8 +80,8 @@ impl DurationHistogram {
         self.count += other.count;
     }
 
-    /// Returns, approximately, the duration that `percent` percent of all samples do not exceed;
-    /// `None` if there are no samples.
+    /// Returns, approximately, the duration that `percent` percent of all samples do not exceed; `None` without
+    /// samples.
     pub fn approximate_percentile(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
@@ -173,7 +173,7 @@ impl DurationSamples {
         self.all.sum_ps
     }
 
-    /// Returns the mean with its interval; `None` if there are no samples.
+    /// Returns the mean with its interval; `None` without samples.
     pub fn mean_estimate(&self) -> Option<IntervalEstimate> {
         let count = u128::from(self.sample_count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
@@ -183,9 +183,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns a percentile with its interval; `None` if there are no samples. Between two samples,
-    /// the percentile is interpolated linearly (position (n - 1) q). With more than 65,536 samples,
-    /// the percentile is accurate to one part in 256.
+    /// Returns a percentile with its interval; `None` without samples. It is interpolated linearly between two samples
+    /// (position (n - 1) q). With more than 65,536 samples, it is accurate to one part in 256.
     pub fn percentile_estimate(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.sample_count() {
             interpolate_percentile(&mut self.exact.clone(), percent)?
@@ -205,8 +204,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns half the width of the 95 % confidence interval for the mean of `value` over
-    /// independent batches; `None` if there are too few independent batches.
+    /// Returns half the width of the 95 % confidence interval for the mean of `value` over independent batches; `None`
+    /// if there are too few.
     fn interval_half_width(&self, value: impl Fn(&SampleSumAndHistogram) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
@@ -217,9 +216,8 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // If neighbouring batches are correlated, they are too short to be independent, so
-            // merge them in pairs. For n independent batches, the measured correlation has a
-            // standard deviation of 1 / sqrt(n).
+            // Correlated neighbouring batches are too short to be independent, so merge them in pairs. For n
+            // independent batches, the measured correlation has a standard deviation of 1 / sqrt(n).
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -234,7 +232,7 @@ impl DurationSamples {
     }
 }
 
-/// Merges neighbouring batches in pairs. Drops the last batch if the number of batches is odd.
+/// Merges neighbouring batches in pairs. Drops the last one if their number is odd.
 fn merge_batch_pairs(batches: &[SampleSumAndHistogram]) -> Vec<SampleSumAndHistogram> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
@@ -261,10 +259,9 @@ const NORMAL_95: f64 = 1.959_964;
 /// 95 % quantile of the normal distribution, for a two-sided interval of 90 %.
 pub(super) const NORMAL_90: f64 = 1.644_854;
 
-/// Returns the quantile of Student's t-distribution that corresponds to the quantile `z` of the
-/// normal distribution. The result is a sum of three terms: `z`, and two terms of the expansion in
-/// 1 / degrees (Abramowitz and Stegun, 26.7.5). The result is accurate to 0.2 % for 15 or more
-/// degrees of freedom, and to 6 % for two.
+/// Returns the quantile of Student's t-distribution that corresponds to the normal distribution's quantile `z`. It is
+/// the sum of `z` and two terms of the expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5). It is accurate to 0.2
+/// % for 15 or more degrees of freedom, and to 6 % for two.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;
@@ -272,8 +269,8 @@ pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     z + first / n + second / (n * n)
 }
 
-/// Records an integer over time, summarized in intervals of equal length. When there are too many
-/// intervals, their length is doubled.
+/// Records an integer over time, summarized in intervals of equal length. When there are too many intervals, their
+/// length doubles.
 #[derive(Clone, Debug)]
 pub struct LevelOverTime {
     level: u64,
@@ -346,8 +343,7 @@ impl LevelOverTime {
     fn advance_curve_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes fall into the same interval as the previous change; checking this interval
-        // first avoids the division.
+        // Most changes fall into the same interval as the previous one, so checking it first avoids the division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {
@@ -453,9 +449,9 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
-        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half the
-        // width of the mean's confidence interval is 2.0 times this standard deviation / sqrt(4096)
-        // = 18,000. Of twenty such confidence intervals, nineteen contain the true mean.
+        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half the width of the mean's
+        // confidence interval is 2.0 times this / sqrt(4096) = 18,000. Nineteen of twenty such intervals contain the
+        // true mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -491,8 +487,8 @@ mod tests {
     #[test]
     fn levels_keep_their_area() {
         let mut curve = LevelOverTime::default();
-        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. So the integrals
-        // over both intervals are 40 us and 1,999,970 us.
+        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. The integrals over both intervals are
+        // therefore 40 us and 1,999,970 us.
         curve.change_level(Time(10_000_000), 2);
         curve.change_level(Time(30_000_000), -1);
         curve.change_level(Time(2_000_000_000_000), -1);

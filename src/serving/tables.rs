@@ -12,18 +12,18 @@ pub struct CsvTableRowReader {
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// Pairs (column, value); rows with a different value in the column are skipped.
+    /// Pairs (column, value); rows with another value in the column are skipped.
     filters: Vec<(usize, String)>,
 }
 
-/// Unit of a column, which is the suffix of the column's name.
+/// Unit of a column, stated by the suffix of its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeColumnUnit {
     seconds: f64,
 }
 
 impl TimeColumnUnit {
-    /// Returns the unit in the suffix of a column's name; `None` if the suffix is not a unit.
+    /// Returns the unit in a column name's suffix; `None` if there is none.
     pub fn from_column_name(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
@@ -85,8 +85,7 @@ impl CsvTableRowReader {
         Ok(())
     }
 
-    /// Tries `names` in order, and returns the index of the first column found; `None` if no name is a
-    /// column.
+    /// Tries `names` in order, and returns the index of the first column found; `None` if there is none.
     pub fn find_first_column(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings
@@ -96,7 +95,7 @@ impl CsvTableRowReader {
         names.iter().find_map(place)
     }
 
-    /// Returns the index of the column `name`; fails if there is no such column.
+    /// Returns the index of the column `name`; fails if there is none.
     pub fn column_index(&self, name: &str) -> Result<usize, ServeError> {
         self.find_first_column(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
@@ -209,9 +208,8 @@ impl LatencyCurve {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
-    /// Returns the duration at position `x`. Between two positions, the duration is interpolated
-    /// linearly. Before the first position, the duration is constant. After the last position, the
-    /// durations continue along the line through the last two positions.
+    /// Returns the duration at position `x`. Between two positions, it is interpolated linearly. Before the first
+    /// position, it is constant. After the last one, it continues along the line through the last two positions.
     pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {

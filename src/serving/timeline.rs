@@ -1,5 +1,4 @@
-//! Writes a timeline in Chrome's trace format. The timeline contains the parts of each request,
-//! and the jobs of batches.
+//! Writes a timeline in Chrome's trace format. It contains the parts of each request, and the jobs of batches.
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
 use chakram_base::units::Time;
@@ -103,7 +102,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         Ok(())
     }
 
-    /// Counts one more event, and returns true if the timeline may contain it.
+    /// Counts one more event; returns true if the timeline may contain it.
     fn has_room(&mut self) -> bool {
         let fits = self.events < MOST_EVENTS;
         self.events += u64::from(fits);
@@ -111,8 +110,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         fits
     }
 
-    /// Ends the timeline. Returns the output, and the number of requests and jobs that were
-    /// omitted.
+    /// Ends the timeline. Returns the output, and the number of omitted requests and jobs.
     ///
     /// # Errors
     ///

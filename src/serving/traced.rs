@@ -1,11 +1,9 @@
-//! Serves models whose work is a job read from traces. Each request launches this job on the
-//! platform's machine.
+//! Serves models whose work is a job read from traces. Each request launches it on the platform's machine.
 //!
-//! As in a replay with default options, the job's kernels run on the lanes of NPUs, and its
-//! messages use the network. If a lane has kernels of several launches, the lane runs them in the
-//! order in which the launches began. So if several requests are in service, their jobs pass
-//! through the stages of a pipeline one after another. A job with several ranks runs on the NPUs of
-//! its ranks. A job with a single rank runs on the NPU with the same index as the processor.
+//! As in a replay with default options, the job's kernels run on the lanes of NPUs, and its messages use the network.
+//! If a lane has kernels of several launches, it runs them in launch order. The jobs of several requests in service
+//! therefore pass through a pipeline's stages one after another. A job with several ranks runs on the NPUs of its
+//! ranks. A job with a single rank runs on the NPU with the same index as the processor.
 
 use super::scenario::{Scenario, ServiceOrderAndSlots};
 use super::trace_job::RequestJobFromTraces;
@@ -24,20 +22,18 @@ pub struct TracedJobWithTimes<'s> {
     pub machine: &'s Machine,
     /// Time of a launch on an idle machine.
     pub latency: Span,
-    /// Mean time between the ends of successive launches, if the policy's maximum number of
-    /// launches is in service.
+    /// Mean time between the ends of successive launches, with as many in service as the policy allows.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
 }
 
-/// Maximum number of concurrent launches when `interval` is measured. More launches would not
-/// change the result.
+/// Maximum number of concurrent launches when `interval` is measured. More would not change the result.
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedJobWithTimes<'s> {
-    /// Replays the job on the idle machine. If the policy allows several launches at the same
-    /// time, also replays a sequence of overlapping launches.
+    /// Replays the job on the idle machine. If the policy allows concurrent launches, also replays a sequence of
+    /// overlapping ones.
     ///
     /// # Errors
     ///
@@ -101,8 +97,7 @@ pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// A feed that keeps `at_once` launches of one program in service. Whenever a launch ends, another
-/// launch starts.
+/// A feed that keeps `at_once` launches of one program in service. Whenever one ends, another starts.
 struct FixedConcurrencyFeed {
     at_once: u32,
     left: u32,

@@ -17,8 +17,8 @@ use chakram_trace::workload::Workload;
 /// The jobs of a request that has a processor to itself.
 #[derive(Debug)]
 pub struct LoneRequestJobs {
-    /// The program that simulates the jobs; `None` if the jobs form a chain. In a chain, each job
-    /// finds all cores idle, so the jobs' times add up.
+    /// The program that simulates the jobs; `None` if the jobs form a chain. In a chain, each job finds all cores idle,
+    /// so the times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
@@ -42,13 +42,13 @@ impl LoneRequestJobs {
         Ok(Self { program, count })
     }
 
-    /// Returns true if the jobs form a chain, so that their times add up.
+    /// Returns true if the jobs form a chain, whose times add up.
     pub fn is_chain(&self) -> bool {
         self.program.is_none()
     }
 
-    /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of a
-    /// job, and the duration of each task.
+    /// Returns the time of one request on `cores` cores. `size` returns a job's number of tasks, and the duration of
+    /// each.
     ///
     /// # Errors
     ///

@@ -1,10 +1,9 @@
 //! Checks an archive's predictions against stored baselines, and finds the causes of changes.
 //!
-//! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
-//! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
-//! prediction from measured steps?* compares the prediction with the measured distribution, if the
-//! archive has one. The second verdict never makes a check fail. A prediction may become less
-//! accurate for a good reason. On the other hand, an accurate prediction does not excuse an
+//! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares the prediction with
+//! the baseline, and fails if the change exceeds a threshold. *How far is the prediction from measured steps?* compares
+//! the prediction with the measured distribution, if the archive has one. The second verdict never makes a check fail.
+//! A prediction may become less accurate for a good reason. Conversely, an accurate prediction does not excuse an
 //! unintended change.
 
 mod budget;
@@ -64,8 +63,7 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Returns the text of a machine file. Returns the text of the workload's file `name`. If there is
-/// no such file, returns the text of the preset or path `name`.
+/// Returns the text of the workload's file `name`. If there is none, returns the text of the preset or path `name`.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -86,12 +84,12 @@ pub fn machine_text(
 pub struct PredictionWithIneffectiveOption {
     /// Report of the replay that gave the prediction.
     pub report: Report,
-    /// The first option that has no effect on this workload. An option without effect need not be
-    /// an error: in a corpus, it may affect only some of the workloads.
+    /// The first option that has no effect on this workload. This need not be an error: in a corpus, it may affect only
+    /// some of the workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 
-/// Predicts the time of a workload on the machine that the text `machine` describes.
+/// Predicts the time of a workload on the machine in the text `machine`.
 pub fn predict_run(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
@@ -121,8 +119,8 @@ pub fn predict_run(
     })
 }
 
-/// Returns the features that a prediction covers. Features are the operators, the collectives
-/// (group and kind), the size and format of the traces, and the machine.
+/// Returns the features that a prediction covers. These are the operators, the collectives (group and kind), the size
+/// and format of the traces, and the machine.
 pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -171,8 +169,7 @@ pub struct CheckedPrediction {
     /// Time in each category, averaged over NPUs, first in the baseline and then in the prediction;
     /// `None` if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
-    /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest
-    /// baseline.
+    /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest one.
     pub baselines: Vec<BaselinePrediction>,
     /// Difference between the prediction and the measured steps; `None` if the archive has no
     /// measured steps.

@@ -1,13 +1,11 @@
-//! Schedules sub-layers on chips. The result states the sub-layer of each chip in each step, the
-//! location of data, and the duration of each step.
+//! Schedules sub-layers on chips. The result states each chip's sub-layer in each step, the location of data, and the
+//! duration of each step.
 //!
-//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
-//! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`SubLayerTaskGraph`]). A
-//! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
-//! [`ChipMachine::simulate_steps`] tracks the data on each chip, and thus finds the source of the
-//! data that each step needs. The simulation has a barrier after each stage. The simulation also
-//! computes the time and energy of each step. For chips without barriers, [`ScheduleWithCosts`] writes
-//! traces for a replay.
+//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A
+//! model is a list of sub-layers with dependencies ([`SubLayerTaskGraph`]). A schedule assigns each chip one sub-layer
+//! per step ([`ChipSchedule`]). [`ChipMachine::simulate_steps`] tracks the data on each chip, and so finds where the
+//! data of each step come from. The simulation has a barrier after each stage. It also computes the time and energy of
+//! each step. For chips without barriers, [`ScheduleWithCosts`] writes traces for a replay.
 
 mod cycles;
 mod family;
@@ -36,27 +34,23 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: SubLayerShapeAndKind,
-    /// Indices of the sub-layers that provide this sub-layer's inputs. All these indices are
-    /// smaller than the sub-layer's own index.
+    /// Indices of the sub-layers that provide the inputs. They are smaller than the sub-layer's own index.
     pub after: Vec<u32>,
-    /// Index of the piece that the sub-layer reads from each of these outputs; `None` if the whole
-    /// outputs are read.
+    /// Index of the piece that the sub-layer reads from each of these outputs; `None` if it reads them whole.
     pub piece: Option<u32>,
     /// Number of pieces into which this sub-layer's output is divided for other sub-layers.
     pub pieces: u32,
-    /// Index of the weights that the sub-layer uses. Sub-layers with equal indices share weights.
-    /// `None` if the sub-layer has no weights.
+    /// Index of the sub-layer's weights. Sub-layers with equal indices share them. `None` without weights.
     pub weights: Option<u32>,
-    /// Index of the part of the model's input that the sub-layer reads. Sub-layers with equal
-    /// indices read the same part of the input. `None` if the sub-layer reads only outputs of other
-    /// sub-layers.
+    /// Index of the part of the model's input that the sub-layer reads. Sub-layers with equal indices read the same
+    /// part. `None` if the sub-layer reads only outputs of other sub-layers.
     pub input: Option<u32>,
 }
 
 /// The sub-layers of a model, in the scheduler's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubLayerTaskGraph {
-    /// The sub-layers. Each sub-layer comes after its dependencies.
+    /// The sub-layers. Each comes after its dependencies.
     pub tasks: Vec<SubLayer>,
 }
 
@@ -75,14 +69,12 @@ impl ChipSchedule {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the sub-layer that an accelerator executes in `step`; `None` if the accelerator is
-    /// idle.
+    /// Returns the sub-layer that an accelerator executes in `step`; `None` if it is idle.
     pub fn task_at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }
 
-    /// Returns the sub-layers that `chip` runs in `step`, for the given number of accelerators per
-    /// chip.
+    /// Returns the sub-layers that `chip` runs in `step`, for the given number of accelerators per chip.
     pub fn layers_of_chip(
         &self,
         chip: usize,

@@ -1,10 +1,10 @@
-//! Compares predictions with measured runs. The comparison shows how large the errors are, and
-//! whether predictions rank plans in the measured order.
+//! Compares predictions with measured runs. Shows how large the errors are, and whether predictions rank plans in the
+//! measured order.
 //!
-//! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumnRules`]) maps the
-//! table's columns to options of a model and its plan. Every run is generated, replayed, and
-//! compared with its measurement ([`score_runs`]). [`PredictionErrorSummary`] contains error statistics for the predictions, and
-//! for a null model that knows only FLOPs.
+//! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumnRules`]) maps the table's columns
+//! to options of a model and its plan. Every run is generated, replayed, and compared with its measurement
+//! ([`score_runs`]). [`PredictionErrorSummary`] contains error statistics for the predictions, and for a null model
+//! that knows only FLOPs.
 
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
@@ -71,7 +71,7 @@ pub enum ScoreError {
         file: String,
         /// Line of the row in the table, counted from 1.
         line: u64,
-        /// The found value and the expected value.
+        /// Found and expected value.
         why: String,
     },
     /// An option has no effect on a run.
@@ -89,7 +89,7 @@ pub enum ScoreError {
     Table {
         /// Name of the invalid table.
         file: String,
-        /// The found text and the expected text.
+        /// Found and expected text.
         why: String,
     },
 }
@@ -137,15 +137,15 @@ pub struct PredictedStepTimeWithInterval {
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predicts the runs of a table. Calls `ended` with each prediction in the table's order. Calls it with the reason if a
-/// run cannot be predicted.
+/// Predicts the runs of a table. Calls `ended` in the table's order, with each prediction or with the reason why there
+/// is none.
 ///
-/// Runs are generated and replayed independently on `threads` threads. The number of threads does
-/// not affect the results. `ended` receives a result as soon as all earlier results are known.
+/// Runs are generated and replayed independently on `threads` threads. Their number does not affect the results.
+/// `ended` receives a result as soon as all earlier ones are known.
 ///
 /// # Errors
 ///
-/// If `ended` fails, returns its error. After such an error, no further run begins.
+/// If `ended` fails, returns its error. No further run then begins.
 pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
@@ -166,7 +166,7 @@ pub fn score_runs(
         let predicted = predict_run(run, options)?;
         Ok(*cell.get_or_init(|| predicted))
     };
-    // Predict repeated measurements of a plan last, because they reuse the prediction of the plan's first run.
+    // Predict repeated measurements of a plan last, because they reuse the first run's prediction.
     let (plans, repeats): (Vec<usize>, Vec<usize>) =
         (0..firsts.len()).partition(|&i| firsts[i] == i);
     map_runs_in_given_order(table, &[plans, repeats].concat(), threads, ask, ended)
@@ -179,8 +179,8 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     runs.map(|(i, run)| {
         let first: usize = *known.entry((&run.file, &run.options)).or_insert(i);
         let other = &table.runs[first];
-        // Compare all inputs instead of the options in the table: if two column files score the
-        // same table, different runs can have equal options.
+        // Compare all inputs instead of the options in the table: if two column files score the same table, different
+        // runs can have equal options.
         match run.machine == other.machine && run.training == other.training {
             true => first,
             false => i,
@@ -271,7 +271,7 @@ fn predict_run(
     })
 }
 
-/// Predicts the makespan of a run. Builds no report, because the makespan does not need it and this saves time.
+/// Predicts the makespan of a run. Builds no report, which the makespan does not need.
 fn predict_makespan(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -282,8 +282,8 @@ fn predict_makespan(
     })
 }
 
-/// Replays `run`, and returns the value that `answer` computes from the replay. `answer` also
-/// returns a flag, which is true if the replayed ranks may represent all ranks.
+/// Replays `run`, and returns the value that `answer` computes from the replay. It also returns true if the replayed
+/// ranks may represent all ranks.
 fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -321,8 +321,8 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Replays each row twice: with representative ranks, and with all ranks. Returns for each row whether
-    /// representative ranks were enough, the makespan that they gave, and the makespan of all ranks.
+    /// Replays each row twice: with representative ranks, and with all ranks. For each row, returns whether
+    /// representatives were enough, the makespan that they gave, and the makespan of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumnRules::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -402,9 +402,9 @@ mod tests {
 
     #[test]
     fn one_copy_stands_for_all_that_lie_alike() {
-        // In these rows, pipelines are within a node or across nodes, and tensor groups and
-        // replicas are on one node or on several. Without replicas, the first and the last stage begin to sum their
-        // tied weights at different times.
+        // In these rows, pipelines are within a node or across nodes, and tensor groups and replicas are on one or
+        // several nodes. Without replicas, the first and the last stage begin to sum their tied weights at different
+        // times.
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
             1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
             4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
@@ -448,8 +448,8 @@ mod tests {
                 .unwrap()
                 .as_seconds()
         };
-        // If gradients are reduced during the backward pass, some kernels are slower by a factor of
-        // 1.19. If gradients are reduced after the backward pass, no kernel is slower.
+        // If gradients are reduced during the backward pass, some kernels are slower by a factor of 1.19. If they are
+        // reduced afterwards, no kernel is slower.
         let slower = seconds("true", stated) / seconds("true", "");
         assert!(slower > 1.001 && slower < 1.19, "{slower}");
         let [with, without] = [stated, "beside_collectives = 1"].map(|text| seconds("false", text));

@@ -37,7 +37,7 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// Key for merging rows: the group's role. A group without a role is never merged, so its key is the index of its
+/// Key for merging rows: the group's role. Groups without a role are never merged, so their key is the index of the
 /// report row.
 type RowMergeKey<'r> = Result<&'r str, usize>;
 
@@ -125,7 +125,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     }
     let what = row.role.as_ref().unwrap_or(&row.group);
     let bus = sum.bus_bandwidth(row.kind, row.members);
-    // Only a row for a single group gets a JSON pointer, because the report contains no sums over several groups.
+    // Only a row for a single group gets a JSON pointer, because the report has no sums over several groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
         SectionCellWithValue::name_cell(format!("{}, {what}", row.kind)),

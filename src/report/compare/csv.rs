@@ -9,8 +9,8 @@ use crate::memory::find_fullest_rank;
 use crate::report_csv::{ReportCsvTable, render_reports};
 use chakram_engine::ReplayError;
 
-/// Renders the comparison. If `table` is given, renders this table of every report instead, with the machine's name
-/// in the first column.
+/// Renders the comparison. With `table`, renders this table of every report instead, with the machine's name in the
+/// first column.
 pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<ReportCsvTable>) -> String {
     match table {
         None => {

@@ -8,12 +8,12 @@ use crate::text::format_share;
 use crate::{ChargedTime, NpuTimeCategory};
 use chakram_base::units::{self, Span, format_percent_change};
 
-/// Maximum number of communications that are named, and maximum number of operators. The others are summarized.
+/// Maximum number of named communications, and of named operators. The rest is summarized.
 const NAMED: usize = 3;
-/// Changes below this share of the longer makespan are only listed briefly.
+/// Changes below this share of the longer makespan are listed only briefly.
 const MATTERS: f64 = 0.002;
-/// Parts of the time with at least this share of the makespan are named as unchanged. In addition, the part must change
-/// by less than `STAYS` percent.
+/// Parts with at least this share of the makespan are named as unchanged. They must also change by less than `STAYS`
+/// percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
@@ -277,8 +277,8 @@ fn format_new_and_previous_value(after: &str, before: &str, unit: &str) -> Strin
     }
 }
 
-/// Explains a change of the bubble. The bubble consists of waits for other stages, so the text adds only the change of
-/// the transfers between ranks.
+/// Explains a change of the bubble. It consists of waits for other stages, so the text adds only the change of the
+/// transfers between ranks.
 fn explain_bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
@@ -428,8 +428,8 @@ mod tests {
     fn the_parts_that_moved_are_told_of_in_order() {
         // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
         // Compute falls by 5 ms, and communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are only
-        // listed briefly. The idle time's change of 10 us is therefore not listed on its own line. The host's 10 ms do
-        // not change; they are 53 % of 18.721 ms.
+        // listed briefly. The 10 us change of the idle time therefore gets no line of its own. The host's 10 ms, 53 %
+        // of 18.721 ms, do not change.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

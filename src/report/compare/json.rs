@@ -1,7 +1,7 @@
 //! Renders the comparison as a JSON document, with times in integer picoseconds.
 //!
-//! For each machine, `machines` contains either the report (without facts that all machines share) or the failure;
-//! `comparison` compares each machine with the first machine that has a report.
+//! For each machine, `machines` contains its report (without the facts that all machines share) or its failure;
+//! `comparison` compares it with the first machine that has a report.
 
 use super::csv::status_word;
 use super::explanation::explain_makespan_change;
@@ -120,7 +120,7 @@ struct ChangeRow {
     change_ps: i64,
 }
 
-/// A communication on both machines; the value for a machine is omitted if the communication did not occur there.
+/// A communication on both machines; a machine's value is omitted if the communication did not occur there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {

@@ -196,8 +196,8 @@ fn write_table(
     Ok(())
 }
 
-/// Returns the sentences that explain exposed communication and the bubble. Each sentence is included only if some
-/// machine has the time that it explains.
+/// Returns the sentences that explain exposed communication and the bubble. A sentence is included only if some machine
+/// has such time.
 pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (NpuTimeCategory::Communication, NpuTimeCategory::EXPOSED),
@@ -211,8 +211,8 @@ pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec
     meanings.map(|(_, words)| words).collect()
 }
 
-/// Returns the rows of the table. Each row has a name and one cell for each machine. A row name that begins with
-/// spaces marks a part of the row above. The result is empty if there is no report.
+/// Returns the rows of the table. Each has a name, and one cell per machine. A name that begins with spaces marks a
+/// part of the row above. Empty if there is no report.
 pub(super) fn build_table_rows(
     comparison: &MachineComparison<'_>,
 ) -> Vec<(&'static str, Vec<String>)> {
@@ -240,8 +240,8 @@ pub(super) fn build_table_rows(
         let speed = change(report).speedup()?;
         Some(format!("{speed:.2}x"))
     });
-    // The first column contains the baseline. The full name of the baseline is printed above the table, because the
-    // name may be too long for a row.
+    // The first column contains the baseline. Its full name is printed above the table, because it may be too long for
+    // a row.
     row("  vs. first machine", &|report| {
         format_percent(&change(report))
     });
@@ -348,7 +348,7 @@ fn write_reasons(
     Ok(())
 }
 
-/// Sentence stating that the changes of the parts sum to the makespan's change.
+/// Sentence stating that the parts' changes sum to the makespan's change.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// For each machine, returns lines that explain its difference from the first machine.
@@ -381,7 +381,7 @@ fn write_warnings(
     warnings.try_for_each(|text| write_paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Returns each distinct warning once. If only some machines have a warning, the warning names these machines.
+/// Returns each distinct warning once. A warning of only some machines names them.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.replayed_columns() {

@@ -16,8 +16,8 @@ impl RunRecorder<'_> {
             DistinctTextIndices::default(),
             DistinctTextIndices::default(),
         );
-        // For each graph, the indices of its nodes' names in the table of strings. The indices are computed once per
-        // graph, because many ranks share a graph.
+        // For each graph, the indices of its nodes' names in the table of strings. They are computed once per graph,
+        // because many ranks share one.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {
             let graph = workload.graph_of(instance);

@@ -32,8 +32,8 @@ pub struct RunRecorder<'a> {
     pub(super) times: Vec<NodeTimes>,
     /// Nodes that released each node; the index is the node number.
     pub(super) freed_by: Vec<ReleasingNodes>,
-    /// Time at which the last member of a node's collective arrived. The index is the number of the collective node
-    /// among all instances. Before the last member arrives, the value is the start of the node itself.
+    /// Arrival time of the last member of a node's collective. The index is the number of the collective node among all
+    /// instances. Until that member arrives, the value is the start of the node itself.
     pub(super) began: Vec<Time>,
     /// Nodes in order of completion.
     pub(super) completed: Vec<RunNode>,
@@ -43,8 +43,7 @@ pub struct RunRecorder<'a> {
 }
 
 impl<'a> RunRecorder<'a> {
-    /// Creates an observer of all instances of `prepared`; `None` if the run has more nodes than the critical path
-    /// supports.
+    /// Creates an observer of all instances of `prepared`; `None` if the run has too many nodes for a critical path.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Option<Self> {
         if prepared.workload().node_count() > super::MOST_NODES {
             return None;

@@ -176,7 +176,7 @@ impl<'a> RunRelations<'a> {
         self.first_member.len() - 1
     }
 
-    /// Returns the collective nodes of all members of the call to which node `number` belongs, sorted by instance.
+    /// Returns the collective nodes of all members of node `number`'s call, sorted by instance.
     pub fn call_members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);

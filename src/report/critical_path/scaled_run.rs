@@ -1,8 +1,8 @@
-//! Computes when a recorded run would end if some of its nodes had other durations. Dependencies, the order of nodes on
-//! lanes, and the durations of transfers stay the same.
+//! Computes when a recorded run would have ended with other durations for some nodes. Dependencies, the order of nodes
+//! on lanes, and transfer durations stay the same.
 //!
-//! Times are propagated forward over the recorded run. Each time has a derivative with respect to x, the factor on one
-//! class of durations. The end time is T(x) = max over paths of (time of other nodes + x * time of the class), a convex
+//! Times are propagated forward over the recorded run. Each has a derivative with respect to x, the factor on one class
+//! of durations. The end time is T(x) = max over paths of (time of other nodes + x * time of the class), a convex
 //! piecewise linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
@@ -24,8 +24,7 @@ impl TimeWithSlope {
         slope: 0,
     };
 
-    /// Returns the later of two times. If the times are equal, returns the time that is later for slightly
-    /// smaller factors.
+    /// Returns the later of two times. Of equal times, returns the one that is later for slightly smaller factors.
     #[inline]
     fn later_of_two_times(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -35,7 +34,7 @@ impl TimeWithSlope {
         }
     }
 
-    /// Adds a duration; the duration is scaled by `factor` if it belongs to the scaled class.
+    /// Adds a duration, scaled by `factor` if it belongs to the scaled class.
     #[inline]
     fn advance_by(self, span: i64, of_class: bool, factor: f64) -> Self {
         match of_class {
@@ -54,7 +53,7 @@ impl TimeWithSlope {
 /// Rule that determines a node's end.
 #[derive(Clone, Copy, Debug)]
 enum NodeEndRule {
-    /// The end depends only on the start of the node itself.
+    /// The end depends only on the node's own start.
     Alone,
     /// The node is a collective: its end depends on the latest start among the members.
     Joined,
@@ -82,7 +81,7 @@ pub struct RetimableRun<'r> {
     rules: Vec<NodeEndRule>,
     /// For each node: the recorded time between its earliest possible start and its actual start.
     gaps: Vec<i64>,
-    /// For each node, the host time before the node. The list is empty if no node has such time.
+    /// For each node, the host time before the node. Empty if no node has such time.
     delays: Vec<i64>,
     releases: Vec<i64>,
 }
@@ -145,8 +144,8 @@ impl<'r> RetimableRun<'r> {
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
-                        // If the message arrived before the receive started, the time of arrival is unknown; assume
-                        // that the message arrived when the send ended.
+                        // The arrival time of a message is unknown if it arrived before the receive started; assume the
+                        // end of the send.
                         let there = if end > start {
                             end
                         } else {
@@ -184,7 +183,7 @@ impl<'r> RetimableRun<'r> {
         let start = signed_picoseconds(self.run.times[number].start);
         let gap = start - self.earliest_own_start(number);
         // If all members take their lanes at once, they start when the last member is ready. The wait for the last
-        // member is recomputed, so the wait is not a gap.
+        // member is recomputed, so it is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], NodeEndRule::Joined)
             && (self.run.relations.call_members(number))
@@ -213,7 +212,7 @@ impl<'r> RetimableRun<'r> {
             ends: vec![TimeWithSlope::NEVER; relations.nodes],
             begins: vec![TimeWithSlope::NEVER; relations.call_count()],
         };
-        // A dependency never completes before the release time, so the first completed dependency replaces this time.
+        // A dependency never completes before the release time, so the first completed one replaces it.
         let mut freed = vec![false; relations.nodes];
         let mut last = TimeWithSlope { at: 0, slope: 0 };
         for &number in &self.order {

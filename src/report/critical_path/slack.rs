@@ -33,7 +33,7 @@ struct LatestTimesOfRun<'r> {
 }
 
 impl LatestTimesOfRun<'_> {
-    /// Sets the latest end of a node, and the latest start that follows from this end.
+    /// Sets the latest end of a node, and the latest start that follows from it.
     #[inline]
     fn set_latest_end(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
@@ -70,7 +70,7 @@ impl LatestTimesOfRun<'_> {
         }
     }
 
-    /// Returns the latest start of a collective, send or receive; this start also depends on other ranks.
+    /// Returns the latest start of a collective, send or receive; it also depends on other ranks.
     fn latest_communication_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
@@ -92,7 +92,7 @@ impl LatestTimesOfRun<'_> {
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
             Some(other) => subtract_span(own.end, left(number, run.times[other].start)),
-            // The other end of the message did not delay this node, so only the node's own limit applies.
+            // The other end of the message did not delay this node, so only its own limit applies.
             None => own.start,
         };
         let other = known_index(run.relations.peer[number]).filter(|_| match comm {
@@ -186,9 +186,9 @@ fn slack_and_duration(times: NodeTimes, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. For each category, `ranges` contains two values: the slack range that
-/// contains the median, and the time that is needed within this range to reach the median. Only the nodes in this range
-/// are stored and sorted, and neighbours with equal slack are merged. The function therefore needs little memory.
+/// Returns the median slack of each category. For each category, `ranges` contains the slack range of the median, and
+/// the time needed within this range to reach it. Only nodes in this range are stored and sorted, with neighbours of
+/// equal slack merged. This needs little memory.
 fn median_slack_by_category(
     ranges: [Option<(usize, Span)>; NpuTimeCategory::COUNT - 1],
     limits: &LatestTimesOfRun<'_>,
@@ -241,7 +241,7 @@ struct CategorySlackSums {
     time: Span,
     least: Span,
     near: Span,
-    /// Time of the nodes in each range of slack. The list is empty until the first node is added.
+    /// Time of the nodes in each range of slack. Empty until the first node is added.
     by_range: Vec<Span>,
 }
 
@@ -270,9 +270,8 @@ impl CategorySlackSums {
         self.by_range[slack_range_index(slack)] += time;
     }
 
-    /// Returns the range of slack that contains the time-weighted median. Also returns the time that is needed
-    /// within the range to reach the median: half of the total time minus the time in lower ranges. Returns `None`
-    /// if there are no nodes.
+    /// Returns the slack range of the time-weighted median. Also returns the time needed within this range to reach the
+    /// median: half of the total time minus the time in lower ranges. `None` if there are no nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;
@@ -300,8 +299,7 @@ fn sum_durations<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
 }
 
 /// Returns the weighted median: the smallest slack `s` such that nodes with slack up to `s` took at least `half` of the
-/// time. Selects instead of sorting, because sorting all nodes of a run would take longer than the rest of the
-/// module.
+/// time. Selects instead of sorting, because sorting all nodes of a run would take longer than the rest of the module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
     loop {

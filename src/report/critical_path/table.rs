@@ -74,8 +74,8 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportT
     sections
 }
 
-/// Returns the table of the path's longest segments. The segments come from the pictures, so without pictures the table
-/// is empty.
+/// Returns the table of the path's longest segments. They come from the pictures, so without pictures the table is
+/// empty.
 fn build_longest_parts_section(report: &Report) -> ReportTableWithNotes {
     let makespan = report.outcome.makespan;
     let mut section = ReportTableWithNotes::with_aligned_columns(

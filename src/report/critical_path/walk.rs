@@ -21,8 +21,7 @@ impl RunRecorder<'_> {
             && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
     }
 
-    /// Returns the node at the other end of a message, if that node determined the end of this
-    /// node.
+    /// Returns the node at the other end of a message, if it determined this node's end.
     pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
         let number = self.relations.number_of_node(of);
         let NodeTimes { start, end } = self.times[number];
@@ -40,7 +39,7 @@ impl RunRecorder<'_> {
         waited.then_some(other)
     }
 
-    /// Returns the node whose start determined this node's end. The path continues at the returned node.
+    /// Returns the node whose start determined this node's end. The path continues there.
     pub(super) fn find_determining_node(&self, number: usize) -> usize {
         let of = self.relations.node_at_number(number);
         match self.relations.kind_of(of) {
@@ -109,8 +108,8 @@ impl RunRecorder<'_> {
                 .previous_on_lane(origin)
                 .filter(|&lane| self.times[lane].end == start);
             if self.ready_time_of(origin) != start && lane.is_none() {
-                // The collective took its lanes only when all members were ready, so the path may continue at the
-                // member that became ready last.
+                // The collective took its lanes only when all members were ready, so the path may continue at the last
+                // of them.
                 let parked = self.member_ready_at_start(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready_time_of(origin) != start {
@@ -142,7 +141,7 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// If all members of a collective took their lanes at `start`, returns the member that became ready at that time.
+    /// If all members of a collective took their lanes at `start`, returns the one that became ready at that time.
     pub(super) fn member_ready_at_start(&self, number: usize, start: Time) -> Option<usize> {
         if self
             .relations

@@ -23,8 +23,8 @@ impl AxisScale {
     }
 
     /// Creates a scale that contains the values from `least` to `most`. The scale is logarithmic if `least` is positive
-    /// and `most / least` is above 20. For other values, the scale is linear. A linear scale starts at 0 (or below 0
-    /// for negative values) if `least` is below a third of `most`; otherwise, it covers the range with a margin.
+    /// and `most / least` is above 20. Otherwise it is linear. A linear scale starts at 0 (or below, for negative
+    /// values) if `least` is below a third of `most`; otherwise, it covers the range with a margin.
     pub fn fitting_scale((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic_scale((least, most), places);
@@ -80,7 +80,7 @@ impl AxisScale {
         let (least, most) = self.values;
         if self.logarithmic {
             let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
-            // If the axis covers few decades, label values between the powers of ten too.
+            // If the axis covers few decades, also label values between powers of ten.
             let between: &[f64] = if most - least <= 2.0 {
                 &[1.0, 2.0, 5.0]
             } else {

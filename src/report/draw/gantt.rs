@@ -51,8 +51,8 @@ pub fn draw_gantt(
 /// Minimum width, in drawing units, of a span with its own tooltip.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow to point at with a mouse. Narrow spans of a series are combined into one
-/// mark without a tooltip, because a page may contain many thousands of spans.
+/// Spans of a row that are too narrow to point at with a mouse. They are combined into one mark per series, without a
+/// tooltip, because a page may contain many thousands of spans.
 #[derive(Debug, Default)]
 pub(super) struct NarrowGanttSpans(BTreeMap<usize, String>);
 

@@ -57,7 +57,7 @@ pub fn draw_heat_map(
             if *value == 0 {
                 continue;
             }
-            // The style sheet has ten shades. Shades are rounded up, so that the smallest nonzero value is visible.
+            // The style sheet has ten shades. They are rounded up, so that the smallest nonzero value is visible.
             let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
             svg.add_rect(at, &format!("m{shade}"), &describe(i, j), &[]);
         }

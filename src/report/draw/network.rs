@@ -179,7 +179,7 @@ fn draw_node(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode
     svg.add_rect(frame, &class, &node.title, &[]);
 }
 
-/// Draws a link to the right, in its direction, of the line between its nodes, so that both directions are visible.
+/// Draws a link on the right-hand side of the line between its nodes, so that both directions are visible.
 fn draw_link(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1e-9);

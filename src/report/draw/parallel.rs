@@ -44,10 +44,10 @@ pub fn draw_parallel_coordinates(
     }
     for (i, axis) in axes.iter().enumerate() {
         svg.add_line((x(i), TOP), (x(i), HEIGHT), "grid");
-        // Adjacent axis names have different heights, so that long names do not overlap.
+        // Adjacent axis names are at different heights, so that long names do not overlap.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
         svg.add_text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
-        // Skip a label that is too near to the previous one to be legible.
+        // Skip a label that would be illegible because it is too near to the previous one.
         let mut free = f64::INFINITY;
         for (place, value) in &axis.values {
             if y(*place) > free {

@@ -18,8 +18,8 @@ pub struct RibbonSectionOfPlace {
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. The name of a stretch's
-/// place is written above the stretch if the name fits.
+/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. A stretch's place is named
+/// above it if the name fits.
 pub fn draw_ribbon(
     name: &str,
     stretches: &[RibbonSectionOfPlace],
@@ -62,7 +62,7 @@ pub fn draw_ribbon(
         if i > 0 {
             svg.add_line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
         }
-        // A letter is about 7 drawing units wide. If the whole name does not fit, try its last word.
+        // A letter is about 7 drawing units wide. If the name does not fit, try its last word.
         let whole = &stretch.place[..];
         let last = whole.rsplit(' ').next().unwrap_or_default();
         let width = |name: &str| 7.0 * name.chars().count() as f64;

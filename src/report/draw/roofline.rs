@@ -1,5 +1,5 @@
-//! Roofline charts: Roofline charts: FLOPs per second of kernels against FLOPs per byte, on logarithmic axes, below the
-//! peak rates of the kernels' NPUs.
+//! Roofline charts: FLOPs per second of kernels against FLOPs per byte, on logarithmic axes, below the peak rates of
+//! the kernels' NPUs.
 
 use super::AxisValueFormatFn;
 use super::axis::AxisScale;
@@ -12,7 +12,7 @@ const LEFT: f64 = 96.0;
 /// Peak rates that limit an NPU's kernels.
 #[derive(Clone, Debug)]
 pub struct RooflinePeakRates {
-    /// Name that is written next to the line.
+    /// Name next to the line.
     pub name: String,
     /// Memory bandwidth, in bytes per second.
     pub bytes_per_s: f64,

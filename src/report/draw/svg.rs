@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-/// Maximum length of a string on a page, in characters. The length is limited because inputs may contain names of any
-/// length.
+/// Maximum length of a string on a page, in characters. Inputs may contain names of any length.
 const MAX_TEXT: usize = 1 << 14;
 
 /// Escapes `text` for element content and attributes of a page; truncates very long strings.
@@ -47,7 +46,7 @@ pub fn standalone_svg(chart: &str) -> String {
     }
 }
 
-/// The point of a text that is at the given position.
+/// Which point of a text is at the given position.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
     /// The text begins at the position.

@@ -1,4 +1,4 @@
-//! Tables of the facts that the first sentences of the page summarize: the origin of the times, and unknown facts.
+//! Tables with the details of the page's first sentences: the origin of the times, and unknown facts.
 
 use super::page::{escape_html, render_report_number, render_section, render_table};
 use super::render_span;

@@ -17,8 +17,8 @@ const MEMORY: &str = "memory";
 /// Number of shades for nonzero loads.
 pub(super) const SHADES: u32 = 10;
 
-/// Returns the pictures of links. If bytes on links were counted, there is one picture per dimension. If the machine
-/// has tiles, there is one picture of the grid.
+/// Returns the pictures of links. If bytes on links were counted, there is one per dimension. If the machine has tiles,
+/// there is one of the grid.
 pub fn render_links(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| {
@@ -45,7 +45,7 @@ fn format_load_percent(load: f64) -> String {
 }
 
 /// Returns one picture per dimension. On a machine of tiles, only dimensions with memories are drawn, because the grid
-/// already shows the other links.
+/// shows the other links.
 fn render_dimension_pictures(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.as_seconds() / over.as_seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck_link().map_or(0.0, load);

@@ -19,8 +19,7 @@ pub fn render_report_number(path: &str, value: impl Display, shown: &str) -> Str
     )
 }
 
-/// Renders a number that is not in any report (such as a difference) as HTML: `shown`, with the exact value as an
-/// attribute.
+/// Renders a number that is in no report (such as a difference) as HTML: `shown`, with the exact value as an attribute.
 pub fn render_other_number(value: impl Display, shown: &str) -> String {
     format!(
         "<data data-value=\"{value}\">{}</data>",
@@ -28,7 +27,7 @@ pub fn render_other_number(value: impl Display, shown: &str) -> String {
     )
 }
 
-/// Renders a section with a heading. If `body` is empty, returns an empty string.
+/// Renders a section with a heading. Returns an empty string if `body` is empty.
 pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -165,8 +164,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
 /// Maximum number of rows in a table without its own scroll bar.
 const TALL: usize = 24;
 
-/// Renders a cell without its end tag. If the cell's text is shortened, the tooltip shows the full
-/// text.
+/// Renders a cell without its end tag. The tooltip of a shortened cell shows the full text.
 fn render_cell_start(cell: &SectionCellWithValue, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape_markup(&shorten_name(&cell.text));
@@ -180,12 +178,12 @@ fn render_cell_start(cell: &SectionCellWithValue, right: bool) -> String {
     }
 }
 
-/// Returns `text` for display on a page: a very long name is shortened in the middle.
+/// Returns `text` for display on a page; a very long name is shortened in the middle.
 pub(super) fn shorten_name(text: &str) -> String {
     clip_middle(text, SHOWN)
 }
 
-/// Returns the HTML attribute with the full text. If the text is displayed in full, returns an empty string.
+/// Returns the HTML attribute with the full text. Empty if the text is displayed in full.
 fn title_attribute(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(

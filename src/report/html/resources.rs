@@ -183,8 +183,8 @@ pub fn render_traffic_section(report: &Report) -> String {
     )
 }
 
-/// Renders a roofline with the kernels and the peak rates of their NPUs. There is one point per table row. A note
-/// states how many kernels are missing because their FLOPs or bytes are unknown.
+/// Renders a roofline with the kernels and their NPUs' peak rates. There is one point per table row. A note states how
+/// many kernels are missing for lack of FLOPs or bytes.
 pub fn render_roofline_section(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);
@@ -241,7 +241,7 @@ pub fn render_roofline_section(report: &Report) -> String {
             format_rate(roof.bytes_per_s)
         );
     }
-    // Draw the kernels with the most time last, so that they are on top.
+    // Draw the longest-running kernels last, so that they are on top.
     let drawn: Vec<_> = points.into_iter().rev().map(|(_, point)| point).collect();
     let rate = |rate: f64| format!("{}FLOP/s", format_rate(rate));
     let intensity = |value: f64| match value < 1.0 {

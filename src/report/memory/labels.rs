@@ -41,7 +41,7 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Returns `false` if the peak of at least one rank certainly exceeds the rank's capacity.
+    /// Returns `false` if at least one rank's peak certainly exceeds its capacity.
     pub fn fits_memory(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }
@@ -54,7 +54,7 @@ impl Report {
             .count()
     }
 
-    /// If ranks need more memory than is available, returns a sentence about them; `None` if there are no such ranks.
+    /// Returns a sentence about ranks that need more memory than is available; `None` if there are none.
     pub fn describe_ranks_out_of_memory(&self) -> Option<String> {
         let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.count_ranks_out_of_memory() as u64 - 1 {

@@ -1,7 +1,7 @@
 //! The allocated memory of one NPU over time.
 //!
-//! Sums cannot overflow, because 2^32 nodes times 5 classes times 2^64 bytes is below 2^127. Results are capped at 2^64 -
-//! 1 bytes.
+//! Sums cannot overflow: 2^32 nodes times 5 classes times 2^64 bytes is below 2^127. Results are capped at 2^64 - 1
+//! bytes.
 
 use super::{BytesByTensorClass, MemoryPeak, NpuPeakAndFinalMemory};
 use chakram_base::ids::NodeIndex;
@@ -58,15 +58,15 @@ type ClassSums<S> = [S; TensorClass::COUNT];
 /// Allocated bytes of one NPU, and their peak.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryLedger<S> {
-    /// The current instant; events at earlier times are complete.
+    /// The current instant; all events at earlier times have been recorded.
     now: Time,
     /// Bytes allocated at earlier instants and not freed since. Never negative.
     held: ClassSums<S>,
-    /// Allocations minus frees, both at this instant, by nodes that were issued at this instant. The sum `held + fresh`
-    /// is never negative.
+    /// Allocations minus frees, at this instant, by nodes that were issued at this instant. The sum `held + fresh` is
+    /// never negative.
     fresh: ClassSums<S>,
-    /// Minimum that `fresh` has reached at this instant. If the minimum is negative, its absolute value is the number
-    /// of bytes of `held` that nodes issued at this instant freed.
+    /// Minimum that `fresh` has reached at this instant. If it is negative, its absolute value is the number of bytes
+    /// of `held` that these nodes freed.
     low: ClassSums<S>,
     /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
     /// maximum, and `top_node` the node that reached it.
@@ -80,8 +80,7 @@ pub(super) struct MemoryLedger<S> {
     rare: RarelyChangedLedgerFields<S>,
 }
 
-/// Ledger fields that rarely change. The fields are separate so that the fields that change often share cache
-/// lines.
+/// Ledger fields that rarely change. They are separate so that frequently changed fields share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RarelyChangedLedgerFields<S> {
     peak: ClassSums<S>,
@@ -109,7 +108,7 @@ fn add_class_sums<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
 }
 
 impl<S: ByteSum> MemoryLedger<S> {
-    /// Returns the current instant, whose events are being recorded.
+    /// Returns the instant whose events are being recorded.
     #[inline]
     pub fn current_instant(&self) -> Time {
         self.now
@@ -270,7 +269,7 @@ mod tests {
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
-        // At time 1, 8 bytes of activations are allocated. At time 5, these bytes are freed, and 8 bytes of weights are
+        // At time 1, 8 bytes of activations are allocated. At time 5, they are freed, and 8 bytes of weights are
         // allocated. At time 9, the weights are freed, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin_instant(Time(1));
@@ -322,8 +321,8 @@ mod tests {
     #[test]
     fn what_is_not_there_is_missing_once() {
         // At time 0, 8 bytes are allocated. At time 5, a node without duration frees 6 of the 8 bytes. Another node
-        // completes and frees 5 bytes, so 3 bytes are missing. The second node cannot free bytes that were allocated at
-        // the same instant.
+        // completes and frees 5 bytes, so 3 bytes are missing. It cannot free bytes that were allocated at the same
+        // instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         ledger.begin_instant(Time(5));

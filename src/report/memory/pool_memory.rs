@@ -2,11 +2,11 @@
 //!
 //! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of own memory and the rank's peak
 //! is p bytes, then p - S bytes are in remote memory. Ranks reach their peaks at different times, so the sum over ranks
-//! is only an upper bound on the remote memory in use at one time. The bound is exact if all ranks reach their peaks at
-//! the same time. A rank that never accesses remote memory can use only its own NPU's memory.
+//! is only an upper bound on the remote memory in use at once. The bound is exact if all ranks peak at the same time. A
+//! rank that never accesses remote memory can use only its NPU's own memory.
 //!
 //! If a rank's trace states which bytes it allocates in remote memory (`allocates.remote`, for offloaded state), only
-//! these bytes are in remote memory, and the peak must fit into the NPU's own memory.
+//! these are there, and the peak must fit into the NPU's own memory.
 
 use super::MemoryRow;
 use crate::Report;
@@ -33,7 +33,7 @@ pub struct PoolMemory {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// For each of these ranks, the largest number of bytes in this memory, summed over the ranks.
+    /// The most bytes that each of these ranks has in this memory, summed over the ranks.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
@@ -63,13 +63,13 @@ impl<'a> RankMemoryCapacities<'a> {
         }
     }
 
-    /// Returns the bytes that the rank's trace allocates in remote memory; `None` if it allocates none.
+    /// Returns the bytes that the rank's trace allocates in remote memory; `None` if there are none.
     pub fn offloaded_bytes(&self, instance: &GraphBoundToRank) -> Option<Bytes> {
         let bytes = self.offloaded.get(instance.graph.index()).copied();
         bytes.filter(|bytes| *bytes > 0).map(Bytes)
     }
 
-    /// Returns the remote memory for bytes that do not fit into the NPU's own memory; `None` if all bytes must fit.
+    /// Returns the remote memory for bytes that exceed the NPU's own memory; `None` if all bytes must fit.
     fn shared_memory(&self, instance: &GraphBoundToRank) -> Option<SharedRemoteMemoryCapacity> {
         let streams = self.streams.get(instance.graph.index());
         let states_bytes = self.offloaded_bytes(instance).is_some();
@@ -77,8 +77,8 @@ impl<'a> RankMemoryCapacities<'a> {
             .filter(|_| streams.is_some_and(|streams| *streams) && !states_bytes)
     }
 
-    /// Returns the memory capacity of an instance on `npu`, which includes a share of remote memory; `None` if the
-    /// capacity of the NPU's own memory is unknown.
+    /// Returns the memory capacity of an instance on `npu`, including a share of remote memory; `None` if the capacity
+    /// of the NPU's own memory is unknown.
     pub fn capacity_of_instance(&self, instance: &GraphBoundToRank, npu: Npu) -> Option<Bytes> {
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         let share = self.shared_memory(instance);
@@ -86,8 +86,7 @@ impl<'a> RankMemoryCapacities<'a> {
         Some(Bytes(own.0.saturating_add(share)))
     }
 
-    /// Returns how many bytes of `peak` do not fit into the NPU's own memory; `None` if the rank does not use remote
-    /// memory.
+    /// Returns by how many bytes `peak` exceeds the NPU's own memory; `None` if the rank does not use remote memory.
     pub fn bytes_beyond_npu_memory(
         &self,
         instance: &GraphBoundToRank,
@@ -133,7 +132,7 @@ pub(crate) fn list_pool_memories(
         .collect()
 }
 
-/// Returns the remote memories that contain bytes of the ranks in `rows`, by the memory's index.
+/// Returns the remote memories that contain bytes of the ranks in `rows`, by memory index.
 fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
@@ -157,8 +156,8 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Poo
     held
 }
 
-/// Sets `fits` for each rank that uses remote memory: true if the memory can contain the bytes of all its ranks at
-/// once, and the NPU everything else.
+/// Sets `fits` for each rank that uses remote memory: true if the memory has space for all its ranks at once, and the
+/// NPU for everything else.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = sum_pool_memories(machine, rows);
     let Some(shared) = machine.shared_memory() else {
@@ -186,7 +185,7 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Returns the remote memory with the largest filled share of its capacity.
+    /// Returns the remote memory that is fullest relative to its capacity.
     pub(super) fn fullest_pool(&self) -> Option<&PoolMemory> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }

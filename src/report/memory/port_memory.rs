@@ -2,7 +2,7 @@
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
 //! reach their peaks at different times, so the sum over cores is only an upper bound on the memory in use at a port.
-//! The bound is exact if all cores of a port reach their peaks at the same time.
+//! The bound is exact if all cores of a port peak at the same time.
 
 use super::MemoryRow;
 use crate::Report;
@@ -26,12 +26,12 @@ pub struct PortMemory {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// For each of these cores, the largest number of bytes in this memory, summed over the cores.
+    /// The most bytes that each of these cores has in this memory, summed over the cores.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
 
-/// Returns how many bytes of `peak` do not fit into the SRAM of `npu`; `None` on a machine without memory at ports.
+/// Returns by how many bytes `peak` exceeds the SRAM of `npu`; `None` on a machine without memory at ports.
 pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.first_remote_memory()?.npus_with_ports().is_empty() {
         return None;

@@ -51,7 +51,7 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Returns the memory table, fullest memory first. If no trace records allocations, the result is empty.
+/// Returns the memory table, fullest memory first. Empty if no trace records allocations.
 pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
     if report.memory.is_empty() {
         return Vec::new();
@@ -119,7 +119,7 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
     vec![section]
 }
 
-/// Groups adjacent equal rows. Returns the index of each group's first row and the group's rows, fullest memory first.
+/// Groups adjacent equal rows. Returns each group's first index and its rows, fullest memory first.
 pub(crate) fn group_equal_memory_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes, a.offloaded) == (b.peak, b.capacity, b.classes, b.offloaded)

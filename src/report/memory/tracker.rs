@@ -1,5 +1,5 @@
-//! Passes allocations and frees of nodes to their NPU's ledger. Distinguishes nodes that were issued at the
-//! current instant from earlier nodes.
+//! Passes allocations and frees of nodes to their NPU's ledger. Distinguishes nodes issued at the current instant from
+//! earlier ones.
 
 use super::ledger::{ByteSum, MemoryLedger};
 use super::{BytesByTensorClass, NpuPeakAndFinalMemory};
@@ -30,7 +30,7 @@ struct InstanceMemoryLedger<'a, S> {
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
     /// One bit per node: 1 if the node has completed before. `None` if each node runs once; otherwise the bits ensure
-    /// that only the first run of a node counts.
+    /// that only a node's first run counts.
     complete: Option<Vec<u64>>,
 }
 
@@ -140,7 +140,7 @@ fn changes_memory(graph: &Graph) -> bool {
     !graph.memory_changes().is_empty()
 }
 
-/// Creates the state of all instances of a program. If no node changes memory, the result is empty.
+/// Creates the state of all instances of a program. Empty if no node changes memory.
 fn collect_tracked_instances<'a, S: ByteSum>(
     prepared: &'a CompiledReplay<'a>,
 ) -> Vec<InstanceMemoryLedger<'a, S>> {

@@ -36,8 +36,8 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the field that was written last. The id is needed because each field stores only the difference from
-    /// the previous id.
+    /// Id of the field that was written last. It is needed because each field stores only its difference from the
+    /// previous id.
     last: i16,
 }
 
@@ -177,8 +177,7 @@ struct ColumnPages {
 }
 
 impl NodeColumnValues<'_> {
-    /// Returns the physical type and the logical type. Also returns true if rows of the column may
-    /// be unknown.
+    /// Returns the physical type and the logical type. Also returns true if some of the column's values may be unknown.
     fn column_types(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
@@ -372,7 +371,7 @@ mod tests {
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);
-        // Five numbers of 9 bits have 45 bits, but a group always contains 8 numbers, so the run has 9 bytes.
+        // Five numbers of 9 bits have 45 bits, but groups always contain 8 numbers, so the run has 9 bytes.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 9, [511; 5].into_iter());
         assert_eq!(bytes.len(), 10);
@@ -393,7 +392,7 @@ mod tests {
         let footer = u32::from_le_bytes(length) as usize;
         // The footer begins with field 1 of type 5: the format version 1, which zigzag encodes as 2.
         assert_eq!(file[file.len() - 8 - footer..][..2], [0x15, 2]);
-        // A table without rows has no row groups, but must also be readable.
+        // A table without rows has no row groups, but must be readable too.
         let mut empty = Vec::new();
         NodeTable::default().write_parquet(&mut empty).unwrap();
         assert_eq!(&empty[empty.len() - 4..], MAGIC);

@@ -60,7 +60,7 @@ mod tests {
             lines.next(),
             Some("0,0,\"a, b\",compute,0,18446744073709551615,compute,release,,,,")
         );
-        // The number 8589934592 is 1 << 33. A name that looks like a formula is preceded by an apostrophe.
+        // The number 8589934592 is 1 << 33. An apostrophe precedes a name that looks like a formula.
         assert_eq!(
             lines.next(),
             Some("1,8589934592,'=c,compute,1,18446744073709551615,compute,lane,1,7,,")

@@ -15,8 +15,7 @@ use chakram_trace::graph::{Interner, NodeKind, StringArenaInterner};
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Maximum number of rows for devices and for hosts, if the job has both. With these limits, the whole report stays
-/// below 60 lines.
+/// Maximum number of rows for devices and for hosts, if the job has both. They keep the whole report below 60 lines.
 const ROWS_APART: [usize; 2] = [5, 3];
 
 /// Columns of the CSV table of operators.

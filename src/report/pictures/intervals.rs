@@ -1,5 +1,4 @@
-//! A sequence of intervals with keys (such as categories). The number of intervals is limited to what a picture
-//! can show.
+//! A sequence of intervals with keys (such as categories). There are at most as many intervals as a picture can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;

@@ -22,8 +22,8 @@ use std::collections::btree_map::Entry;
 const RANKS: usize = 64;
 /// Maximum number of ranks in a job for which every rank is recorded.
 const ALL_WATCHED: usize = 128;
-/// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU
-/// class differ only if their routes differ, so a few of them are sufficient.
+/// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU class
+/// differ only in their routes, so a few of them are sufficient.
 const WATCHED_OF_EACH: usize = 8;
 /// Maximum number of recorded ranks.
 const WATCHED: usize = 4096;
@@ -160,7 +160,8 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// If the node's rank is recorded, calls `change` with its open communications and the node's communication index.
+    /// Calls `change` with the open communications of the node's rank and the node's communication index, if the rank
+    /// is recorded.
     fn update_open_comms(
         &mut self,
         instance: InstanceId,
@@ -238,8 +239,8 @@ impl<'a> PictureRecorder<'a> {
     }
 
     /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. An unrecorded
-    /// rank is represented by the first recorded rank with the same graph, NPU class and times per category. If no such
-    /// rank was recorded, the rank is omitted.
+    /// rank is represented by the first recorded rank with the same graph, NPU class and times per category. If there
+    /// is none, the rank is omitted.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -357,9 +358,9 @@ fn pick_evenly_spaced(all: &[usize], most: usize) -> impl Iterator<Item = usize>
     (0..count).map(move |i| all[i * all.len() / count])
 }
 
-/// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory; ranks with
-/// the longest or shortest time in a category; the rank that finishes last; the ranks that others waited for longest;
-/// and one rank of each class with equal times. All other ranks come after them.
+/// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory; ranks with the
+/// longest or shortest time in a category; the rank that finishes last; the ranks that others waited for longest; and
+/// one rank of each class with equal times. All other ranks follow.
 fn order_ranks_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
@@ -425,8 +426,7 @@ fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u6
     out
 }
 
-/// Returns the micro-batch and direction in a node's name, as in `mb3 bwd`; if there are none, returns the first part
-/// of the name.
+/// Returns the micro-batch and direction in a node's name, as in `mb3 bwd`; otherwise, the first part of the name.
 fn shorten_label(name: &str) -> String {
     let parts = || name.split('/');
     let batch = parts().find(|part| {

@@ -54,7 +54,7 @@ impl TrafficCounter {
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
             // Each of n members must send 1/n of the buffer to every other member. In an all-reduce, each member must
-            // then also send its reduced part to every other member.
+            // also send its reduced part to every other member.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,
                 CollectiveKind::AllGather

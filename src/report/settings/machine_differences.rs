@@ -20,7 +20,7 @@ pub enum DifferenceBetweenTwoMachines {
     Switching,
     /// The list of individual links in the machine file differs.
     Links,
-    /// The part of a dimension that jobs may use differs.
+    /// The part of a dimension that is available to jobs differs.
     RankDomain,
     /// The network model differs.
     NetworkModel,
@@ -236,7 +236,7 @@ impl DifferenceBetweenTwoMachines {
     }
 
     /// Returns the reason why the run does not depend on the difference. The difference must be known to change
-    /// nothing, because the last possible reason is returned without a check.
+    /// nothing, because the last possible reason is returned unchecked.
     fn explain_no_effect(&self, run: &CompiledReplayWithReport<'_>) -> String {
         let machine = run.prepared.machine();
         if let Some(class) = self
@@ -341,7 +341,7 @@ impl DifferenceBetweenTwoMachines {
 }
 
 /// Returns the reason why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If
-/// communication of the kind `kind` crosses these dimensions, the reason states the source of its times.
+/// communication of `kind` crosses these dimensions, the reason states the source of its times.
 fn explain_dimensions(
     run: &CompiledReplayWithReport<'_>,
     of: &[usize],

@@ -41,7 +41,7 @@ impl CompiledReplayWithReport<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns the reason why no collective depends on the machine; `None` if some collective depends on the machine.
+    /// Returns the reason why no collective depends on the machine; `None` if one does.
     pub(super) fn reason_collectives_are_constant(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
@@ -111,8 +111,7 @@ impl CompiledReplayWithReport<'_> {
         found
     }
 
-    /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if some kernel's time depends on the
-    /// NPU's rates.
+    /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if one does.
     pub(super) fn reason_kernels_ignore_npu_rates(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.duration_source_counts();
@@ -126,7 +125,7 @@ impl CompiledReplayWithReport<'_> {
         }
     }
 
-    /// Returns the reason why no kernel is timed by curves; `None` if some kernel is timed by curves.
+    /// Returns the reason why no kernel is timed by curves; `None` if one is.
     pub(super) fn reason_no_kernel_uses_curves(&self) -> Option<String> {
         self.reason_kernels_ignore_npu_rates().or_else(|| {
             let by_curves = self.report.kernels.by_curves;

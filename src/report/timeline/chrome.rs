@@ -1,13 +1,12 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
 //! The format's times are microseconds in double precision. Viewers subtract the trace's start from each time. Some
-//! viewers then round or truncate the result to nanoseconds. Each of these operations rounds decimal fractions. If
-//! slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor, v52,
-//! dropped between one in ten and one in twenty such slices. The trace processor also sorted such a slice before a path
-//! slice that begins at the same time and should enclose it. Each slice is therefore written as two events, one for its
-//! begin and one for its end. Times are rounded to 1/1024 us. Doubles represent such times exactly up to 2^43 us (101
-//! days), so adjacent slices share the same number. A node that starts and ends at the same rounded time is drawn as an
-//! instant, because viewers would sort such a slice after other slices.
+//! viewers then round or truncate the result to nanoseconds. Each operation rounds decimal fractions. If slices were
+//! written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor, v52, dropped one
+//! in ten to one in twenty of them. It also sorted such a slice before the path slice that begins at the same time and
+//! should enclose it. Each slice is therefore written as two events, its begin and its end. Times are rounded to 1/1024
+//! us. Doubles represent these exactly up to 2^43 us (101 days), so adjacent slices share the same number. A node whose
+//! rounded start and end are equal is drawn as an instant, because viewers would sort such a slice after others.
 
 use super::events::{
     ArrowEnd, RankTrackId, TimelineCounterQuantity, TimelineEncoder, TimelineNodeDetails,
@@ -174,8 +173,8 @@ impl<W: Write> ChromeEncoder<W> {
     }
 
     /// Draws an arrow from the start of a send to a short slice at the end of the receive. The slice marks the arrival,
-    /// and lasts for the last tick of the receive. The extra slice is needed because viewers draw an arrow to the
-    /// beginning of a slice, but the receive's own slice may begin before the send.
+    /// and lasts for the last tick of the receive. It is needed because viewers draw an arrow to the beginning of a
+    /// slice, but the receive's own slice may begin before the send.
     fn draw_arrow(
         &mut self,
         track: RankTrackId,
@@ -291,7 +290,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             self.draw_arrow(track, arrow, start, end);
         }
         if lasts {
-            // In this format, only slices can have arrows, so a node that is drawn as an instant has none.
+            // Only slices can have arrows in this format, so a node drawn as an instant has none.
             for &id in &slice.launched {
                 self.draw_launch_arrow(track, "s", id, start);
             }

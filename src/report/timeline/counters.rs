@@ -2,8 +2,7 @@
 //!
 //! The sending rate is the sum of the average rates of all messages and collectives that transfer. A message
 //! contributes its bytes. A collective contributes the minimum number of bytes that must cross the busiest port of a
-//! member. As for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is
-//! occupied.
+//! member. This is `factor x buffer`, as for bus bandwidth. A node waits if it is ready and its lane is occupied.
 
 use super::events::{TimelineCounterQuantity, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -51,8 +50,8 @@ impl WaitingAndSendingCounters {
         }
     }
 
-    /// Adds a node that starts to wait. If `now` is later than the last change, first draws the number of waiting nodes
-    /// after that change.
+    /// Adds a node that starts to wait. If `now` is later than the last change, first draws the number that has been
+    /// waiting since then.
     pub fn count_waiting_node(
         &mut self,
         (instance, rank): (usize, u32),
@@ -80,7 +79,7 @@ impl WaitingAndSendingCounters {
         }
     }
 
-    /// Draws all values that are not drawn yet; `ranks` contains the rank of each instance.
+    /// Draws all pending values; `ranks` contains the rank of each instance.
     pub fn draw_remaining_counters(
         mut self,
         ranks: &[u32],
@@ -112,7 +111,7 @@ impl WaitingAndSendingCounters {
 }
 
 impl SingleRankWaitingNodes {
-    /// If `now` is later than the last change, draws the number of waiting nodes after that change.
+    /// If `now` is later than the last change, draws the number of nodes that have been waiting since then.
     fn advance_to_time(&mut self, now: Time, rank: u32, to: CounterEncoderAndRange<'_>) {
         if now > self.at {
             self.draw_waiting_count(rank, to);
@@ -120,7 +119,7 @@ impl SingleRankWaitingNodes {
         }
     }
 
-    /// Draws the number of waiting nodes at the end of the last instant, if it differs from the number drawn last.
+    /// Draws the number of waiting nodes at the end of the last instant, if it differs from the last one drawn.
     fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterEncoderAndRange<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

@@ -9,14 +9,14 @@ pub(super) struct RankTrackId {
     pub lane: u32,
 }
 
-/// One end of an arrow. Both ends of an arrow have the same number.
+/// One end of an arrow. Both ends have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrowEnd {
     From(u32),
     To(u32),
 }
 
-/// Facts about a node in addition to its name and times.
+/// Facts about a node, besides its name and times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimelineNodeDetails<'f> {
     /// Node's id in the trace.
@@ -40,10 +40,9 @@ pub(super) struct TimelineSlice<'s> {
     pub end: Time,
     pub facts: TimelineNodeDetails<'s>,
     pub arrow: Option<ArrowEnd>,
-    /// Id of the arrow that ends at the node; the arrow begins at the call that launched the node; `None`
-    /// if no arrow is drawn.
+    /// Id of the arrow to the node from the call that launched it; `None` if no arrow is drawn.
     pub launch: Option<u64>,
-    /// Ids of the arrows that begin at the node and end at the nodes that it launched.
+    /// Ids of the arrows from the node to the nodes that it launched.
     pub launched: Vec<u64>,
 }
 
@@ -66,8 +65,8 @@ impl TimelineCounterQuantity {
     }
 }
 
-/// Writes timeline events in one file format. The caller must draw each track's slices in order of time. The
-/// caller must begin a path before the slices below it, and end the path after them.
+/// Writes timeline events in one file format. The caller must draw each track's slices in order of time. It must begin
+/// a path before the slices below it, and end the path after them.
 pub(super) trait TimelineEncoder {
     /// Sets the name of a rank's process.
     fn name_rank(&mut self, rank: u32, name: &str);

@@ -4,16 +4,15 @@ use super::events::{RankTrackId, TimelineEncoder};
 use chakram_base::units::Time;
 use chakram_trace::format::origin::parse_profiled_step;
 
-/// Maximum number of path levels drawn above a node. The remaining levels of a deeper path stay in the
-/// node's name.
+/// Maximum number of path levels drawn above a node. Deeper levels of a path stay in the node's name.
 const LEVELS: usize = 8;
 
 /// A range: a slice enclosing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingRange<'n> {
     pub name: &'n str,
-    /// Node or call that the range belongs to. The value distinguishes ranges with equal names. `None` for a
-    /// part of a node's name.
+    /// Node or call that the range belongs to. It distinguishes ranges with equal names. `None` for a part of a node's
+    /// name.
     pub of: Option<NestingRangeNodeOrCall>,
 }
 
@@ -35,8 +34,8 @@ pub(super) struct OpenLaneRanges {
 }
 
 impl OpenLaneRanges {
-    /// Closes open ranges that do not contain the node. After that, opens the missing ranges of `path` and, below
-    /// them, of the path in `name`. Returns the part of `name` after its path.
+    /// Closes open ranges that do not contain the node. Then opens the missing ranges of `path` and, below them, of the
+    /// path in `name`. Returns the part of `name` after its path.
     pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
@@ -70,8 +69,8 @@ impl OpenLaneRanges {
     }
 }
 
-/// Splits a name at its slashes. The last part is the name itself, and the other parts are the path. The path is
-/// empty if the name is not a path of words, as for many kernel names.
+/// Splits a name at its slashes. The last part is the name itself; the others are the path. The path is empty if the
+/// name is not a path of words, as with many kernel names.
 fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');

@@ -6,8 +6,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Maximum number of Python calls around a node that are drawn, outermost first. Around a node, at most twice this
-/// number of ranges are drawn.
+/// Maximum number of drawn Python calls around a node, outermost first. At most twice this number of ranges are drawn
+/// around a node.
 const LEVELS: usize = 100;
 
 /// The callers of nodes in a captured program. Empty for graphs without recorded callers.
@@ -61,9 +61,8 @@ impl<'a> TimelineNodeCallers<'a> {
         }
     }
 
-    /// Appends the ranges around a host thread's node, outermost first. A node's ranges are the Python calls,
-    /// annotations and operators that called it. If the node called other nodes on its own thread, the node itself
-    /// is a range too.
+    /// Appends the ranges around a host thread's node, outermost first. They are the Python calls, annotations and
+    /// operators that called it. A node that called others on its own thread is a range too.
     pub fn append_enclosing_ranges(
         &self,
         instance: InstanceId,
@@ -109,8 +108,7 @@ impl<'a> TimelineNodeCallers<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow that ends at a node (only if the arrow's beginning was drawn), and the ids of
-    /// the arrows that begin at the node.
+    /// Returns the id of the arrow to a node (if the arrow's beginning was drawn), and the ids of the arrows from it.
     pub fn launch_arrow_ids(
         &mut self,
         instance: InstanceId,
@@ -132,7 +130,7 @@ impl<'a> TimelineNodeCallers<'a> {
     }
 }
 
-/// For each Python call, returns the call itself if it is drawn, or else the innermost drawn call around it.
+/// For each Python call, returns the call itself if it is drawn, otherwise the innermost drawn call around it.
 fn innermost_drawn_calls(graph: &Graph) -> Vec<u32> {
     let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
     for (number, call) in (0..).zip(&graph.stacks().calls) {
@@ -146,7 +144,7 @@ fn innermost_drawn_calls(graph: &Graph) -> Vec<u32> {
     drawn.into_iter().map(|(call, _)| call).collect()
 }
 
-/// Returns true if a node is work of a host thread itself, and false if a host thread launched it.
+/// Returns true if a node is a host thread's own work, and false if a host thread launched it.
 fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,

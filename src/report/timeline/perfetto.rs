@@ -38,7 +38,7 @@ enum TrackKey {
     Counter(u32, TimelineCounterQuantity),
 }
 
-/// Smallest id of a launch arrow; message arrows have smaller ids.
+/// Smallest id of a launch arrow; those of message arrows are smaller.
 const LAUNCHES: u64 = 1 << 33;
 
 /// Names of the facts attached to slices.
@@ -129,7 +129,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet. If the packet is the first to use a string, the string's definition is added to the packet.
+    /// Writes a packet. Adds the definitions of strings that this packet is the first to use.
     fn write_packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
@@ -158,8 +158,7 @@ impl<W: Write> PerfettoEncoder<W> {
         });
     }
 
-    /// Returns the id of a track. When the track is first used, `describe` returns its description, which is
-    /// then written.
+    /// Returns the id of a track. On the track's first use, writes the description that `describe` returns.
     fn track_number(&mut self, key: TrackKey, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
         if let Some(known) = self.tracks.get(&key) {
             return *known;
@@ -191,8 +190,7 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    /// Writes the value of a counter of `rank`. When the counter is first used, also writes its name
-    /// and unit.
+    /// Writes the value of a counter of `rank`. On the counter's first use, also writes its name and unit.
     fn write_counter(
         &mut self,
         (rank, key): (u32, TrackKey),
@@ -255,7 +253,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
 
     fn name_track(&mut self, track: RankTrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
-        // Sort tracks by `order`, and then by lane.
+        // Sort tracks by `order`, then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
         self.track_number(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
@@ -267,8 +265,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // A slice has two events: one for its begin, one for its end. Viewers process events at equal times in the
-        // order of the file.
+        // A slice has two events: one for its begin, one for its end. Viewers process events at equal times in file
+        // order.
         true
     }
 
@@ -319,8 +317,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             ..TrackEvent::default()
         };
         // Viewers draw an arrow from the slice that began first, but a receive may be posted before its send begins.
-        // The arrow therefore ends at an instant event at the end of the receive. Arrow ids start at 1, because 0 means
-        // no arrow.
+        // The arrow therefore ends at an instant event at the receive's end. Arrow ids start at 1, because 0 means no
+        // arrow.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),

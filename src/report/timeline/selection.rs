@@ -4,7 +4,7 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::ops::RangeInclusive;
 
-/// Ranks and times to draw. By default, the whole replay is drawn.
+/// Ranks and times to draw. By default, everything is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineSelection {
     /// Ranges of ranks to draw; empty means all ranks.

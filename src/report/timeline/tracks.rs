@@ -1,4 +1,4 @@
-//! Tracks of a rank: one track per lane, and additional tracks for receives, because receives may overlap.
+//! Tracks of a rank: one per lane, and additional ones for receives, which may overlap.
 
 use super::TimelineWriter;
 use super::events::RankTrackId;

@@ -29,7 +29,7 @@ fn counts_are_those_of_the_thesis() {
             1_555_124_800,
             Some(48 * 16_025 + 50_257),
         ),
-        // This model has 5750 blocks and otherwise equals the previous model.
+        // This model has 5750 blocks and otherwise equals the previous one.
         (
             "chatgpt-star",
             Some(1),

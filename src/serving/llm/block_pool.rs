@@ -1,9 +1,8 @@
 //! Manages the KV blocks of an engine: counts references, orders free blocks, and finds blocks by
 //! their content.
 //!
-//! A free block keeps its content until it is allocated. The free list keeps blocks in the order in
-//! which requests released them, so the least recently used block is allocated first. Blocks that
-//! were never used are allocated before all others.
+//! A free block keeps its content until it is allocated. The free list keeps blocks in the order in which requests
+//! released them, so the least recently used block is allocated first. Blocks that were never used are allocated first.
 
 use super::token_content::KvBlockPrefixHash;
 use hashbrown::HashTable;
@@ -14,8 +13,8 @@ pub const MOST_BLOCKS: u32 = 1 << 26;
 /// Value of a link that points to no block.
 const NONE: u32 = u32::MAX;
 
-// State of one block. Two blocks fit in a cache line, because long runs spend a third of their time
-// on blocks that are not in the CPU's caches.
+// State of one block. Two blocks fit in a cache line, because long runs spend a third of their time on blocks that miss
+// the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct KvCacheBlock {
@@ -39,14 +38,14 @@ const _: () = assert!(size_of::<KvCacheBlock>() == 32);
 /// The blocks of an engine.
 #[derive(Clone, Debug)]
 pub struct KvBlockPool {
-    /// Blocks that were allocated at least once. Blocks with higher indices have never been used.
-    /// Unused blocks are allocated in ascending order, before the blocks of the free list.
+    /// Blocks that were allocated at least once. Blocks with higher indices are unused. They are allocated in ascending
+    /// order, before the blocks of the free list.
     blocks: Vec<KvCacheBlock>,
     count: u32,
     first: u32,
     last: u32,
     free: u32,
-    /// For each registered content, the first block with this content.
+    /// For each registered content, the first block that has it.
     known: HashTable<u32>,
 }
 
@@ -74,8 +73,8 @@ impl KvBlockPool {
         self.free
     }
 
-    /// Returns the block whose content has the hash `hash`, or `None`. If several blocks have this
-    /// content, returns the block that registered it first.
+    /// Returns the block whose content has the hash `hash`, or `None`. Of several such blocks, returns the one that
+    /// registered its content first.
     pub fn find_block(&self, hash: KvBlockPrefixHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.to_bits(), is).copied()
@@ -147,8 +146,8 @@ impl KvBlockPool {
         }
     }
 
-    /// Releases the blocks of a request. The last block is released first, so that the beginning of
-    /// the request's content stays cached longest.
+    /// Releases the blocks of a request. The last one is released first, so that the beginning of the request's content
+    /// stays cached longest.
     pub fn release_blocks(&mut self, held: &mut Vec<u32>) {
         while let Some(block) = held.pop() {
             let state = &mut self.blocks[block as usize];
@@ -271,8 +270,8 @@ mod tests {
         assert_eq!(pool.list_free_blocks(), [7, 8, 9, 4, 3, 2]);
         pool.release_blocks(&mut second);
         assert_eq!(pool.list_free_blocks(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
-        // The twelve cached tokens are in three blocks of request 0. Sharing removes these three
-        // blocks from the free list, wherever they are in the list.
+        // The twelve cached tokens are in three blocks of request 0. Sharing removes them from the free list, wherever
+        // they are in it.
         let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share_block(*block));

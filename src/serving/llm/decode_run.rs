@@ -1,17 +1,16 @@
-//! Finds the steps, within a run of equal steps, in which requests need new blocks. Blocks are
-//! allocated in the same order as if steps were computed one by one.
+//! Finds the steps, within a run of equal steps, in which requests need new blocks. Blocks are allocated in the same
+//! order as in steps computed one by one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// For each request, the next step in which the request needs a new block or fills a block.
+/// For each request, the next step in which it needs or fills a block.
 ///
-/// A request that computes one token per step needs or fills blocks at most twice in `block_size`
-/// steps, so a step visits only the requests that are due. If no other request can have the same
-/// content, a full block needs no visit.
+/// A request that computes one token per step needs or fills blocks at most twice in `block_size` steps, so a step
+/// visits only the requests that are due. A full block needs no visit if no other request can have the same content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KvBlockChangeStepQueue {
-    /// Pairs (step, index of a request in the step); the earliest step comes first.
+    /// Pairs (step, index of a request in the step), earliest step first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
     /// Result of the last call of `find_due_requests`.
     due: Vec<u32>,
@@ -19,10 +18,8 @@ pub(super) struct KvBlockChangeStepQueue {
 }
 
 impl KvBlockChangeStepQueue {
-    /// Starts a run. `visits` yields a pair for each request of the step before the run. The first
-    /// element of a pair is the number of tokens that have been computed after that step. The
-    /// second element of a pair is true if other requests may share the blocks that the request
-    /// fills.
+    /// Starts a run. `visits` yields a pair for each request of the step before the run. It contains the number of
+    /// tokens computed after that step, and true if other requests may share the blocks that the request fills.
     pub fn start_decode_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();
@@ -35,8 +32,8 @@ impl KvBlockChangeStepQueue {
         self.next = next.into();
     }
 
-    /// Returns the requests that need a new block or fill a block in step `step` (from 1), as
-    /// ascending indices into the step. Must be called once per step, in order.
+    /// Returns the requests that need or fill a block in step `step` (from 1), as ascending indices into the step. Must
+    /// be called once per step, in order.
     pub fn find_due_requests(&mut self, step: u32) -> &[u32] {
         self.due.clear();
         while let Some(Reverse((_, place))) = self.next.peek().filter(|next| next.0.0 <= step) {
@@ -51,8 +48,8 @@ impl KvBlockChangeStepQueue {
         &self.due
     }
 
-    /// Schedules the next visit of a request after step `step`, when `computed` tokens of the
-    /// request are computed. `is_shared` is true if other requests may share its blocks.
+    /// Schedules a request's next visit after step `step`, when `computed` of its tokens are computed. `is_shared` is
+    /// true if other requests may share its blocks.
     pub fn schedule_block_change(
         &mut self,
         step: u32,

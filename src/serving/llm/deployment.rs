@@ -1,5 +1,4 @@
-//! Places engines on a machine: determines each engine's NPUs, the number of its KV blocks, and its
-//! step times.
+//! Places engines on a machine: determines each engine's NPUs, KV blocks and step times.
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
@@ -23,8 +22,7 @@ pub struct LlmDeployment {
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// Number of ranks per engine. The ranks run in lockstep, each with its own requests and
-    /// blocks.
+    /// Number of ranks per engine. They run in lockstep, each with its own requests and blocks.
     pub ranks: u32,
     /// Source of step times.
     pub price: StepTimeSource,
@@ -32,12 +30,12 @@ pub struct LlmDeployment {
     pub place: Option<EngineMachineAndMemory>,
 }
 
-/// NPUs on which engines run, and how each NPU's memory is used.
+/// NPUs on which engines run, and the use of each NPU's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineMachineAndMemory {
     /// Name of the machine.
     pub machine: String,
-    /// Name of the class of NPUs on which the engines run.
+    /// Class of the NPUs on which the engines run.
     pub npu: String,
     /// Number of NPUs in the machine.
     pub npus: u32,
@@ -52,14 +50,14 @@ pub struct EngineMachineAndMemory {
     pub kv: String,
     /// Number of NPUs per rank of an engine.
     pub tensor: u32,
-    /// Number of ranks per engine, which run in lockstep. All ranks of an engine share the experts.
+    /// Number of ranks per engine, which run in lockstep and share the experts.
     #[serde(default = "default_rank_count")]
     pub data_parallel: u32,
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
     /// Memory of each NPU of the engine.
     pub memory: NpuMemoryBreakdown,
-    /// All possible numbers of NPUs per engine, each with the number of tokens that fit in memory.
+    /// All possible numbers of NPUs per engine, each with the number of tokens whose keys and values fit in memory.
     pub choices: Vec<TensorDegreeCandidate>,
     /// Price of an NPU in dollars per hour, if known.
     pub price_per_npu_hour: Option<f64>,
@@ -82,10 +80,10 @@ pub struct NpuMemoryBreakdown {
     pub left: u64,
     /// Bytes of keys and values per token.
     pub kv_of_token: u64,
-    /// Bytes that each request needs regardless of its length, namely its linear-attention states.
+    /// Bytes that each request needs regardless of its length: its linear-attention states.
     #[serde(default)]
     pub state_of_request: u64,
-    /// Number of KV blocks: the number that fits into `left`, or the scenario's number.
+    /// Number of KV blocks: as many as fit into `left`, or the scenario's number.
     pub blocks: u32,
     /// True if the scenario states the number of blocks.
     pub is_stated: bool,
@@ -98,7 +96,7 @@ pub struct TensorDegreeCandidate {
     pub npus: u32,
     /// Number of tokens whose keys and values fit in an engine's memory.
     pub kv_tokens: u64,
-    /// True if the memory is large enough for the longest typical request of the scenario.
+    /// True if the memory suffices for the scenario's longest typical request.
     pub fits: bool,
 }
 
@@ -107,10 +105,10 @@ fn default_rank_count() -> u32 {
     1
 }
 
-/// Bytes of the device's context, of the library's buffers, and of captured graphs. This constant
-/// is fitted: on an RTX 4090 with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588
-/// blocks. The memory that the weights leave is 1.24 GB larger than these 2,588 blocks. Activations
-/// and logits, as computed below, take 0.53 GB of this difference; the rest is this constant.
+/// Bytes of the device's context, of the library's buffers, and of captured graphs. This constant is fitted: on an RTX
+/// 4090 with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. The memory that the weights leave
+/// exceeds these blocks by 1.24 GB. Activations and logits, as computed below, take 0.53 GB of it; the rest is this
+/// constant.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl NpuMemoryBreakdown {
@@ -123,10 +121,9 @@ impl NpuMemoryBreakdown {
     ) -> Self {
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
-        // The activations, in BF16, consist of four copies of the residual stream (before a norm
-        // and after a product), the queries, keys and values, and the MLP's intermediate products.
-        // Logits are stored in BF16, and again in single precision together with their
-        // probabilities.
+        // The activations, in BF16, consist of four copies of the residual stream (before a norm and after a product),
+        // the queries, keys and values, and the MLP's intermediate products. Logits are stored in BF16, and again in
+        // single precision with their probabilities.
         let of_tokens =
             2 * budget.saturating_mul(4 * sizes.hidden + sizes.max_activation_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
@@ -260,8 +257,8 @@ impl<'a> ModelOnMachine<'a> {
             .collect()
     }
 
-    /// Returns the number of blocks that a request needs for its states: the scenario's number, or
-    /// enough blocks for the states' bytes.
+    /// Returns the number of blocks for a request's states: the scenario's number, or as many as the states' bytes
+    /// need.
     fn state_blocks(&self, plan: &NpuMemoryBreakdown) -> u32 {
         if self.scenario.states_rule("state_blocks") {
             return self.rules.state_blocks;
@@ -456,7 +453,7 @@ impl LlmDeployment {
     ///
     /// # Errors
     ///
-    /// Fails if the machine is missing, or if its memory is too small for the model.
+    /// Fails if the machine is missing or has too little memory for the model.
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {

@@ -1,5 +1,4 @@
-//! Runs engines on the event loop. Each step runs a program with a single job, and the job lasts
-//! as long as the step.
+//! Runs engines on the event loop. Each step runs a program with a single job, which lasts as long as the step.
 
 use super::super::error::ServeError;
 use super::super::program;

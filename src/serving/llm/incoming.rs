@@ -14,7 +14,7 @@ pub struct IncomingRequest {
     pub prompt: u32,
     /// Number of answer tokens.
     pub output: u32,
-    /// Describes the tokens that the request shares with other requests.
+    /// The tokens that the request shares with others.
     pub content: RequestSharedContent,
     /// The request's turn in a conversation, if it belongs to one.
     pub conversation: Option<ConversationTurn>,
@@ -22,12 +22,11 @@ pub struct IncomingRequest {
     pub priority: Option<i32>,
 }
 
-/// Describes the tokens that a request shares with other requests, before the request's number is
-/// known.
+/// The tokens that a request shares with others, before its number is known.
 #[derive(Clone, Debug)]
 pub enum RequestSharedContent {
-    /// The prompt begins with this number of tokens from a shared stream; with `None`, it shares no
-    /// tokens. All other tokens belong only to the request.
+    /// The prompt begins with this number of tokens from a shared stream; with `None`, it shares none. All other tokens
+    /// belong only to the request.
     Behind(Option<(SharedTokenSequence, u32)>),
     /// The prompt consists of these pieces of token streams.
     Pieces(Vec<TokenSequencePiece>),
@@ -53,7 +52,7 @@ pub struct ConversationTurn {
     pub conversation: u64,
     /// Index of the turn in the conversation, counting from 0.
     pub turn: u32,
-    /// Shared beginning of the conversation: a token stream, and the number of tokens that come
-    /// from it. Other conversations may have the same beginning.
+    /// Shared beginning of the conversation: a token stream, and the number of tokens from it. Other conversations may
+    /// begin with the same tokens.
     pub shared: Option<(SharedTokenSequence, u32)>,
 }

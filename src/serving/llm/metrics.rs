@@ -1,5 +1,5 @@
-//! Records statistics of requests and engines during a run. The memory use does not grow with the
-//! number of completed requests.
+//! Records statistics of requests and engines during a run. Memory use does not grow with the number of completed
+//! requests.
 
 use super::super::statistics::{DurationHistogram, DurationSamples, LevelOverTime};
 use super::limits::LlmTimeLimits;
@@ -48,8 +48,7 @@ impl TokenGapSamples {
         if self.runs.len() < EXACT_RUNS {
             self.runs.push((span, times));
         } else if self.runs.len() == EXACT_RUNS {
-            // There are too many distinct runs of gaps, so from now on only the sketch records
-            // gaps.
+            // There are too many distinct runs of gaps; from now on, only the sketch records them.
             self.runs.push((Span::MAX, 0));
         }
         self.count += u64::from(times);
@@ -69,9 +68,8 @@ impl TokenGapSamples {
         Some(Span(value as u64))
     }
 
-    /// Returns percentiles in the order of `percents`. Between two samples, a percentile is
-    /// interpolated linearly (position (n - 1) q). With more than [`EXACT_RUNS`] runs, percentiles
-    /// are accurate to one part in 256.
+    /// Returns percentiles in the order of `percents`. It is interpolated linearly between two samples (position (n -
+    /// 1) q). With more than [`EXACT_RUNS`] runs, percentiles are accurate to one part in 256.
     pub fn percentiles(&self, percents: &[f64]) -> Vec<Span> {
         if !self.is_exact() {
             return percents
@@ -99,7 +97,7 @@ impl TokenGapSamples {
     }
 }
 
-/// Counts over time in equal intervals. The intervals become longer as the run continues.
+/// Counts over time in equal intervals. They become longer as the run continues.
 #[derive(Clone, Debug)]
 pub(super) struct TokenCountsOverTime {
     width: Span,
@@ -123,8 +121,7 @@ impl Default for TokenCountsOverTime {
 impl TokenCountsOverTime {
     fn add_count(&mut self, now: Time, count: u64) {
         let (at, begin, end) = self.current;
-        // Most counts fall into the same interval as the previous count; checking this interval
-        // first avoids the division.
+        // Most counts fall into the same interval as the previous one, so checking it first avoids the division.
         if begin <= now.0 && now.0 < end {
             self.counts[at] += count;
             return;
@@ -170,7 +167,7 @@ pub(super) struct LlmRunRecorder {
     /// One row per class, in class order, then a row for all requests.
     pub rows: Vec<RequestClassRecorder>,
     pub gaps: TokenGapSamples,
-    /// The latest gap, and the number of times that it has occurred in succession.
+    /// The latest gap, and how often it has occurred in succession.
     pending: (Span, u32),
     pub waiting: LevelOverTime,
     pub running: LevelOverTime,
@@ -193,7 +190,7 @@ pub(super) struct LlmRunRecorder {
     pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,
-    /// Number of cached prompt tokens on the first admission of requests, and on later admissions.
+    /// Number of cached prompt tokens on requests' first admission, and on later admissions.
     pub hits: [u64; 2],
     pub steps_of_engines: Vec<u64>,
     pub busy_ps: Vec<u128>,
@@ -203,13 +200,12 @@ pub(super) struct LlmRunRecorder {
     pub arrived_in_all: u64,
     pub completed_in_all: u64,
     pub output_in_all: u64,
-    /// Number of tokens that had keys and values when their request completed, summed over all
-    /// completed requests.
+    /// Number of tokens that had keys and values when their request completed, summed over all completed requests.
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
-    /// For each third of the requests, the sum of their times to first token, and the number of
-    /// requests. Comparing the thirds shows whether times grow during the run.
+    /// For each third of the requests, the sum of their times to first token, and the number of requests. This shows
+    /// whether times grow during the run.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
     /// Times at which a quarter and three quarters of the expected requests were complete.
@@ -322,8 +318,7 @@ impl LlmRunRecorder {
         self.computed.add_count(now, tokens);
     }
 
-    /// Records the gap before a token of request `number`, unless the request is part of the
-    /// warm-up.
+    /// Records the gap before a token of request `number`, unless it is part of the warm-up.
     pub fn record_token_gap(&mut self, span: Span, number: u64) {
         if !self.is_counted(number) {
             return;
@@ -367,7 +362,7 @@ impl LlmRunRecorder {
         self.active.change_level(request.last, -1);
         self.completed_in_all += 1;
         self.output_in_all += u64::from(request.output);
-        // The last token of an answer never becomes an input, so subtract 1.
+        // The last token of an answer is never an input, so subtract 1.
         self.computed_in_all += u64::from(request.prompt) + u64::from(request.output) - 1;
         self.time_in_system += u128::from(request.last.since(request.arrival).0);
         self.end = self.end.max(request.last);
@@ -438,8 +433,8 @@ impl LlmRunRecorder {
         self.flush_pending_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);
-        // Steps compute each token of a request once, except for the answer's last token. If a
-        // preemption loses tokens that the cache does not have, steps compute these tokens again.
+        // Steps compute each token of a request once, except for the answer's last token. Tokens that a preemption
+        // loses are computed again unless they are in the cache.
         let found: u64 = self.hits.iter().sum();
         assert_eq!(
             self.step_tokens + found,

@@ -1,4 +1,4 @@
-//! Computes the sizes of a served language model, and the share of each NPU.
+//! Computes the sizes of a served language model, and each NPU's share.
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
@@ -12,7 +12,7 @@ use chakram_workloads::model::{
 pub enum MatrixProductSplit {
     /// Each NPU computes some of the output columns.
     ByOutputs,
-    /// Each NPU has some of the input columns, so an all-reduce adds up the NPUs' results.
+    /// Each NPU has some of the input columns; an all-reduce adds up the results.
     ByInputs,
     /// Each NPU computes the whole multiplication.
     Repeated,
@@ -29,8 +29,7 @@ pub struct ModelBlockMatrixProduct {
     pub split: MatrixProductSplit,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
-    /// Number of experts that have this product, and number of experts per token; `None` if the
-    /// product belongs to no expert.
+    /// Number of experts with this product, and number of experts per token; `None` if it belongs to no expert.
     pub experts: Option<[u64; 2]>,
 }
 
@@ -41,14 +40,14 @@ pub struct ModelBlockAttentionSizes {
     pub heads: u64,
     /// Number of key heads, which equals the number of value heads.
     pub kv_heads: u64,
-    /// Columns per head. With latent vectors, this is the mean of a key's and a value's columns.
+    /// Columns per head. With latent vectors, the mean of a key's and a value's columns.
     pub width: u64,
     /// True if query and key heads are normalized.
     pub qk_norm: bool,
     /// Maximum number of tokens that a token attends to; `None` for no maximum.
     pub window: Option<u64>,
-    /// Number of elements of the latent vector, and of the rotated key. All heads share the latent
-    /// vector and the rotated key, which are cached instead of keys and values.
+    /// Number of elements of the latent vector, and of the rotated key. All heads share both, and they are cached
+    /// instead of keys and values.
     pub latent: Option<[u64; 2]>,
     /// True if a gate, computed with the queries, multiplies the attention's results.
     pub is_gated: bool,
@@ -64,8 +63,8 @@ pub enum TokenMixing {
 }
 
 impl ModelBlockAttentionSizes {
-    /// Returns the attention that an operator describes; `None` if the operator is not attention,
-    /// or an error if the attention cannot be served.
+    /// Returns the attention that an operator describes; `None` if it is not attention, or an error if it cannot be
+    /// served.
     fn from_operator(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
         let (attention, causal) = match *work {
             OperatorKind::Attention {
@@ -101,8 +100,8 @@ impl ModelBlockAttentionSizes {
             } => {
                 let window = match span {
                     AttentionSpan::All => None,
-                    // Treat chunked attention as a window of the chunk's length, because a token
-                    // reads at most its own chunk.
+                    // Treat chunked attention as a window of the chunk's length, because a token reads at most its own
+                    // chunk.
                     AttentionSpan::Window(tokens) | AttentionSpan::Piece(tokens) => Some(tokens),
                 };
                 if latent == 0 && width != value_width {
@@ -127,8 +126,7 @@ impl ModelBlockAttentionSizes {
         }
     }
 
-    /// Returns the number of key heads on each of `npus` NPUs, which is at least one and equals the
-    /// number of value heads.
+    /// Returns the number of key heads on each of `npus` NPUs: at least one, and as many as value heads.
     pub fn kv_heads_per_npu(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
@@ -138,8 +136,8 @@ impl ModelBlockAttentionSizes {
         self.heads / u64::from(npus) * if self.is_gated { 2 } else { 1 }
     }
 
-    /// Returns the number of elements that each of `npus` NPUs caches per token. Latent vectors are
-    /// not divided, because all heads share them.
+    /// Returns the number of elements that each of `npus` NPUs caches per token. Latent vectors are not divided,
+    /// because all heads share them.
     pub fn kept_elements(&self, npus: u32) -> u64 {
         match self.latent {
             Some([latent, turned]) => latent + turned,
@@ -147,8 +145,7 @@ impl ModelBlockAttentionSizes {
         }
     }
 
-    /// Returns the number of keys that a token reads if `keys` is the number of tokens up to and
-    /// including this token.
+    /// Returns the number of keys that a token reads out of `keys`, the tokens up to and including itself.
     pub fn keys_read_per_token(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
@@ -243,8 +240,8 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // Decoding merges the second product into the queries and the attention's results.
-                // The number of weights and the number of products do not change.
+                // Decoding merges the second product into the queries and the attention's results. The numbers of
+                // weights and of products do not change.
                 OperatorKind::LatentUp {
                     query_rank,
                     kv_rank,
@@ -279,8 +276,8 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // The only weights of these operators are sinks and the gains of norms. No product
-                // includes these weights, so they are counted elsewhere.
+                // The only weights of these operators are sinks and the gains of norms. No product includes them, so
+                // they are counted elsewhere.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. }
@@ -332,8 +329,7 @@ impl EqualModelBlocks {
             .map_or(0, |of| of.kept_elements(npus))
     }
 
-    /// Returns the number of input columns and the number of output columns of a product on each of
-    /// `npus` NPUs.
+    /// Returns the numbers of input and output columns of a product on each of `npus` NPUs.
     pub fn product_sizes_per_npu(&self, product: &ModelBlockMatrixProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
         if let (true, Some(of)) = (product.is_qkv, self.attention_sizes()) {
@@ -347,8 +343,8 @@ impl EqualModelBlocks {
         }
     }
 
-    /// Returns the number of product weights per NPU, summed over all blocks of this kind: outside
-    /// experts, and in experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
+    /// Returns the number of product weights per NPU, outside and in experts, summed over all blocks of this kind. Each
+    /// rank has `npus` NPUs, and the `ranks` ranks share the experts.
     fn product_weights_per_npu(&self, npus: u32, ranks: u32) -> [u64; 2] {
         let mut weights = [0; 2];
         for product in &self.products {
@@ -379,7 +375,7 @@ pub struct LlmModelSizes {
     pub vocabulary: u64,
     /// Number of weights in all norms and biases.
     pub small_weights: u64,
-    /// Number of weights in the embedding table, and in the head if it has its own weights.
+    /// Number of weights in the embedding table, and in the head if it has its own.
     pub table_weights: u64,
     /// Total number of weights.
     pub parameters: u64,
@@ -392,8 +388,7 @@ impl LlmModelSizes {
     ///
     /// # Errors
     ///
-    /// Fails if the model does not exist, if its file is malformed, or if the model cannot be
-    /// served token by token.
+    /// Fails if the model does not exist, has a malformed file, or cannot be served token by token.
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
         let definition = ModelFileText::find_source(name)
             .and_then(|source| source.parse_definition(None))
@@ -435,7 +430,7 @@ impl LlmModelSizes {
         }
         let mut kinds: Vec<EqualModelBlocks> = Vec::new();
         for (_, kind) in known {
-            // Blocks whose operators differ only in their names belong to the same kind.
+            // Blocks whose operators differ only in name are of the same kind.
             let same = kinds.iter_mut().find(|other| {
                 EqualModelBlocks {
                     count: other.count,
@@ -518,7 +513,7 @@ impl LlmModelSizes {
         })
     }
 
-    /// Returns the largest number of query heads in any block, and the largest number of key heads.
+    /// Returns the largest numbers of query heads and of key heads in any block.
     pub fn max_head_counts(&self) -> [u64; 2] {
         let attentions = self
             .kinds
@@ -557,8 +552,8 @@ impl LlmModelSizes {
         (bytes(0) + bytes(1)) as u64 + 2 * (tables + self.small_weights)
     }
 
-    /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent
-    /// vectors. Blocks with attention windows also cache every token.
+    /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent vectors. Blocks with
+    /// attention windows cache every token too.
     pub fn kv_bytes_per_token(&self, npus: u32, format: Dtype) -> u64 {
         let elements = self
             .kinds
@@ -567,8 +562,7 @@ impl LlmModelSizes {
         (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
     }
 
-    /// Returns the bytes of linear-attention states that each of `npus` NPUs keeps for a request,
-    /// regardless of its length.
+    /// Returns the bytes of a request's linear-attention states on each of `npus` NPUs, regardless of its length.
     pub fn state_bytes(&self, npus: u32) -> u64 {
         let of_kinds = self.kinds.iter().filter_map(|kind| {
             let delta = kind.delta_sizes()?;
@@ -584,9 +578,8 @@ impl LlmModelSizes {
             .any(|kind| kind.attention_sizes().is_some_and(|of| of.window.is_some()))
     }
 
-    /// Returns the number of columns per token that a block keeps while it runs on one of `npus`
-    /// NPUs, for the block with the most columns. The columns are the queries, keys and values, and
-    /// the MLP's intermediate products.
+    /// Returns the number of columns per token that a block keeps while it runs on one of `npus` NPUs, for the largest
+    /// block. These are the queries, keys and values, and the MLP's intermediate products.
     pub fn max_activation_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
@@ -692,9 +685,8 @@ mod tests {
                 "{name}"
             );
         }
-        // The 80 blocks have 8192 x (10240 + 8192) + 3 x 8192 x 28672 weights each, and the two
-        // tables have 128256 x 8192 weights each. All of these weights are divided by 4, but norms
-        // are not divided.
+        // The 80 blocks have 8192 x (10240 + 8192) + 3 x 8192 x 28672 weights each, and the two tables have 128256 x
+        // 8192 weights each. All of them are divided by 4, but norms are not.
         let block = 8192 * (10_240 + 8192) + 3 * 8192 * 28_672;
         let tables = 2 * 128_256 * 8192;
         let norms = (2 * 80 + 1) * 8192;

@@ -1,5 +1,4 @@
-//! Finds the number of NPUs that serve a request rate within time limits, and the highest rate that
-//! engines serve within these limits.
+//! Finds how many NPUs serve a request rate within time limits, and the highest rate that engines serve within them.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -11,8 +10,7 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Verdict on whether enough requests met their limits. The verdict is based on the 95 % interval
-/// of the fraction of requests that met their limits.
+/// Verdict on whether enough requests met their limits. It is based on the 95 % interval of the fraction that did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitAttainmentVerdict {
@@ -20,7 +18,7 @@ pub enum LimitAttainmentVerdict {
     Met,
     /// The whole interval is below the required fraction, so the limits are missed.
     Missed,
-    /// The interval contains the required fraction, so the verdict needs more requests.
+    /// The interval contains the required fraction, so more requests are needed.
     Open,
 }
 
@@ -34,8 +32,8 @@ impl LimitAttainmentVerdict {
         }
     }
 
-    /// Returns the verdict if `met` of `all` requests met their limits and the fraction `attain` is
-    /// required. Uses Wilson's interval.
+    /// Returns the verdict if `met` of `all` requests met their limits and the fraction `attain` is required. Uses
+    /// Wilson's interval.
     pub fn judge_met_fraction(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
@@ -84,8 +82,7 @@ pub struct TriedEngineConfiguration {
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
-/// All configurations that were tried, and the configuration with the fewest NPUs that meets the
-/// limits.
+/// All tried configurations, and the one with the fewest NPUs that meets the limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmCapacityPlan {
     /// Name of the model.
@@ -98,12 +95,11 @@ pub struct LlmCapacityPlan {
     pub limits: String,
     /// Fraction of the requests that must meet the limits.
     pub attain: f64,
-    /// For each number of NPUs per engine, the tried row with the fewest engines that meets the
-    /// limits. If no row with this number of NPUs meets the limits, the row with the most engines
-    /// takes its place.
+    /// For each number of NPUs per engine, the tried row with the fewest engines that meets the limits. If none does,
+    /// the row with the most engines.
     pub rows: Vec<TriedEngineConfiguration>,
-    /// Index of the row with the fewest NPUs among the rows that meet the limits. If several such
-    /// rows have the same number of NPUs, the index of the row with the highest fraction.
+    /// Index of the row with the fewest NPUs among those that meet the limits. In a tie, the one with the highest
+    /// fraction.
     pub chosen: Option<usize>,
     /// The chosen configuration at the highest rate that meets the limits, if any rate does.
     pub highest_rate: Option<TriedEngineConfiguration>,
@@ -111,7 +107,7 @@ pub struct LlmCapacityPlan {
 
 /// Maximum number of NPUs that a plan may use.
 const MOST_NPUS: u32 = 4096;
-/// Maximum number of times that an undecided run is repeated with its number of requests doubled.
+/// Maximum number of times that an undecided run is repeated with twice as many requests.
 const LONGER: u32 = 3;
 
 /// Plans the engines for a scenario with limits.
@@ -189,8 +185,8 @@ impl CapacityPlanner<'_> {
         }
     }
 
-    /// Returns the row with the fewest engines of `tensor` NPUs that meets the limits. If none
-    /// meets the limits, returns the tried row with the most engines.
+    /// Returns the row with the fewest engines of `tensor` NPUs that meets the limits. If there is none, returns the
+    /// tried row with the most engines.
     fn find_fewest_engines(
         &self,
         of: &LlmDeployment,
@@ -207,8 +203,7 @@ impl CapacityPlanner<'_> {
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
         while best.verdict != LimitAttainmentVerdict::Met {
-            // If requests rarely wait for other requests but are still too slow, more engines do
-            // not help.
+            // If requests rarely wait for others but are still too slow, more engines do not help.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
             if high >= most || is_alone {
@@ -230,8 +225,7 @@ impl CapacityPlanner<'_> {
         Ok(best)
     }
 
-    /// Returns the highest rate at which engines meet the limits, to within 2 %. Returns `None` if
-    /// no rate meets the limits.
+    /// Returns the highest rate at which engines meet the limits, to within 2 %. `None` if no rate does.
     fn find_highest_rate(
         &self,
         of: &LlmDeployment,
@@ -269,9 +263,9 @@ impl CapacityPlanner<'_> {
 
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
 
-/// Plans engines that serve `scenario` within its limits. For each possible number of NPUs per
-/// engine, finds the smallest number of engines. All NPUs are of the same class as `machine`'s. At
-/// least the fraction `attain` of the requests must meet the limits.
+/// Plans engines that serve `scenario` within its limits. For each possible number of NPUs per engine, finds the
+/// smallest number of engines. All NPUs are of the same class as `machine`'s. At least the fraction `attain` of the
+/// requests must meet the limits.
 ///
 /// # Errors
 ///
@@ -329,8 +323,8 @@ pub fn plan_capacity(
     })
 }
 
-/// Finds the highest rate at which at least the fraction `attain` of the scenario's requests meets
-/// the limits. Returns `None` if there is no such rate.
+/// Finds the highest rate at which at least the fraction `attain` of the scenario's requests meets the limits. `None`
+/// if there is no such rate.
 ///
 /// # Errors
 ///

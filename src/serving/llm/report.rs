@@ -110,8 +110,8 @@ pub struct SlowestLlmRequestTimes {
     pub hit: u32,
     /// Number of preemptions of the request.
     pub preemptions: u32,
-    /// Times from when the client sends the request until each of four events: arrival at its
-    /// engine, first step, first token, and last token.
+    /// Times from when the client sends the request until its arrival at its engine, its first step, its first token,
+    /// and its last token.
     #[serde(rename = "until_ps")]
     pub until: [Span; 4],
     /// Time that a token takes from the engine to the client.
@@ -227,8 +227,7 @@ pub struct LlmClassResults {
     pub arrived: u64,
     /// Number of counted requests that no engine can serve.
     pub refused: u64,
-    /// Number of counted requests that are complete. All other fields of the row describe these
-    /// requests.
+    /// Number of counted requests that are complete. All other fields of the row describe them.
     pub completed: u64,
     /// Number of prompt tokens.
     pub prompt_tokens: u64,
@@ -252,8 +251,7 @@ pub struct LlmClassResults {
     /// Fraction of requests that met all limits, if there are limits. Requests that no engine can
     /// serve count as missing their limits.
     pub attained: Option<f64>,
-    /// Fraction of requests that met each limit: on the time to first token, on the time per
-    /// token, and on the time to the last token.
+    /// Fraction of requests that met each limit: time to first token, time per token, and time to the last token.
     pub attained_each: [Option<f64>; 3],
     /// Number of requests per second that met all limits.
     pub goodput_per_s: Option<f64>,
@@ -284,8 +282,8 @@ pub struct LlmThroughput {
     pub prompt_tokens_per_s: f64,
     /// Answer tokens per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Answer tokens per second in the middle of the run, which begins after the first tenth of the
-    /// arrivals' period and ends at the last arrival. `None` if the middle of the run is too short.
+    /// Answer tokens per second in the middle of the run, from the first tenth of the arrivals' period to the last
+    /// arrival. `None` if it is too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
@@ -326,14 +324,13 @@ pub struct StepTimePartShare {
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefixCacheSummary {
-    /// Number of cached prompt tokens divided by the total number of prompt tokens; `None` without
-    /// the cache.
+    /// Cached prompt tokens divided by all prompt tokens; `None` without the cache.
     pub hit_rate: Option<f64>,
     /// Number of tokens that were computed again after preemptions.
     pub recomputed_tokens: u64,
     /// Maximum over time of the fraction of blocks that requests occupy.
     pub peak_use: f64,
-    /// Fraction of the blocks that requests occupy, averaged over time.
+    /// Mean over time of the fraction of blocks that requests occupy.
     pub mean_use: f64,
 }
 
@@ -381,7 +378,7 @@ impl LlmReport {
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.mean_rate().or_else(|| {
-            // A request file states no rate, so use the arrival rate that the run had.
+            // A request file states no rate, so use the run's actual arrival rate.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }
@@ -590,7 +587,7 @@ fn step_time_part_shares(
         .collect()
 }
 
-/// Fraction of the saturated rate above which the report warns that a run is close to its limit.
+/// Fraction of the saturated rate above which the report warns that a run is near its limit.
 const NEAR: f64 = 0.9;
 
 fn report_warnings(report: &LlmReport, recorder: &LlmRunRecorder) -> Vec<String> {

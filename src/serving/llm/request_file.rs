@@ -10,10 +10,9 @@
 //! - Any table may also have the columns `priority` (the lowest number is the most urgent), and
 //!   `prefix` with `prefix_toks`. Requests with the same `prefix` number share their first
 //!   `prefix_toks` tokens.
-//! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`,
-//!   `output_length` and `hash_ids`, which has one number for each 512 tokens of the prompt. If two
-//!   requests have equal numbers in `hash_ids`, the blocks with these numbers and all earlier
-//!   blocks have equal tokens.
+//! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`,
+//!   which has one number for each 512 tokens of the prompt. If two requests share a number in `hash_ids`, they have
+//!   equal tokens in its block and in all earlier blocks.
 
 use super::super::error::ServeError;
 use super::super::tables::{CsvTableRowReader, TimeColumnUnit};
@@ -42,8 +41,7 @@ pub struct FileRequestSource {
     /// the first request, and in files without dates.
     first: Option<f64>,
     last: Time,
-    /// Number of requests read so far. This number identifies the tokens that a request does not
-    /// share with others.
+    /// Number of requests read so far. It identifies the tokens that a request does not share with others.
     count: u64,
 }
 
@@ -105,8 +103,8 @@ const OUTPUTS: &[&str] = &[
 ];
 
 impl FileRequestSource {
-    /// Opens the file at `path`. Arrivals are `speed` times faster than in the file. If a table's
-    /// name ends in `:COLUMN=VALUE`, only rows with this value in this column are read.
+    /// Opens the file at `path`. Arrivals are `speed` times faster than in the file. If a table's name ends in
+    /// `:COLUMN=VALUE`, only rows with this value in this column are read.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_row_filter_off_path(path);
         let file = path.display().to_string();
@@ -354,9 +352,8 @@ struct UnconvertedRequestFileRow {
     line: u64,
 }
 
-/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Two requests
-/// share a whole block if their hashes of the block are equal. Tokens after the last whole block
-/// belong to this request alone.
+/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Two requests share a whole block if
+/// their hashes of it are equal. Tokens after the last whole block belong to this request alone.
 fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenSequencePiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
@@ -415,7 +412,7 @@ fn parse_date_or_seconds(text: &str) -> Option<f64> {
     if !in_range {
         return None;
     }
-    // Count days in years that begin in March, so that a leap day is the last day of its year.
+    // Years begin in March here, so that a leap day is the last day of its year.
     let (y, m) = if month > 2 {
         (year, month - 3)
     } else {
@@ -457,8 +454,8 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens fill two whole blocks of 512 tokens. The prompt's other 76 tokens are not
-        // shared, although the trace states three hashes.
+        // 1,100 tokens fill two whole blocks of 512 tokens. The other 76 are not shared, although the trace states
+        // three hashes.
         let pieces = prompt_pieces_from_hashes(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),

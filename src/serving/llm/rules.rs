@@ -40,8 +40,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "async_scheduling",
 ];
 
-/// Keys that other programs have but chakram does not, each with an explanation for the error
-/// message.
+/// Keys of other programs that chakram lacks, each with an explanation for the error message.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ("speculative", "drafts of tokens that a step verifies"),
     (
@@ -66,7 +65,7 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rule that determines when waiting requests may join the running requests.
+/// When waiting requests may join the running ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchJoinRule {
     /// Waiting requests may join at each step.
@@ -82,8 +81,7 @@ pub enum BatchJoinRule {
 pub enum WaitingRequestOrder {
     /// The request that arrived first comes first.
     FirstCome,
-    /// The request with the lowest priority number comes first. If priority numbers are equal, the
-    /// request that arrived first comes first.
+    /// The request with the lowest priority number comes first. In a tie, the one that arrived first.
     Priority,
 }
 
@@ -101,8 +99,7 @@ pub enum KvBlockAllocationTimeRule {
 pub enum AllReduceKernelLibrary {
     /// vLLM's own kernels, which leave the norm after the sum to a separate kernel.
     Vllm,
-    /// TensorRT-LLM's kernels, which FlashInfer also provides. The kernels include the norm after
-    /// the sum.
+    /// TensorRT-LLM's kernels, also provided by FlashInfer. They include the norm after the sum.
     TensorrtLlm,
 }
 
@@ -155,7 +152,7 @@ pub struct EngineRules {
     pub name: String,
     /// The program, with its version, that the rules follow.
     pub follows: String,
-    /// Rule that determines when waiting requests may join the running requests.
+    /// When waiting requests may join the running ones.
     pub batching: BatchJoinRule,
     /// Maximum number of tokens that one step computes.
     pub max_num_batched_tokens: u32,
@@ -173,16 +170,14 @@ pub struct EngineRules {
     pub prefix_caching: bool,
     /// Maximum number of one request's tokens in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
-    /// True if a request is admitted only if enough blocks are free for all of its tokens;
-    /// otherwise enough blocks for its first step suffice.
+    /// True if a request is admitted only if enough blocks are free for all of its tokens; otherwise, enough for its
+    /// first step suffice.
     pub full_sequence_must_fit: bool,
-    /// Fraction of the blocks that must stay free after an admission, if other requests are
-    /// running.
+    /// Fraction of the blocks that must stay free after an admission while other requests are running.
     pub watermark: f64,
     /// Rule that determines when a request allocates blocks for its tokens.
     pub reserve: KvBlockAllocationTimeRule,
-    /// Number of blocks that a request occupies for linear-attention states, in addition to the
-    /// blocks of its tokens.
+    /// Number of blocks that a request occupies for linear-attention states, besides those of its tokens.
     pub state_blocks: u32,
     /// Kernels that an engine uses to sum results over its NPUs.
     pub all_reduce: AllReduceKernelLibrary,
@@ -190,12 +185,10 @@ pub struct EngineRules {
     pub graphs: GraphCaptureRule,
     /// Largest number of tokens in a captured graph.
     pub graph_tokens: u32,
-    /// Number of steps without prompts after which the scheduler receives the requests that arrived;
-    /// 1 if it receives requests before each step. It also receives them if no request runs, and
-    /// after each step with prompts.
+    /// Number of steps without prompts after which the scheduler receives new requests; 1 if before each step. It also
+    /// receives them if no request runs, and after each step with prompts.
     pub receive_interval: u32,
-    /// True if the scheduler composes the next step while a step runs, that is, before it knows the
-    /// running step's tokens.
+    /// True if the scheduler composes the next step during a step, and so before it knows that step's tokens.
     pub async_scheduling: bool,
 }
 
@@ -209,8 +202,7 @@ pub struct HardwareForEngineRules<'a> {
 }
 
 impl EngineRules {
-    /// Returns the rules called `name`. Conditions in the rules are applied to `hardware` if it is
-    /// known.
+    /// Returns the rules called `name`. Conditions in them are applied to `hardware` if it is known.
     ///
     /// # Errors
     ///
@@ -384,7 +376,7 @@ impl EngineRules {
         ]
     }
 
-    /// Checks that no rules contradict one another; the error names the contradictory rules.
+    /// Checks that no rules contradict one another; the error names those that do.
     pub fn check_consistency(&self) -> Result<(), ServeError> {
         if self.batching == BatchJoinRule::PromptsFirst && !self.full_sequence_must_fit {
             return Err(ServeError::Unfit(
@@ -421,7 +413,7 @@ const MOST_TOKENS: u32 = 1 << 26;
 const MOST_SEQUENCES: u32 = 1 << 20;
 const MOST_BLOCK_SIZE: u32 = 1 << 16;
 
-/// Lists the names of all rules, and suggests the name that is most similar to `name`.
+/// Lists the names of all rules, and suggests the one most similar to `name`.
 pub(super) fn list_rule_names_with_hint(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(find_nearest(name, names.iter().copied()));

@@ -70,8 +70,8 @@ pub struct LlmScenario {
     pub router: EngineRoutingRule,
     /// Step times, if the scenario states them.
     pub step: Option<LinearStepTimeCoefficients>,
-    /// Table of measured operations from which step times are computed, if the scenario names one.
-    /// The times in `step` are added to the measured times.
+    /// Table of measured operations that gives step times, if the scenario names one. The times in `step` are added to
+    /// them.
     pub profile: Option<StepProfileReadOptions>,
     /// Parts of a step's time that count as zero.
     pub left_out: Vec<StepTimePart>,
@@ -85,8 +85,7 @@ pub struct LlmScenario {
     pub warmup: u64,
 }
 
-/// Rules that a scenario states, as text. The text is kept because rules are parsed again when the
-/// machine is known.
+/// Rules that a scenario states, as text. It is kept because rules are parsed again when the machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScenarioRulesSourceText {
     /// Text of the scenario's file.
@@ -106,7 +105,7 @@ pub struct ServedLlm {
     pub weights: Dtype,
     /// Number format of the experts' weights.
     pub expert_weights: Dtype,
-    /// True if weights in FP8 have a scale per block, false if they have one per tensor.
+    /// True if FP8 weights have a scale per block, false if per tensor.
     pub has_block_scales: bool,
     /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
@@ -137,11 +136,10 @@ impl ServedLlm {
 pub enum EngineRoutingRule {
     /// Assigns requests to the engines in turn.
     RoundRobin,
-    /// Chooses the engine with the fewest requests. If several engines have the same number of
-    /// requests, chooses the first of them.
+    /// Chooses the engine with the fewest requests. In a tie, chooses the first of them.
     LeastOutstanding,
-    /// Chooses the engine that caches the longest beginning of the prompt. If several engines cache
-    /// the same number of tokens, chooses the engine with the fewest requests.
+    /// Chooses the engine that caches the longest beginning of the prompt. In a tie, chooses the engine with the fewest
+    /// requests.
     LongestPrefix,
 }
 
@@ -172,12 +170,12 @@ impl EngineRoutingRule {
 /// Delays between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientDelays {
-    /// Time from when a client sends a request until the request enters the queue.
+    /// Time from when a client sends a request until it enters the queue.
     pub before: Span,
     /// Time to turn one token of a prompt from text into a number. The server's front end processes one prompt after
     /// another, before `before`.
     pub tokenize: Span,
-    /// Time from when an engine produces a token until the client receives the token.
+    /// Time from when an engine produces a token until the client receives it.
     pub after: Span,
 }
 
@@ -253,7 +251,7 @@ const WEIGHT_SCALES: &[(bool, &str)] = &[(false, "tensor"), (true, "block")];
 /// Number formats that keys and values may have.
 const KV_FORMATS: &[(Dtype, &str)] = FORMATS.split_at(3).0;
 
-/// Returns true if `text` is a scenario of a language model, that is, if it has a table `engine`.
+/// Returns true if `text` is a language model's scenario, that is, if it has a table `engine`.
 pub fn is_llm_scenario(text: &str) -> bool {
     let document = ConfigDocument::parse(text, "scenario");
     document.is_ok_and(|document| document.unchecked_root().get("engine").is_some())
@@ -363,8 +361,8 @@ impl LlmScenario {
                 None => 0,
             },
         };
-        // The rules are parsed again when the machine is known. Parse them now as well, so that
-        // errors are reported before a machine is loaded.
+        // The rules are parsed again when the machine is known. Parse them now too, so that errors are reported before
+        // a machine is loaded.
         let rules = scenario.resolve_engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
             return Err(engine
@@ -382,8 +380,8 @@ impl LlmScenario {
         class.limits.with_missing_limits_from(&self.limits)
     }
 
-    /// Returns the limits on the requests of all classes together: the scenario's limits, with
-    /// missing limits taken from the classes.
+    /// Returns the limits on the requests of all classes together: the scenario's, with missing ones taken from the
+    /// classes.
     pub fn limits_on_all_requests(&self) -> LlmTimeLimits {
         let classes = self.workload.classes.iter();
         classes.fold(self.limits, |all, class| {
@@ -424,8 +422,7 @@ impl LlmScenario {
 
 fn require_engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
     let field = root.require_field("engine", "the engine")?;
-    // Keys of other programs have their own error messages, so check for them before rejecting
-    // unknown keys.
+    // Keys of other programs have their own error messages, so check for them before rejecting unknown keys.
     let all = field.read_table(None)?;
     for (key, what) in REFUSED_KEYS {
         if let Some(given) = all.get(key) {

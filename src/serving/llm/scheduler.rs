@@ -1,28 +1,25 @@
-//! Selects the requests that take part in a step, and determines how many tokens of each request the step computes.
+//! Selects the requests that take part in a step, and how many of each request's tokens it computes.
 //!
 //! There is one rule, *catch up*: within the limits, a step computes all tokens of a request that do not have keys and
 //! values yet. At first, the missing tokens are the prompt. While the request answers, one token per step is missing;
 //! after a preemption, all tokens are missing again. A step first takes the running requests, in order of admission,
 //! and then waiting requests:
 //!
-//! 1. *Running.* If there are too few free blocks for a request, the last admitted request is
-//!    preempted. With priorities, the request with the greatest priority number is preempted. If
-//!    several requests have this number, the youngest of them is preempted. If a request preempts
-//!    itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the
-//!    next to be admitted.
-//! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted
-//!    until a request does not fit. Cached blocks at the beginning of a request are shared, but the
-//!    request's last token is always computed.
+//! 1. *Running.* If there are too few free blocks for a request, the last admitted request is preempted. With
+//!    priorities, it is the request with the greatest priority number, the youngest in a tie. If a request preempts
+//!    itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the next to be admitted.
+//! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted until a request
+//!    does not fit. Cached blocks at a request's beginning are shared, but its last token is always computed.
 //! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
 //!    request ends with its last token, and frees its blocks.
 //!
 //! With *prompts first*, a step with prompt tokens has no other tokens. Running requests get their prompt tokens
 //! before waiting requests. If there are no prompt tokens, the step computes one token of each running request.
 //!
-//! With *asynchronous scheduling*, the next step is composed when a step begins. At that time the scheduler knows how
-//! many tokens the running step computes, but not their content. The blocks that these tokens fill are therefore not
-//! shared yet. If the running step produces a request's last token, the request takes no part in the next step. The
-//! request keeps its slot and its blocks until the running step ends.
+//! With *asynchronous scheduling*, the next step is composed when a step begins. The scheduler then knows how many
+//! tokens the running step computes, but not their content. The blocks that they fill are therefore not shared yet. If
+//! the running step produces a request's last token, the request takes no part in the next step, but keeps its slot and
+//! blocks until the running step ends.
 
 use super::block_pool::KvBlockPool;
 use super::decode_run::KvBlockChangeStepQueue;
@@ -44,7 +41,7 @@ pub struct SubmittedEngineRequest {
     pub output: u32,
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
-    /// Describes the tokens that the request shares with other requests.
+    /// The tokens that the request shares with others.
     pub content: RequestTokenContent,
 }
 
@@ -69,9 +66,8 @@ struct EngineRequestState {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Number of tokens, from the first, whose full blocks may be registered. A block with tokens
-    /// that belong to this request alone is registered only when the request is preempted, because
-    /// only the request itself can find it again.
+    /// Number of tokens, from the first, whose full blocks may be registered. A block with tokens of this request alone
+    /// is registered only when the request is preempted, because no other request can find it.
     findable: u32,
     /// Hashes that have been computed so far, one for each full block from the first.
     hashes: Vec<KvBlockPrefixHash>,
@@ -114,8 +110,7 @@ pub struct RequestStepShare {
     pub tokens: u32,
     /// True if the step produces a token of the request's answer.
     pub samples: bool,
-    /// Number of tokens that were cached when this step admitted the request; 0 if the request was
-    /// admitted earlier.
+    /// Number of cached tokens when this step admitted the request; 0 if it was admitted earlier.
     pub hit: u32,
     /// True if this step admitted the request.
     pub admitted: bool,
@@ -124,8 +119,7 @@ pub struct RequestStepShare {
 /// A composed step.
 #[derive(Clone, Debug, Default)]
 pub struct ComposedEngineStep {
-    /// The requests of the step with their tokens, in the order in which the scheduler considered
-    /// the requests.
+    /// The requests of the step with their tokens, in the order in which the scheduler considered them.
     pub shares: Vec<RequestStepShare>,
     /// Preempted requests, in order of preemption.
     pub put_back: Vec<PreemptedRequest>,
@@ -157,8 +151,8 @@ pub struct ProducedToken {
     pub outputs: u32,
     /// True if the token is the last of the answer.
     pub is_last: bool,
-    /// If the request ends while it waits after a preemption, the number of computed tokens that it
-    /// lost. The lost tokens are not computed again.
+    /// If the request ends while it waits after a preemption, the number of computed tokens that it lost. They are not
+    /// computed again.
     pub ended_waiting: Option<u32>,
 }
 
@@ -224,7 +218,7 @@ pub struct StepScheduler {
     inbox: Vec<u32>,
     /// Number of steps that were composed since the scheduler last received requests.
     since_received: u32,
-    /// True if the step that was composed last was empty or had tokens of prompts.
+    /// True if the last composed step was empty or had tokens of prompts.
     last_had_prompts: bool,
     step: ComposedEngineStep,
     /// With asynchronous scheduling, the running step; `step` is then the next step.
@@ -255,15 +249,15 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the number of blocks that a request needs for its state and all of its tokens. The
-    /// answer's last token needs no block, because no step computes its keys and values.
+    /// Returns the number of blocks for a request's state and all of its tokens. The answer's last token needs no
+    /// block, because no step computes its keys and values.
     fn blocks_for_request(&self, prompt: u32, output: u32) -> u64 {
         let tokens =
             (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into());
         tokens + u64::from(self.rules.state_blocks)
     }
 
-    /// Returns the reason why a request can never be served, or `None` if it can be served.
+    /// Returns the reason why a request can never be served; `None` if it can.
     pub fn find_refusal_reason(&self, prompt: u32, output: u32) -> Option<RequestRefusalReason> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
             return Some(RequestRefusalReason::Length);
@@ -288,8 +282,8 @@ impl StepScheduler {
         output.min(left)
     }
 
-    /// Appends a request to the queue, and returns the request's slot. The engine must be able to
-    /// serve the request (`find_refusal_reason` returns `None`).
+    /// Appends a request to the queue, and returns its slot. The engine must be able to serve the request
+    /// (`find_refusal_reason` returns `None`).
     pub fn enqueue_request(&mut self, mut request: SubmittedEngineRequest) -> u32 {
         request.output = self.truncated_output_length(request.prompt, request.output);
         let slot = match self.free_slots.pop() {
@@ -364,7 +358,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns the number of tokens at the prompt's beginning that this engine caches.
+    /// Returns how many tokens at the prompt's beginning this engine caches.
     pub fn cached_prefix_length(&self, content: &RequestTokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -423,8 +417,8 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Begins the step that was composed last, so that the next step can be composed while this
-    /// step runs. Used only with asynchronous scheduling.
+    /// Begins the step composed last, so that the next one can be composed while it runs. Used only with asynchronous
+    /// scheduling.
     pub fn begin_composed_step(&mut self) {
         std::mem::swap(&mut self.launched, &mut self.step);
     }
@@ -467,8 +461,7 @@ impl StepScheduler {
             if is_async {
                 slot.coming -= 1;
                 if slot.is_waiting {
-                    // The running step still produced a token for the request, although the request
-                    // was preempted during the step.
+                    // The running step produced a token for the request although it was preempted during the step.
                     if is_last {
                         ended_waiting = Some(slot.lost);
                         let (priority, number) = (slot.request.priority, slot.request.number);
@@ -500,7 +493,7 @@ impl StepScheduler {
                 slot.outputs < slot.request.output
             });
         }
-        // Keep the buffers, so that later steps do not allocate them again.
+        // Keep the buffers for later steps.
         match is_async {
             true => self.launched = step,
             false => self.step = step,
@@ -508,7 +501,7 @@ impl StepScheduler {
     }
 
     /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps,
-    /// all equal to the last composed step, can run before a request ends. Returns 0 unless every running request
+    /// all equal to the last composed one, can run before a request ends. Returns 0 unless every running request
     /// generates one token per step and no waiting request can be admitted.
     pub fn begin_repeated_steps(&mut self) -> u32 {
         debug_assert!(
@@ -544,9 +537,9 @@ impl StepScheduler {
         left
     }
 
-    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If
-    /// there may be too few free blocks, returns `false` without any change;
-    /// [`compose_step`](Self::compose_step) then decides which request is preempted.
+    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If there may be too few
+    /// free blocks, returns `false` and changes nothing; [`compose_step`](Self::compose_step) then decides which
+    /// request is preempted.
     pub fn allocate_repeated_step_blocks(&mut self, step: u32) -> bool {
         let due = self.visits.find_due_requests(step).len();
         if due as u32 > self.pool.free_block_count() {
@@ -578,7 +571,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the number of a request's tokens that a step may compute, within the limits.
+    /// Returns how many of a request's tokens a step may compute, within the limits.
     fn tokens_for_next_step(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
         let mut wanted = tokens - computed;
         let threshold = self.rules.long_prefill_token_threshold;
@@ -629,7 +622,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the index, among running requests, of the request that should be preempted first.
+    /// Returns the index, among running requests, of the first request to preempt.
     fn index_of_preemption_victim(&self) -> usize {
         match self.rules.policy {
             WaitingRequestOrder::FirstCome => self.running.len() - 1,
@@ -682,8 +675,8 @@ impl StepScheduler {
         });
     }
 
-    /// Preempts a request that was removed from the running requests. Returns the number of its
-    /// tokens that the step being composed had included.
+    /// Preempts a request that was removed from the running requests. Returns how many of its tokens the step being
+    /// composed had included.
     fn preempt_request(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
@@ -708,7 +701,7 @@ impl StepScheduler {
         taken
     }
 
-    /// Allocates blocks for the first `tokens` tokens of a running request. Returns false, without any change, if too
+    /// Allocates blocks for the first `tokens` tokens of a running request. Returns false, and changes nothing, if too
     /// few blocks are free.
     fn allocate_blocks_up_to(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
@@ -733,8 +726,7 @@ impl StepScheduler {
         let of = &mut self.slots[slot as usize];
         let mut most = of.token_count() - 1;
         if of.lost == 0 {
-            // The request never ran, so no block contains the tokens that belong to this request
-            // alone.
+            // The request never ran, so no block contains tokens of this request alone.
             most = most.min(of.request.content.own_from());
         }
         let most = most / size;
@@ -749,14 +741,13 @@ impl StepScheduler {
         known * size
     }
 
-    /// Allocates blocks for the waiting request `slot`, which has `hit` cached tokens and computes
-    /// `wanted` tokens. Returns false, without any change, if too few blocks are free.
+    /// Allocates blocks for the waiting request `slot`, which has `hit` cached tokens and computes `wanted` tokens.
+    /// Returns false, and changes nothing, if too few blocks are free.
     fn admit_waiting(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A cached block that no request uses is in the free list, so sharing the block reduces the
-        // number of free blocks.
+        // A cached block that no request uses is in the free list, so sharing it reduces the number of free blocks.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.find_block(*hash));
         let mut shared_blocks = Vec::with_capacity(shared as usize);
@@ -796,8 +787,7 @@ impl StepScheduler {
         true
     }
 
-    /// Registers the full blocks within the first `tokens` tokens of a request, so that other
-    /// requests can find them.
+    /// Registers the full blocks within a request's first `tokens` tokens, so that other requests can find them.
     fn publish_full_blocks(&mut self, slot: u32, tokens: u32) {
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
@@ -809,8 +799,7 @@ impl StepScheduler {
         self.register_full_blocks(slot, own_from);
     }
 
-    /// Registers the full blocks within the first `most` tokens of a request, if other requests may
-    /// find them.
+    /// Registers the full blocks within a request's first `most` tokens, if other requests may find them.
     fn register_full_blocks(&mut self, slot: u32, most: u32) {
         if !self.rules.prefix_caching {
             return;

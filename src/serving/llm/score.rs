@@ -24,10 +24,9 @@
 //! h100 = { machine = "dgx-h100" }
 //! ```
 //!
-//! If a key names several columns, separated by spaces, the key stands for their joined values. In
-//! the scenario, `{name}` is replaced by the value of a column or a name, and `{folder}` by the
-//! folder of the table. `{name * 0.8 + 1}` is a sum of products and quotients, and `{… | whole}` rounds to the
-//! nearest integer.
+//! A key with several columns, separated by spaces, stands for their joined values. In the scenario, `{name}` is
+//! replaced by the value of a column or a name, and `{folder}` by the folder of the table. `{name * 0.8 + 1}` is a sum
+//! of products and quotients, and `{… | whole}` rounds to the nearest integer.
 
 mod null_model;
 mod report;
@@ -162,7 +161,7 @@ impl ServingTimeStatistic {
         self.percentile.is_none() && of_tokens.contains(&self.time)
     }
 
-    /// Returns true if the metric includes the time of the client and of the server's front end.
+    /// Returns true if the metric includes the time of the client and the server's front end.
     fn includes_client_time(self) -> bool {
         [ServingTimeKind::Ttft, ServingTimeKind::E2e].contains(&self.time)
     }
@@ -208,9 +207,8 @@ pub struct UnpredictableServingRow {
 }
 
 impl MeasuredServingTable {
-    /// Reads the table at `runs`, and makes a scenario from each row by the rules in `file`; `text`
-    /// is the content of `file`. If `by` names a column, the rows with each value in this column
-    /// also get their own scores.
+    /// Reads the table at `runs`, and makes a scenario from each row by the rules in `file`, whose content is `text`.
+    /// If `by` names a column, each of its values also gets its own scores.
     ///
     /// # Errors
     ///
@@ -233,8 +231,7 @@ impl MeasuredServingTable {
         })
     }
 
-    /// Serves the scenario of each row on `threads` threads. The number of threads does not affect
-    /// the result.
+    /// Serves the scenario of each row on `threads` threads. Their number does not affect the result.
     ///
     /// # Errors
     ///
@@ -377,9 +374,9 @@ pub struct ScoredServingRow {
     /// Value in the column that `by` names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// Index of the group; rows of the same group are ranked against one another.
+    /// Index of the group, within which rows are ranked.
     pub group: usize,
-    /// Index of the fold. The row's interval is computed from rows of other folds.
+    /// Index of the fold. The row's interval is computed from other folds.
     pub fold: usize,
     /// Index of the group of rows with similar times of the client.
     #[serde(skip)]
@@ -396,7 +393,7 @@ pub struct ScoredServingRow {
     pub warnings: Vec<String>,
 }
 
-/// Smallest number of rows of other folds from which the time of a group's client is estimated.
+/// Minimum number of rows of other folds for estimating the time of a group's client.
 const FEWEST_SIMILAR: usize = 3;
 
 /// Predictions for the rows of a table.
@@ -404,7 +401,7 @@ const FEWEST_SIMILAR: usize = 3;
 pub struct ScoredServingTable {
     /// Name of the table.
     pub table: String,
-    /// Column by whose values the rows are divided into separately scored parts.
+    /// Column whose values divide the rows into separately scored parts.
     pub by: Option<String>,
     /// Metrics in the order of the file.
     pub metrics: Vec<&'static str>,
@@ -427,11 +424,10 @@ pub struct MetricScoresByPredictor {
     pub intervals: Option<PredictionIntervalSummary>,
 }
 
-/// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 %
-/// of the rows of a new fold. Errors in one fold are similar, so each fold has its own mean, and
-/// errors vary around this mean (a random-effects model). The means are taken as normal. Errors
-/// around a mean have longer tails than a normal distribution, so the interval contains the 90th
-/// percentile of their sizes. Returns `None` for fewer than three folds or fewer than eight rows.
+/// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 % of the rows of a new
+/// fold. Errors in one fold are similar, so each fold has its own mean, around which its errors vary (a random-effects
+/// model). The means are assumed to be normal. Errors around a mean have longer tails than that, so the interval
+/// contains the 90th percentile of their sizes. Returns `None` for fewer than three folds or fewer than eight rows.
 fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -452,8 +448,7 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let degrees = (rows - count).max(1) as f64;
     let within = off.iter().map(|off| square(*off)).sum::<f64>() / degrees;
     let reach = square(interpolate_percentile(&off, 0.9)) * rows as f64 / degrees;
-    // The variance between the means of folds includes the variation of rows within folds, so
-    // subtract that part.
+    // The variance between folds' means includes the variation within folds, so subtract that part.
     let of_rows = folds.iter().map(|errors| within / errors.len() as f64);
     let of_folds = (between - of_rows.sum::<f64>() / count as f64).max(0.0);
     let of_means = square(student_quantile(NORMAL_90, count - 1));
@@ -462,9 +457,8 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
 }
 
 impl ScoredServingTable {
-    /// Adds the time of the client and of the server's front end to each metric that includes it.
-    /// This time is the measured time to first token minus the engine's part. The client's time is
-    /// the median over the rows of other folds.
+    /// Adds the time of the client and of the server's front end to each metric that includes it. It is the measured
+    /// time to first token minus the engine's part. The client's time is the median over rows of other folds.
     fn add_client_time(&mut self, metrics: &[ServingTimeStatistic]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingTimeStatistic| {
@@ -472,8 +466,8 @@ impl ScoredServingTable {
             };
             metrics.iter().position(is)
         };
-        // Prefer percentiles to the mean: the first requests are slow because servers compile
-        // kernels for them, and they affect only the mean.
+        // Prefer percentiles to the mean, because the first requests are slow while servers compile kernels for them,
+        // and affect only the mean.
         let found = [Some(0), Some(1), None].into_iter().find_map(of_ttft);
         let Some(index) = found else {
             return;
@@ -514,8 +508,8 @@ impl ScoredServingTable {
         }
     }
 
-    /// Sets the interval of each predicted time from the errors of rows in other folds. The
-    /// interval contains 90 % of the rows of a new fold.
+    /// Sets the interval of each predicted time from the errors of rows in other folds. It contains 90 % of the rows of
+    /// a new fold.
     fn add_fold_intervals(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -546,8 +540,7 @@ impl ScoredServingTable {
         }
     }
 
-    /// Returns the scores of the metric `index` over the rows that `wanted` selects; `None` if
-    /// `wanted` selects no row.
+    /// Returns the scores of metric `index` over the rows that `wanted` selects; `None` if there are none.
     pub fn summarize_metric(
         &self,
         index: usize,

@@ -1,9 +1,8 @@
 //! Runs engines over time. Requests arrive and are assigned to engines, and engines run steps.
 //!
-//! Events at the same instant are handled in three groups. First, steps end. Then requests arrive,
-//! in the order of their numbers, and are assigned to engines. Finally, idle engines begin their
-//! next steps, in the order of their indices. So if a request arrives when a step ends, it can take
-//! part in the next step.
+//! Events at the same instant are handled in three groups. First, steps end. Then requests arrive, in the order of
+//! their numbers, and are assigned to engines. Finally, idle engines begin their next steps, in the order of their
+//! indices. A request that arrives when a step ends can therefore take part in the next step.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -21,7 +20,7 @@ use super::workload::LlmArrivals;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A request that has been sent and is not complete.
+/// A request that is sent but not complete.
 #[derive(Clone, Debug)]
 struct LiveRequest {
     number: u64,
@@ -81,8 +80,8 @@ pub(super) struct LlmRunState<'s> {
     load: StepTimeInputs,
     memo: StepPartTimeCache,
     made: Vec<ProducedToken>,
-    /// Changes to the number of used blocks that runs of equal steps will make. The changes are
-    /// kept here so that the changes of several engines are applied in time order.
+    /// Changes to the number of used blocks that runs of equal steps will make. They are kept here so that those of
+    /// several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRunRecorder,
     observer: &'s mut dyn LlmObserver,
@@ -136,8 +135,7 @@ impl<'s> LlmRunState<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which an event other than the end of a step is due, or `None` if
-    /// no such event is pending.
+    /// Returns the next instant at which an event other than the end of a step is due; `None` if there is none.
     pub fn next_due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
@@ -150,8 +148,7 @@ impl<'s> LlmRunState<'s> {
         [timer, arrival].into_iter().flatten().min()
     }
 
-    /// Handles all events that are due at `now`, and begins steps; `begin` is called with the index
-    /// of each engine that begins a step.
+    /// Handles all events due at `now`, and begins steps; calls `begin` with the index of each engine that begins one.
     pub fn handle_due(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
@@ -206,7 +203,7 @@ impl<'s> LlmRunState<'s> {
         self.timer_number += 1;
     }
 
-    /// Makes a user send a request at `at`, unless all requests of the scenario have been sent.
+    /// Makes a user send a request at `at`, unless the scenario's requests have all been sent.
     fn ask_at(&mut self, at: Time) {
         if let Some(request) = self.source.make_user_request(at) {
             self.add_timer(at, RequestSendOrEnterEvent::Send(Box::new(request)));
@@ -323,7 +320,7 @@ impl<'s> LlmRunState<'s> {
         }
     }
 
-    /// Notifies the observer of the step that an engine begins now, if the observer wants steps.
+    /// Notifies the observer of the step that an engine begins now, if it wants steps.
     fn notify_step_observer(&mut self, engine: usize, end: Time) {
         if !self.observer.wants_steps() {
             return;
@@ -342,8 +339,8 @@ impl<'s> LlmRunState<'s> {
         });
     }
 
-    /// Composes the next step of an engine that has requests. If the first request of a step
-    /// preempts itself, the step is empty and takes no time. The engine then composes another step.
+    /// Composes the next step of an engine that has requests. If a step's first request preempts itself, the step is
+    /// empty and takes no time. The engine then composes another one.
     fn compose_next_step(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
@@ -401,8 +398,8 @@ impl<'s> LlmRunState<'s> {
         true
     }
 
-    /// Begins the next step of all ranks of an engine; `first` is the engine's first rank. The step
-    /// ends when the slowest rank ends. Returns false if no rank has requests.
+    /// Begins the next step of all ranks of an engine; `first` is the engine's first rank. The step lasts as long as
+    /// the slowest rank's. Returns false if no rank has requests.
     fn begin_step_on_all_ranks(&mut self, first: usize) -> bool {
         let now = self.now;
         let wave = first..first + self.deployment.ranks as usize;
@@ -456,7 +453,7 @@ impl<'s> LlmRunState<'s> {
         true
     }
 
-    /// Composes the next step of an engine, and records which requests it preempts and admits.
+    /// Composes the next step of an engine, and records the requests that it preempts and admits.
     fn compose_step(&mut self, engine: usize) {
         let now = self.now;
         let of = &mut self.engines[engine];
@@ -474,7 +471,7 @@ impl<'s> LlmRunState<'s> {
             let Some(live) = &mut of.live[share.slot as usize] else {
                 continue;
             };
-            // Steps do not recompute lost tokens that are still in the cache.
+            // Lost tokens that are still in the cache are not recomputed.
             self.recorder
                 .record_cached_prompt_tokens(share.hit, live.scheduled.is_none());
             if live.scheduled.is_none() {
@@ -490,9 +487,8 @@ impl<'s> LlmRunState<'s> {
         }
     }
 
-    /// Simulates further steps after the step that ends at `end`, as long as the same requests
-    /// generate one token each and no other event affects the engine. Returns the end of the last
-    /// step.
+    /// Simulates further steps after the one that ends at `end`, as long as the same requests generate one token each
+    /// and no other event affects the engine. Returns the end of the last step.
     fn simulate_repeated_steps(&mut self, engine: usize, mut end: Time) -> Time {
         let until = self.next_affecting_event_time(engine);
         if end >= until {
@@ -535,8 +531,8 @@ impl<'s> LlmRunState<'s> {
         end
     }
 
-    /// Records, for each request of the step, the gap between its previous token and its token at
-    /// `now`. Returns the number of requests in the step that are not part of the warm-up.
+    /// Records, for each request of the step, the gap between its previous token and its token at `now`. Returns the
+    /// number of requests in the step after the warm-up.
     fn record_step_token_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -561,8 +557,7 @@ impl<'s> LlmRunState<'s> {
         if self.engines.len() == 1 || !self.scenario.workload.has_follow_up_requests() {
             return event;
         }
-        // When another engine completes a user's request, the router may send the user's next
-        // request to this engine.
+        // When another engine completes a user's request, the router may send the user's next one to this engine.
         let others = self.engines.iter().enumerate();
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
@@ -646,8 +641,8 @@ impl<'s> LlmRunState<'s> {
             match token.ended_waiting {
                 None => ended += 1,
                 Some(lost) => {
-                    // The running step produced the request's last token although the request was
-                    // preempted, so the lost tokens are not recomputed.
+                    // The running step produced the request's last token despite the preemption, so the lost tokens are
+                    // not recomputed.
                     live.recomputed = live.recomputed.saturating_sub(lost.into());
                     self.recorder.lost_tokens -= u64::from(lost);
                     self.recorder.waiting.change_level(now, -1);

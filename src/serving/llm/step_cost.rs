@@ -1,24 +1,21 @@
-//! Computes the time of a step on an engine's NPUs, part by part, from a model's sizes and a
-//! machine's kernel times.
+//! Computes the time of a step on an engine's NPUs, part by part, from a model's sizes and a machine's kernel times.
 //!
 //! A step has `T` tokens (including the padding of CUDA graphs), and an engine has `n` NPUs. On
 //! each NPU, the parts are:
 //!
-//! - `products`: the matrix products of each block, computed for all `T` tokens together. Experts
-//!   count only if they receive tokens. If all experts are equally likely, the expected number of
-//!   these experts is `E (1 - (1 - k / E)^T)`.
+//! - `products`: the matrix products of each block, computed for all `T` tokens together. Experts count only if they
+//!   receive tokens. If all experts are equally likely, their expected number is `E (1 - (1 - k / E)^T)`.
 //! - `prefill`: for each request with several tokens in the step, attention over these tokens and
 //!   all earlier tokens. Linear attention processes the tokens in chunks.
-//! - `decode`: for each request with one token in the step, attention over all tokens of the
-//!   request. For such requests, linear attention reads and writes states.
+//! - `decode`: for each request with one token in the step, attention over all tokens of the request. Linear attention
+//!   reads and writes their states.
 //! - `elementwise`: the norms with residual sums, the rotation of queries and keys, the writes of
 //!   keys and values, and the activation.
 //! - `collectives`: two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
 //!   embedding.
 //! - `head`: for requests that produce a token, the logits and the sampling.
 //! - `gaps`: the time between kernels within a CUDA graph.
-//! - `launches`: the time by which the host's launches of kernels outside captured graphs exceed
-//!   the times of the kernels.
+//! - `launches`: the time by which the host's launches of kernels outside captured graphs exceed the kernels' times.
 //! - `host-step` and `host-request`: the host's work between steps.
 
 mod all_reduce;
@@ -63,14 +60,13 @@ pub enum StepTimePart {
     Head,
     /// Gaps between kernels.
     Gaps,
-    /// Launches of kernels outside captured graphs, as far as they take longer than the kernels.
+    /// Launches of kernels outside captured graphs, as far as they outlast the kernels.
     Launches,
     /// The host's time per step.
     HostStep,
     /// The host's time per request in the step.
     HostRequest,
-    /// Padding tokens that CUDA graphs add. The times of the padding tokens are included in the
-    /// other parts.
+    /// Padding tokens that CUDA graphs add. Their times are included in the other parts.
     Padding,
 }
 
@@ -101,18 +97,18 @@ impl StepTimePart {
 /// Times by part, in the order of [`StepTimePart`].
 pub type StepTimesByPart = [Span; StepTimePart::COUNT];
 
-/// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us between
-/// kernels (`gap` in machine presets), and the host does not delay kernels of a graph.
+/// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us (`gap` in machine presets), and
+/// the host does not delay kernels of a graph.
 const GRAPH_GAP: Span = Span::from_ns(1000);
 /// Time per step in which the device waits for the host. vLLM 0.15's scheduler, input preparation
 /// and output handling take 126 us (documentation of inference-sim's trained model on H100).
 const HOST_STEP: Span = Span::from_us(126);
-/// Host time per request in a step; the value has the same source as [`HOST_STEP`].
+/// Host time per request in a step, from the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
 /// Sizes of captured graphs above 4 tokens are multiples of this size.
 const GRAPH_STEP: u64 = 8;
 
-/// The NPUs of an engine, and the way in which they divide the work.
+/// The NPUs of an engine, and how they divide the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineParallelism {
     /// Number of NPUs that divide each block.
@@ -122,7 +118,7 @@ pub struct EngineParallelism {
     pub ranks: u32,
     /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
-    /// The kernels that all-reduces use.
+    /// Kernels used for all-reduces.
     pub all_reduce: AllReduceKernelLibrary,
     /// The steps that are launched as captured graphs.
     pub graphs: GraphCaptureRule,
@@ -139,8 +135,7 @@ pub struct ServedModelNumberFormats {
     pub experts: Dtype,
     /// Format of keys and values.
     pub kv: Dtype,
-    /// True if FP8 weights have a scale per block; a kernel before each product then quantizes the
-    /// product's inputs in groups.
+    /// True if FP8 weights have a scale per block; a kernel before each product then quantizes its inputs in groups.
     pub has_block_scales: bool,
 }
 
@@ -253,8 +248,8 @@ impl StepTimeCalculator {
         }
     }
 
-    /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens.
-    /// `tokens` is the number of tokens on this rank, and `all` is the number on all ranks.
+    /// Returns, by part, the seconds of all work that depends only on the number of tokens. `tokens` is the number on
+    /// this rank, and `all` the number on all ranks.
     fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepTimePart::COUNT] {
         let mut parts = [0.0; StepTimePart::COUNT];
         let padded = self.padded_token_count(tokens);
@@ -289,8 +284,7 @@ impl StepTimeCalculator {
                 self.memory_bound_seconds(work.kernel, bytes)
             });
             parts[StepTimePart::Elementwise as usize] += count * each.sum::<f64>();
-            // Add no gaps after products: products were measured one after another, so their times
-            // include gaps.
+            // Add no gaps after products, because they were measured one after another, gaps included.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
             parts[StepTimePart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
@@ -306,8 +300,7 @@ impl StepTimeCalculator {
         };
         if self.npus > 1 {
             let each = self.all_reduce.seconds_for(bytes);
-            // If ranks exchange tokens, the exchange also adds up the NPUs' results, so a block has
-            // only one all-reduce.
+            // An exchange of tokens between ranks also adds up the NPUs' results, so a block has only one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
             parts[StepTimePart::Collectives as usize] = reduces as f64 * each;
         }
@@ -344,8 +337,8 @@ impl StepTimeCalculator {
                 all_reduce.token_exchange_seconds(CollectiveKind::AllGather, bytes, npus)
             }
         };
-        // The sampling kernel converts logits to single precision and then to probabilities, and
-        // samples a token; it makes three passes over the logits.
+        // The sampling kernel converts logits to single precision and then to probabilities, and samples a token, in
+        // three passes over the logits.
         let chosen = self.memory_bound_seconds(
             MemoryBoundKernelClass::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,

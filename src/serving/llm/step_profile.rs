@@ -1,14 +1,12 @@
 //! Computes step times from a table of measured operations.
 //!
-//! A table has the columns `op` and `us`, and four sizes in the columns `a` to `d`. The size `a` is
-//! the number of tokens in the step. For operations whose name ends in `@seq`, `a` is the number of
-//! requests that produce a token. `attention` is measured for a batch with one prompt chunk and `c`
-//! other requests. The chunk has `a` tokens, which follow `b` earlier tokens. Each other request
-//! computes one token and reads `d` tokens. Operations outside blocks are `embedding`,
-//! `final_layernorm`, and all operations with `@seq`; `layernorm` occurs twice in each block, and
-//! every other operation once. `moe` is the time of all experts of a block on one NPU, for `a`
-//! tokens and for `b` experts that receive at least one token. Times are interpolated linearly
-//! along each size.
+//! A table has the columns `op` and `us`, and four sizes in the columns `a` to `d`. The size `a` is the number of
+//! tokens in the step. For operations whose name ends in `@seq`, `a` is the number of requests that produce a token.
+//! `attention` is measured for a batch with one prompt chunk and `c` other requests. The chunk has `a` tokens, which
+//! follow `b` earlier tokens. Each other request computes one token and reads `d` tokens. Operations outside blocks are
+//! `embedding`, `final_layernorm`, and all operations with `@seq`; `layernorm` occurs twice in each block, and every
+//! other operation once. `moe` is the time of all experts of a block on one NPU, for `a` tokens and for `b` experts
+//! that receive at least one token. Times are interpolated linearly along each size.
 
 use super::super::error::ServeError;
 use super::super::tables::{CsvTableRowReader, LatencyCurve};
@@ -30,10 +28,10 @@ pub struct StepProfileReadOptions {
     /// Number of experts per block, and number of experts per token; required if the table has
     /// `moe` operations.
     pub experts: Option<[u32; 2]>,
-    /// Weight of the longest context in the attention time: 0 uses only the mean context, 1 only
-    /// the longest context. A kernel whose contexts have different lengths waits for the longest.
+    /// Weight of the longest context in the attention time: 0 uses only the mean context, 1 only the longest context. A
+    /// kernel whose contexts differ in length waits for the longest.
     pub skew: f64,
-    /// Time per step that a captured graph saves, compared with separately measured operations.
+    /// Time per step that a captured graph saves over separately measured operations.
     pub graph_saving: Span,
     /// Maximum number of tokens in a step that runs as a captured graph.
     pub graph_tokens: u32,
@@ -60,13 +58,12 @@ pub struct ProfiledStepTimeModel {
 
 /// Attention times for all measured combinations of sizes.
 ///
-/// If combinations around a point are missing, its time is the weighted mean of the combinations
-/// that exist.
+/// If combinations around a point are missing, its time is the weighted mean of the others.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionTimeGrid {
     times: BTreeMap<[u32; 4], f64>,
-    /// Measured sizes for each of four kinds of batches. The kinds are batches with and without
-    /// prompt tokens, each with and without decoding requests.
+    /// Measured sizes for each of four kinds of batches. These are batches with and without prompt tokens, each with
+    /// and without decoding requests.
     axes: [[Vec<u32>; 4]; 4],
 }
 
@@ -85,8 +82,7 @@ impl AttentionTimeGrid {
         }
     }
 
-    /// Returns the seconds at `place`, interpolated linearly along each axis between batches of the
-    /// same kind.
+    /// Returns the seconds at `place`, interpolated linearly along each axis between batches of the same kind.
     fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
         let kind = Self::point_kind_index([place[0] > 0.0, place[2] > 0.0]);
         self.interpolate_between(&self.axes[kind], place)
@@ -127,8 +123,8 @@ impl AttentionTimeGrid {
     }
 }
 
-/// Returns the two measured sizes around `x`, and the relative position of `x` between them. After
-/// the last size, `x` is extrapolated from the last two sizes.
+/// Returns the two measured sizes around `x`, and the relative position of `x` between them. Beyond the last size, `x`
+/// is extrapolated from the last two sizes.
 fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
@@ -336,9 +332,8 @@ impl ProfiledStepTimeModel {
     }
 }
 
-/// Replaces several prompt chunks by one chunk with the same number of tokens and the same number
-/// of query-key pairs. The chunk has `a` tokens after `b` earlier tokens, so that `a (b + a / 2)`
-/// equals the sum of this product over the chunks; `b` is at least 0.
+/// Replaces several prompt chunks with one that has as many tokens and query-key pairs. The chunk has `a` tokens after
+/// `b` earlier tokens, so that `a (b + a / 2)` equals the sum of this product over the chunks; `b` is at least 0.
 fn merge_prompt_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks

@@ -1,13 +1,12 @@
-//! Describes the tokens of requests as pieces of token streams that requests may share. Computes
-//! chained hashes of the requests' blocks.
+//! Describes the tokens of requests as pieces of streams that requests may share. Computes chained hashes of their
+//! blocks.
 
 use chakram_base::random::{GAMMA, mix_bits};
 use std::num::NonZeroU64;
 
 /// Hash of a block's content and of all earlier blocks of the request.
 ///
-/// Among ten million blocks, the probability that two different blocks have the same hash is 3 in a
-/// million.
+/// Among ten million blocks, two different ones have the same hash with a probability of 3 in a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KvBlockPrefixHash(NonZeroU64);
 
@@ -58,8 +57,8 @@ impl SharedTokenSequence {
         Self::of_kind(4, hash)
     }
 
-    /// Returns the stream of the tokens after a request's last whole block, in a trace that
-    /// identifies blocks by hashes.
+    /// Returns the stream of the tokens after a request's last whole block, in a trace that identifies blocks by
+    /// hashes.
     pub fn from_trace_remainder(number: u64) -> Self {
         Self::of_kind(5, number)
     }
@@ -110,15 +109,14 @@ impl RequestTokenContent {
         }
     }
 
-    /// Returns the position from which all tokens of the prompt and the answer belong to this
-    /// request alone. Other requests cannot find a block with one of these tokens.
+    /// Returns the position from which all tokens of the prompt and the answer belong to this request alone. Other
+    /// requests cannot find a block with such a token.
     pub fn own_from(&self) -> u32 {
         self.own_from
     }
 
-    /// Creates the content of a request with a prompt of `tokens` tokens. The prompt begins with
-    /// `shared`: a stream, and the number of tokens that come from it. All other tokens of the
-    /// prompt belong only to request `number`.
+    /// Creates the content of a request with a prompt of `tokens` tokens. It begins with `shared`: a stream, and the
+    /// number of tokens from it. All others belong only to request `number`.
     pub fn from_prompt_tokens(
         shared: Option<(SharedTokenSequence, u32)>,
         number: u64,
@@ -133,8 +131,8 @@ impl RequestTokenContent {
                 tokens: common,
             });
         }
-        // Add a piece of the request's own stream even if the prompt is fully shared, so that the
-        // answers of two requests differ.
+        // Add a piece of the request's own stream even to a fully shared prompt, so that the answers of two requests
+        // differ.
         pieces.push(TokenSequencePiece {
             stream: SharedTokenSequence::of_request(number),
             from: 0,
@@ -149,9 +147,8 @@ impl RequestTokenContent {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Returns the hash of the block with `size` tokens that begins at position `from`. The
-    /// previous block has the hash `before`. Tokens after the prompt belong to the last piece's
-    /// stream.
+    /// Returns the hash of the block with `size` tokens that begins at position `from`. `before` is the hash of the
+    /// previous block. Tokens after the prompt belong to the last piece's stream.
     pub fn hash(&self, before: KvBlockPrefixHash, from: u32, size: u32) -> KvBlockPrefixHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
@@ -201,7 +198,7 @@ mod tests {
         for k in 2..5 {
             assert_ne!(first[k], second[k]);
         }
-        // Two blocks with the same tokens have different hashes if the blocks before them differ.
+        // Blocks with the same tokens have different hashes if the blocks before them differ.
         let c = RequestTokenContent::from_prompt_tokens(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);

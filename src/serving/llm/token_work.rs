@@ -13,7 +13,7 @@ use chakram_hardware::machine::NpuClass;
 pub struct WeightsPerStepAndToken {
     /// Bytes of weights that each NPU reads in a step. Only experts that receive tokens count.
     pub weight_bytes: f64,
-    /// Number of weights, in the whole model, that one token uses.
+    /// Number of weights in the whole model that one token uses.
     pub active: f64,
     /// Number of blocks.
     pub layers: f64,
@@ -63,8 +63,8 @@ impl WeightsPerStepAndToken {
         })
     }
 
-    /// Returns an NPU's peak rate in FLOP/s in the weights' format or, if the NPU does not
-    /// compute in this format, in BF16; `None` if the NPU computes in neither format.
+    /// Returns an NPU's peak rate in FLOP/s in the weights' format or, if it does not compute in this format, in BF16;
+    /// `None` if it computes in neither.
     pub fn peak_flops(&self, class: &NpuClass) -> Option<f64> {
         let own = class.peaks.get(self.format);
         own.or(class.peaks.get(Dtype::Bf16))

@@ -70,10 +70,9 @@ pub struct RequestClass {
     pub priority: i32,
     /// Number of tokens in the prefix that prompts of the class share.
     pub shared_prefix: u32,
-    /// Number of distinct prefixes. Each request begins with one of these prefixes.
+    /// Number of distinct prefixes. Each request begins with one of them.
     pub prefixes: u32,
-    /// Number of requests in a conversation. Each request begins with all earlier prompts and
-    /// answers of its conversation.
+    /// Number of requests in a conversation. Each begins with all earlier prompts and answers of its conversation.
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,
@@ -238,14 +237,14 @@ impl fmt::Display for LengthDistribution {
 }
 
 impl LlmWorkload {
-    /// Returns true if a client may send another request when a request is complete.
+    /// Returns true if a client may send another request when one is complete.
     pub fn has_follow_up_requests(&self) -> bool {
         matches!(self.arrivals, LlmArrivals::Users { .. })
             || self.classes.iter().any(|class| class.turns > 1)
     }
 
-    /// Returns the mean number of requests per second in the long run. Returns `None` if answers or
-    /// a file determine the arrivals.
+    /// Returns the mean number of requests per second in the long run. `None` if answers or a file determine the
+    /// arrivals.
     pub fn mean_rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),
@@ -254,7 +253,7 @@ impl LlmWorkload {
         }
     }
 
-    /// Returns the workload with its rate changed to `rate`, or `None` if the workload has no rate.
+    /// Returns the workload at the rate `rate`; `None` if it has no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let arrivals = match self.arrivals {
             LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),

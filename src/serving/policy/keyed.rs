@@ -1,5 +1,5 @@
-//! Policies that serve one request at a time, in ascending order of a key. If keys are equal, the
-//! request that arrived first is served first.
+//! Policies that serve one request at a time, in ascending order of a key. In a tie, the request that arrived first is
+//! served first.
 //!
 //! | policy | key |
 //! |---|---|
@@ -9,10 +9,10 @@
 //! | priority with aging a | instant at which it entered the queue + level x a |
 //! | earliest deadline | instant at which it should be complete |
 //!
-//! With aging, a request becomes one level more urgent each time it has waited for a time a. At time t,
-//! a request of level l that arrived at time s has level l - (t - s) / a. Therefore the request with
-//! the smallest s + l a has the smallest level. A request of level l is overtaken only by requests that
-//! arrive less than l a later, so its wait is bounded. Without aging, the wait has no bound.
+//! With aging, a request becomes one level more urgent each time it has waited for a time a. At time t, a request of
+//! level l that arrived at time s has level l - (t - s) / a. Therefore the request with the smallest s + l a has the
+//! smallest level. A request of level l is overtaken only by requests that arrive less than l a later, so its wait is
+//! bounded. Without aging, the wait has no bound.
 
 use super::{QueuedRequest, ServiceQueue};
 use crate::scenario::ServicePolicyKind;

@@ -29,7 +29,7 @@ pub struct RatePoint {
     pub report: ServeReport,
 }
 
-/// The capacity of the processors, which is between two tried rates.
+/// The processors' capacity, which is between two tried rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {

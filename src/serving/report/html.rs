@@ -240,8 +240,7 @@ fn draw_serve_time_parts(report: &ServeReport) -> String {
     draw_time_part_bars("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
-/// Returns a line through the mean level of each interval. Charts need integers, so values are in
-/// thousandths of a request.
+/// Returns a line through each interval's mean level. Charts need integers, so values are in thousandths of a request.
 fn level_series(label: &str, level: &LevelSummary) -> StepChartLine {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
@@ -274,8 +273,7 @@ fn draw_request_counts(report: &ServeReport) -> String {
     render_figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A curve against the request rate: the name of the plotted quantity, and a function that returns the quantity's value
-/// if known.
+/// A curve against the request rate: the name of the plotted quantity, and a function that returns its value if known.
 type CurveOverRequestRate = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [CurveOverRequestRate; 3] = [
@@ -365,7 +363,7 @@ fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
     body + &render_rate_table(sweeps)
 }
 
-/// Returns the curve of a quantity through the rates at which its value is known.
+/// Returns the curve of a quantity through the rates at which it is known.
 fn curve_over_rates(
     sweep: &RateSweep,
     of: fn(&ServeRow) -> Option<Span>,

@@ -46,8 +46,8 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
     rows.into_text()
 }
 
-/// Formats, as CSV, the number of requests in the queue and in the system over time. There is one
-/// row per interval; the rows of one platform come before the next platform's.
+/// Formats, as CSV, the number of requests in the queue and in the system over time. There is one row per interval;
+/// platforms follow one another.
 pub fn render_request_counts_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {

@@ -124,12 +124,12 @@ pub(super) fn row_name(row: &ServeRow) -> String {
     }
 }
 
-/// Returns the maximum width of names for which the widest table still fits.
+/// Returns the maximum width of names at which the widest table still fits.
 pub(super) fn longest_name(style: TextStyleWidthAndDetail) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
-/// Returns the width of the column that contains the names of `rows`, which is at least `least`.
+/// Returns the width of the column with the names of `rows`, at least `least`.
 pub(super) fn name_column_width(
     rows: &[ServeRow],
     style: TextStyleWidthAndDetail,

@@ -144,7 +144,7 @@ pub(super) fn build_scenario(
     })
 }
 
-/// Rejects keys in `table` that only variants other than the chosen one have.
+/// Rejects keys in `table` that belong only to variants other than the chosen one.
 fn reject_keys_of_other_variants(
     table: &ConfigTable<'_>,
     all: &[&str],

@@ -109,8 +109,7 @@ pub(super) fn parse_model(
     }
     Ok(ServedModel {
         class: table.read_optional("class", |field| field.read_line().map(str::to_owned))?,
-        // Arrivals drawn at random never use a model with weight zero, but an arrival file may
-        // still name it.
+        // Random arrivals never use a model with weight zero, but an arrival file may name it.
         weight: table.read_or_default("weight", 1.0, |field| match field.as_whole_number() {
             Some(0) => Ok(0.0),
             _ => field.read_positive(1e9),
@@ -129,7 +128,7 @@ pub(super) fn parse_model(
     })
 }
 
-/// Rejects keys that only sources of work other than `source` use.
+/// Rejects keys that belong only to sources of work other than `source`.
 fn reject_unused_work_keys(
     table: &ConfigTable<'_>,
     source: &str,
@@ -297,8 +296,8 @@ fn parse_job_graph(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     Ok(graph)
 }
 
-/// Opens the table that `source` names, restricted to the rows that `where` selects. `keys` are the
-/// keys allowed in addition to `file` and `where`.
+/// Opens the table that `source` names, with only the rows that `where` selects. `keys` are allowed in addition to
+/// `file` and `where`.
 fn open_selected_table<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
@@ -321,7 +320,7 @@ fn open_selected_table<'d>(
     Ok((reader, table))
 }
 
-/// Returns the index and the unit of the column that the key `key` names.
+/// Returns the index and unit of the column that the key `key` names.
 fn find_time_column(
     table: &ConfigTable<'_>,
     reader: &CsvTableRowReader,
@@ -338,8 +337,7 @@ fn find_time_column(
     Ok((reader.column_index(name)?, unit))
 }
 
-/// Returns the index of the column that the key `key` names; `None` if the model does not have the
-/// key.
+/// Returns the index of the column that the key `key` names; `None` if the model lacks the key.
 fn find_number_column(
     table: &ConfigTable<'_>,
     reader: &CsvTableRowReader,

@@ -1,5 +1,5 @@
-//! Admits requests to the queue. Requests come from arrivals (a file or random numbers) and from
-//! users. Each request enters the queue when its datapath latency ends.
+//! Admits requests to the queue. They come from arrivals (a file or random numbers) and from users. Each enters the
+//! queue when its datapath latency ends.
 
 use super::{RequestState, ServeRunState};
 use crate::arrivals::RequestArrival;
@@ -11,8 +11,7 @@ use std::cmp::Reverse;
 /// An event that does not follow from a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DatapathOrThinkTimeEnd {
-    /// The datapath latency of a request has ended. The fields are the request's number and the
-    /// index of its state.
+    /// The datapath latency of a request has ended. The fields are its number and the index of its state.
     Ready(u64, u32),
     /// A user's thinking time has ended, so the user sends a request.
     Ask(u64),
@@ -46,8 +45,7 @@ impl ServeRunState<'_> {
         Ok(())
     }
 
-    /// Schedules a user's next request, unless the scenario's maximum number of requests or maximum
-    /// duration is reached.
+    /// Schedules a user's next request, unless the scenario has reached its maximum number of requests or duration.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)

@@ -26,11 +26,10 @@ impl ServeRunState<'_> {
         }
     }
 
-    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends
-    /// their jobs with known times to `answered`. `answered` may be `None` only if the queue has no
-    /// preempted batch. The queue has none if the processor already had a free slot, because the
-    /// processor would have continued the batch.
-    /// Returns false if the queue had too few requests to fill the slots.
+    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends their jobs with known
+    /// times to `answered`. `answered` may be `None` only if the queue has no preempted batch. It has none if the
+    /// processor already had a free slot, because the processor would have continued the batch. Returns false if the
+    /// queue had too few requests for the slots.
     pub(super) fn fill_processor_slots(
         &mut self,
         processor: u32,
@@ -118,8 +117,8 @@ impl ServeRunState<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Returns true if a job must be held back because its batch has been preempted, earlier or by
-    /// this call. If this call preempts the batch, another batch may begin in its place.
+    /// Returns true if a job must be held back because its batch has been preempted, earlier or by this call. Another
+    /// batch may begin in place of the preempted one.
     pub(super) fn is_job_held_back(
         &mut self,
         flight: u32,
@@ -140,10 +139,9 @@ impl ServeRunState<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // The remaining work is slow to compute, so first compare queued requests with the batch's
-        // whole work. The remaining work is always less than the whole work. So if no queued
-        // request is more urgent than the whole work, no request is more urgent than the remaining
-        // work.
+        // The remaining work is slow to compute, so first compare queued requests with the batch's whole work. It is
+        // always less than the whole work. So if no queued request is more urgent than the whole work, none is more
+        // urgent than the remaining work.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

@@ -6,7 +6,7 @@ use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// A slab: items with stable indices. A later item reuses the index of a removed item.
+/// A slab: items with stable indices. Later items reuse the indices of removed ones.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -62,10 +62,10 @@ impl<T> IndexMut<u32> for Slab<T> {
     }
 }
 
-/// A batch: requests for one model that are served together.
+/// A batch: requests for one model, served together.
 #[derive(Debug, Default)]
 pub(super) struct BatchInFlight {
-    /// The earliest request in the batch, as it was queued.
+    /// The batch's earliest request, as it was queued.
     pub first: QueuedRequest,
     /// State indices of the batch's requests.
     pub requests: Vec<u32>,
@@ -80,16 +80,16 @@ pub(super) struct BatchInFlight {
     pub core_ps: u128,
     /// Time of the incomplete jobs on an unloaded processor, if the jobs form a chain.
     pub work_left: Span,
-    /// For each job, true if the job is complete. Used only if the jobs do not form a chain; empty
-    /// until the first job is complete.
+    /// For each job, true if it is complete. Used only if the jobs do not form a chain; empty until the first job is
+    /// complete.
     pub ended: Vec<bool>,
     /// Durations of the batch's jobs, unless they are vector products.
     pub lengths: [Span; 2],
-    /// Time at which the batch was preempted; `None` if the batch is not preempted.
+    /// Time at which the batch was preempted; `None` if it was not.
     pub put_back: Option<Time>,
-    /// Ready jobs that were held back, each with the token that identifies it in the event loop.
+    /// Ready jobs that were held back, each with its token in the event loop.
     pub kept: Vec<(u32, u64)>,
-    /// Total time from each preemption until the batch continued.
+    /// Total time between each preemption and the batch's continuation.
     pub preempted: Span,
     /// Time at which a processor took the batch.
     pub began: Time,
@@ -97,8 +97,8 @@ pub(super) struct BatchInFlight {
 }
 
 impl BatchInFlight {
-    /// Reuses an ended batch for a new batch, which begins at `now` and has `jobs` jobs and no
-    /// requests. The new batch keeps the allocations.
+    /// Reuses an ended batch for a new one, which begins at `now` and has `jobs` jobs and no requests. It keeps the
+    /// allocations.
     pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
@@ -123,15 +123,14 @@ impl BatchInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnyJobRunningTime {
     done: Span,
-    /// Disjoint intervals in which jobs run, in time order. None of these intervals had ended when
-    /// the last interval was added.
+    /// Disjoint intervals in which jobs run, in time order. None of them had ended when the last one was added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,
 }
 
 impl AnyJobRunningTime {
-    /// Adds a job whose times became known at `now`; the job must not start before `now`.
+    /// Adds a job whose times became known at `now`; it must not start before `now`.
     pub fn add_job(&mut self, now: Time, job: JobTimeRange) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
         while let Some(&(start, end)) = self.open.front() {

@@ -74,7 +74,7 @@ impl ServeRunState<'_> {
         self.notify_job_observer(flight, job, times);
     }
 
-    /// Notifies the observer of a job's times, if the observer wants jobs.
+    /// Notifies the observer of a job's times, if it wants jobs.
     fn notify_job_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
@@ -89,8 +89,7 @@ impl ServeRunState<'_> {
         }
     }
 
-    /// Records that the launch of a batch's trace has ended, and returns the batch's
-    /// processor.
+    /// Records the end of the launch of a batch's trace, and returns the batch's processor.
     pub(super) fn end_trace_launch(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];

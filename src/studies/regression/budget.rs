@@ -25,9 +25,8 @@ pub struct WorkloadsWithinTimeBudget {
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly
-/// adds the workload that covers the most new features per millisecond. Then, while time is left,
-/// adds workloads with the rarest features.
+/// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly adds the workload that
+/// covers the most new features per millisecond. Then, while time is left, adds workloads with the rarest features.
 pub fn select_within_budget(
     workloads: &[CheckWorkloadFeaturesAndTime],
     millis: u64,
@@ -41,8 +40,8 @@ pub fn select_within_budget(
     let mut rest = millis;
     let mut choice = WorkloadsWithinTimeBudget::default();
     loop {
-        // Compare new features per millisecond first, then rarity per millisecond. A feature's
-        // rarity is 1000 divided by the number of workloads that have the feature.
+        // Compare new features per millisecond first, then rarity per millisecond. A feature's rarity is 1000 divided
+        // by the number of workloads that have it.
         let gain = |workload: &CheckWorkloadFeaturesAndTime| {
             let new = workload
                 .features

@@ -14,13 +14,12 @@ pub enum PredictionChangeCause {
     Workload,
     /// The program's version changed: version before, version after.
     Version(String, String),
-    /// The time of an operator or group changed in one part of the time breakdown. The fields are
-    /// the part, the name of the operator or group, and the change of the mean over NPUs in
-    /// picoseconds.
+    /// The time of an operator or group changed in one part of the breakdown. The fields are the part, the operator's
+    /// or group's name, and the change of the mean over NPUs in picoseconds.
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference that prevents a comparison of the reports.
+    /// A difference that prevents comparing the reports.
     Note(String),
 }
 
@@ -56,9 +55,9 @@ impl std::fmt::Display for PredictionChangeCause {
     }
 }
 
-/// Maximum number of operators or groups that are listed for each part of the time.
+/// Maximum number of listed operators or groups per part of the time.
 const TIMES: usize = 2;
-/// Maximum number of listed constants, and maximum number of listed collectives.
+/// Maximum number of listed constants, and of listed collectives.
 const LISTED: usize = 8;
 
 /// Returns all causes of a change: constants, other inputs, and the operators and groups whose
@@ -109,7 +108,7 @@ pub fn find_causes(
     causes
 }
 
-/// Returns the operators and groups whose times changed most, for each part of the time breakdown.
+/// For each part of the breakdown, returns the operators and groups whose times changed most.
 fn most_changed_times(replay: &ReplayDiff) -> Vec<PredictionChangeCause> {
     let mut all = Vec::new();
     for part in &replay.parts {

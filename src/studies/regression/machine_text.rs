@@ -30,8 +30,8 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Returns the values of a machine file by key. A key consists of the section and the key in the
-/// file. Sections in double brackets that share a name are numbered from 1.
+/// Returns the values of a machine file by key. A key consists of the section and the key in the file. Sections in
+/// double brackets that share a name are numbered from 1.
 fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -13,16 +13,15 @@ pub struct PredictionDistanceFromMeasuredSteps {
     pub median_ps: u64,
     /// Difference of the prediction from the median, as a percentage of the median.
     pub percent: f64,
-    /// Difference of the prediction from the median, in standard deviations of the steps. The standard deviation is
-    /// estimated as 1.4826 times the median absolute deviation (MAD). The result is infinite if all steps took the same
-    /// time.
+    /// Difference of the prediction from the median, in standard deviations of the steps. These are estimated as 1.4826
+    /// times the median absolute deviation (MAD). Infinite if all steps took the same time.
     pub deviations: f64,
 }
 
-/// A prediction is outside the measured steps if it differs from their median by more than this
-/// number of standard deviations. 0.27 % of normally distributed steps exceed this limit. With few measured steps, the
-/// estimate of the standard deviation is less certain, so more steps exceed the limit. `docs/how-to/archives.md` states
-/// how often steps exceed the limit, and a test below measures these rates.
+/// A prediction is outside the measured steps if it differs from their median by more than this number of standard
+/// deviations. 0.27 % of normally distributed steps exceed this limit. With few measured steps, the estimate is less
+/// certain, so more steps exceed the limit. `docs/how-to/archives.md` states how often this happens, and a test below
+/// measures these rates.
 const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
@@ -55,7 +54,7 @@ impl PredictionDistanceFromMeasuredSteps {
 ///
 /// # Errors
 ///
-/// Fails if a line is not a time, or if there is no time. The error names the line.
+/// Fails if a line is not a time, or if there is no time. The error names it.
 pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimeDistribution, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -85,8 +84,8 @@ mod tests {
 
     #[test]
     fn steps_become_a_median_and_a_deviation() {
-        // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from the median are 2, 1,
-        // 0, 2 and 18 ms. The median of these deviations is 2 ms.
+        // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from the median are 2, 1, 0, 2 and 18 ms.
+        // Their median is 2 ms.
         let measured = parse_step_times("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
         let expected = MeasuredStepTimeDistribution {
@@ -114,10 +113,10 @@ mod tests {
         assert!(parse_step_times("\n").is_err());
     }
 
-    /// A number of measured steps, and two error rates in percent. The first rate is the percentage of further steps
-    /// from the same distribution that are wrongly reported as outside. The second rate is the percentage of
-    /// predictions five standard deviations from the median that are not reported. The page `docs/how-to/archives.md`
-    /// states these rates.
+    /// A number of measured steps, and two error rates in percent. The first is the percentage of further steps from
+    /// the same distribution that are wrongly reported as outside. The second is the percentage of predictions five
+    /// standard deviations from the median that are not reported. The page `docs/how-to/archives.md` states these
+    /// rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),
@@ -144,8 +143,7 @@ mod tests {
             (1e9 + 1e7 * normal) as u64
         };
         for (steps, alarms, misses) in ERROR_RATES {
-            // If distributions consist of many steps, they are nearly equal, so draw only a few of them and test each
-            // often.
+            // Distributions of many steps are nearly equal, so draw only a few of them and test each often.
             let (sets, each) = if steps < 1000 { (6000, 1) } else { (40, 500) };
             let (mut alarmed, mut missed) = (0, 0);
             for _ in 0..sets {
@@ -159,8 +157,8 @@ mod tests {
                 let wrong = PredictionDistanceFromMeasuredSteps::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside_measured_steps());
             }
-            // Accept a deviation from the stated rate of four standard errors of the count, plus half a unit in the
-            // rate's last digit.
+            // Accept a deviation from the stated rate of four standard errors of the count, plus half a unit in its
+            // last digit.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

@@ -1,8 +1,7 @@
-//! The HTML page of a check: a single file that needs neither network nor scripts. For each
-//! prediction that moved, the page shows both times, the causes, and earlier baselines.
+//! The HTML page of a check: a single file that needs neither network nor scripts. For each moved prediction, it shows
+//! both times, the causes, and earlier baselines.
 //!
-//! A number that is also in the check's JSON has its JSON pointer in an attribute, as on a report's
-//! page.
+//! A number that the check's JSON contains too has its JSON pointer in an attribute, as on a report's page.
 
 use super::verdict::describe_measured_distance;
 use super::{ArchiveCheckResults, CheckedPrediction};
@@ -69,7 +68,7 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
     render_page(name, &body)
 }
 
-/// Renders a prediction that moved, at index `at` of the check.
+/// Renders a moved prediction, at index `at` of the check.
 fn render_moved_prediction(checked: &CheckedPrediction, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
     let time =
@@ -114,8 +113,7 @@ fn format_signed(before: Span, after: Span) -> String {
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
 
-/// Renders the baselines of a prediction, from oldest to newest. The prediction is compared with
-/// the newest baseline.
+/// Renders the baselines of a prediction, from oldest to newest. The prediction is compared with the newest one.
 fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);

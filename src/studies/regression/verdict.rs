@@ -32,7 +32,7 @@ pub struct ArchiveCheckResults {
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
-    /// Predictions omitted because of the time budget.
+    /// Predictions omitted for lack of time.
     pub left_out: Vec<String>,
     /// Features that no selected workload covers.
     pub uncovered: Vec<String>,
@@ -101,10 +101,10 @@ pub(super) fn describe_measured_distance(verdict: &PredictionDistanceFromMeasure
     )
 }
 
-/// Maximum width, in characters, of the column with the names of a workload and its machine.
+/// Maximum width, in characters, of the column with the names of workload and machine.
 const NAME: usize = 64;
 
-/// Renders a verdict as a table, with the causes of changes below it.
+/// Renders a verdict as a table, followed by the causes of changes.
 pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {

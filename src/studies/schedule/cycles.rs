@@ -1,10 +1,10 @@
 //! Reads tables of clock cycles per layer from other tools. The cycle counts determine the
 //! durations of sub-layers.
 //!
-//! A table is CSV with a header. A table has a column `cycles`, optionally a column `energy_pj`,
-//! and a column for any numeric key that describes a layer (`K`, `C`, `P`, `Wstride`, …). A key
-//! without a column has the value 1 in all layers. Timeloop prints the cycles and energy of a
-//! layer's mapping in `stats.txt`. A program on FireSim prints its own cycle count.
+//! A table is CSV with a header. It has a column `cycles`, optionally a column `energy_pj`, and a column for any
+//! numeric key that describes a layer (`K`, `C`, `P`, `Wstride`, …). A key without a column has the value 1 in all
+//! layers. Timeloop prints the cycles and energy of a layer's mapping in `stats.txt`. A program on FireSim prints its
+//! own cycle count.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;
@@ -22,7 +22,7 @@ pub struct LayerCyclesAndEnergy {
     pub energy: Option<f64>,
 }
 
-/// Cycles and energy of layers, by the layers' sizes, strides and dilations.
+/// Cycles and energy of layers, by size, stride and dilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CycleTable {
     rows: BTreeMap<LayerSizesAndStrides, LayerCyclesAndEnergy>,
@@ -77,8 +77,7 @@ fn layer_key(layer: &LayerShape) -> LayerSizesAndStrides {
 }
 
 impl CycleTable {
-    /// Parses a table. Error messages name the table `file`. Skips empty lines, and lines that
-    /// begin with `#`.
+    /// Parses a table. Error messages call the table `file`. Skips empty lines and lines that begin with `#`.
     ///
     /// # Errors
     ///
@@ -174,7 +173,7 @@ impl CycleTable {
         Ok(table)
     }
 
-    /// Returns the row of a layer, or `None` if the table has no such row.
+    /// Returns the row of a layer; `None` if there is none.
     pub fn get(&self, layer: &LayerShape) -> Option<LayerCyclesAndEnergy> {
         self.rows.get(&layer_key(layer)).copied()
     }

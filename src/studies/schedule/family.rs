@@ -3,13 +3,13 @@
 //!
 //! A layer is a chain of products. The first products are queries, keys and values; scores; values weighted by scores;
 //! and the projection. A decoder repeats these products for cross-attention. The last two products form the
-//! feed-forward part. After all layers, one product computes the vocabulary scores. The model omits layers that a
-//! forward pass does not compute (dropout, batch normalization). Each matrix product is cut into `tensor` sub-layers by
-//! its output columns, unless another partition is selected. The input is divided into `micro_batches`, which pass
-//! through the model one after another. Sub-layers that compute the same columns of a product share weights. A
-//! sub-layer waits for the sub-layers of the previous product that compute its inputs. For scores these are all
-//! sub-layers, otherwise the sub-layers with the same rows. Sub-layers of the first product read the input of their
-//! micro-batch. If two of these sub-layers have the same rows, they read the same part of the input.
+//! feed-forward part. After all layers, one product computes the vocabulary scores. Layers that a forward pass does not
+//! compute (dropout, batch normalization) are omitted. Each product is cut into `tensor` sub-layers by its output
+//! columns, unless another partition is selected. The input is divided into `micro_batches`, which pass through the
+//! model one after another. Sub-layers that compute the same columns of a product share weights. A sub-layer waits for
+//! the sub-layers of the previous product that compute its inputs. For scores, these are all sub-layers; otherwise,
+//! those with the same rows. Sub-layers of the first product read the input of their micro-batch. Those with the same
+//! rows read the same part of it.
 
 use super::partition::{
     CutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
@@ -31,7 +31,7 @@ pub struct DeapLanguageModel {
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Number of words in the vocabulary. If it is 0, the model omits the last matrix product.
+    /// Number of words in the vocabulary. If it is 0, the last matrix product is omitted.
     pub vocabulary: u64,
     /// Number of tokens per sequence.
     pub sequence: u64,
@@ -74,12 +74,12 @@ impl EnumeratedSetting for MatrixProductPartitionRule {
     ];
 }
 
-/// A model's matrix products with their cuts, and the number of words that a forward pass moves.
+/// A model's matrix products with their cuts, and the words that a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelCutsAndMovedWords {
     /// Each matrix product's name and cuts, in execution order.
     pub products: Vec<(String, MatrixProductCutSequence)>,
-    /// Number of words that a forward pass moves, both between chips and from memory.
+    /// Words that a forward pass moves, both between chips and from memory.
     pub words: u64,
 }
 
@@ -273,8 +273,8 @@ impl DeapLanguageModel {
         })
     }
 
-    /// Returns the positions of each matrix product's parts. If products are cut only by columns, a product with fewer
-    /// columns than parts has fewer parts.
+    /// Returns the positions of each matrix product's parts. If only columns are cut, a product with fewer columns than
+    /// parts has fewer parts.
     fn part_positions(
         &self,
         products: &[(String, LayerMatrixProduct)],
@@ -305,9 +305,8 @@ impl DeapLanguageModel {
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero, or if the number of heads does not divide the hidden size. Also
-    /// fails if there are too many sub-layers, or if a matrix product has too few rows or columns
-    /// to be cut.
+    /// Fails if a size is zero, or if the number of heads does not divide the hidden size. Also fails if there are too
+    /// many sub-layers, or if a matrix product has too few rows or columns to cut.
     pub fn build_task_graph(&self) -> Result<SubLayerTaskGraph, LanguageModelError> {
         let products = self.list_all_products()?;
         let places = self.part_positions(&products)?;

@@ -1,11 +1,10 @@
 //! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers in the list.
 //!
-//! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends the
-//! inner loop. The printed algorithm also never frees a chip. [`ChipAssignmentRule::Steps`] corrects both errors: a
-//! chip runs one sub-layer per step, and a sub-layer counts as finished from the next step on. In
-//! [`ChipAssignmentRule::Durations`], a sub-layer's time is its number of operations, and a free chip immediately
-//! begins its next sub-layer. [`ChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can get
-//! another sub-layer.
+//! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because no line ends the inner loop. It also
+//! never frees a chip. [`ChipAssignmentRule::Steps`] corrects both errors: a chip runs one sub-layer per step, which
+//! counts as finished from the next step on. In [`ChipAssignmentRule::Durations`], a sub-layer's time is its number of
+//! operations, and a free chip immediately begins its next one. [`ChipAssignmentRule::Printed`] follows the printed
+//! text, and ends when no chip can get another sub-layer.
 
 use super::{ChipSchedule, SubLayerTaskGraph};
 use chakram_base::setting::EnumeratedSetting;
@@ -15,8 +14,8 @@ use chakram_base::setting::EnumeratedSetting;
 pub enum ChipAssignmentRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
-    /// A chip begins its next sub-layer as soon as it is free. Steps then only state the order on each chip. A chip has
-    /// an empty step where a sub-layer waits for another chip.
+    /// A chip begins its next sub-layer as soon as it is free. Steps then only state the order on each chip. Where a
+    /// sub-layer waits for another chip, its chip has an empty step.
     Durations,
     /// DEAP's Algorithm 1 as printed.
     Printed,
@@ -40,7 +39,7 @@ pub enum ScheduleError {
     /// The number of chips is zero.
     #[error("found no chips, expected one or more")]
     NoChips,
-    /// DEAP's Algorithm 1, as printed, is stuck: it cannot assign another sub-layer.
+    /// DEAP's Algorithm 1, as printed, is stuck: it can assign no further sub-layer.
     #[error(
         "Algorithm 1 as printed assigned {given} of {all} sub-layers to chips and never frees a chip for the \
          others\n  try: the corrected form"
@@ -105,7 +104,7 @@ fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// Returns the schedule and its total time, counted in operations.
+/// Returns the schedule and its total time, in operations.
 pub(super) fn schedule_by_durations(
     graph: &SubLayerTaskGraph,
     chips: usize,
@@ -149,7 +148,7 @@ pub(super) fn schedule_by_durations(
     (align_steps(graph, &order), end)
 }
 
-/// Assigns each sub-layer a step after the steps of its dependencies and of all earlier sub-layers on its chip.
+/// Assigns each sub-layer a step after those of its dependencies and of all earlier sub-layers on its chip.
 fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
@@ -185,8 +184,8 @@ fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. A chip without a sub-layer
-/// gets all ready sub-layers, and runs them one by one.
+/// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. Such a chip gets all ready
+/// sub-layers, and runs them one by one.
 fn schedule_as_printed(
     graph: &SubLayerTaskGraph,
     chips: usize,
@@ -216,7 +215,7 @@ fn schedule_as_printed(
                 of_chip.push(None);
             }
         }
-        // No line of DEAP's Algorithm 1 marks sub-layers as finished. The code here counts all sub-layers of a round as
+        // No line of DEAP's Algorithm 1 marks sub-layers as finished. This code counts all sub-layers of a round as
         // finished from the next round on.
         finished.clone_from(&given);
         if !moved {

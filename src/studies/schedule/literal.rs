@@ -96,8 +96,7 @@ impl LiteralReader<'_> {
                 let inside = &self.text[self.at + 1..];
                 let end = inside
                     .find(quote)
-                    // Reject a backslash, because schedules need no escapes and this parser would
-                    // misread them.
+                    // Reject backslashes, because schedules need no escapes and this parser would misread them.
                     .filter(|end| !inside[..*end].contains(['\\', '\n']));
                 let end = end.ok_or_else(|| {
                     self.syntax_error(format!("found {quote} without a closing quote on its line"))

@@ -1,23 +1,21 @@
-//! Layer-wise partition by hierarchical dynamic programming. For each matrix product, the method
-//! decides whether to cut its rows or its columns.
+//! Layer-wise partition by hierarchical dynamic programming. For each matrix product, decides whether to cut its rows
+//! or its columns.
 //!
-//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. The method repeatedly divides
-//! the chips into halves. At each level, it cuts every product in two. If a product is cut along
-//! rows, each half has all weights and half of the data. If a product is cut along columns, each
-//! half has half of the weights and all data. HyPar counts the transfers of training. Like DEAP,
-//! this module counts only the transfers of a forward pass. Part p of every product is on chip p. A
-//! product of P parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
+//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. It repeatedly divides the chips into halves. At each
+//! level, it cuts every product in two. After a cut along rows, each half has all weights and half of the data. After a
+//! cut along columns, each half has half of the weights and all data. HyPar counts the transfers of training. Like
+//! DEAP, this module counts only the transfers of a forward pass. Part p of every product is on chip p. A product of P
+//! parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
 //!
 //! - weights = a W, once, for W words of weights;
 //! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, for F
 //!   outputs of the previous product in a' x b' blocks;
 //! - input = I P / a per micro-batch from memory, for a first product with an input of I words.
 //!
-//! n is the number of parts whose row block contains, or is inside, the row block that the same
-//! chip has in the previous product. If a product needs the whole previous output (as scores need
-//! all keys), it moves F (P − 1) words. A product's cost depends only on its own cut and on its
-//! predecessor's cut. With L products, one pass per level therefore finds the best of all 2^L
-//! choices. The method decides cuts level by level, beginning at the outermost.
+//! n is the number of parts whose row block contains, or is inside, the same chip's row block in the previous product.
+//! A product that needs the whole previous output (as scores need all keys) moves F (P − 1) words. A product's cost
+//! depends only on its own cut and its predecessor's. With L products, one pass per level therefore finds the best of
+//! all 2^L choices. Cuts are decided level by level, beginning at the outermost.
 
 use std::collections::BTreeMap;
 
@@ -40,10 +38,10 @@ pub struct MatrixProductSizesForTransfers {
     pub rows: u64,
     /// Number of columns of the matrix product's output.
     pub columns: u64,
-    /// Number of words of weights, or 0 for a matrix product without weights.
+    /// Number of words of weights; 0 without weights.
     pub weights: u64,
-    /// Number of input words per micro-batch that the matrix product reads from memory. Products
-    /// other than the first read 0 words.
+    /// Number of input words per micro-batch that the matrix product reads from memory. Zero for all products except
+    /// the first.
     pub inputs: u64,
     /// True if every part needs the previous matrix product's whole output.
     pub takes_all: bool,
@@ -61,8 +59,8 @@ pub struct PartPosition {
 /// Costs are counted in units of 1 / `SHARES` word, so that they are integers.
 const SHARES: u128 = 1 << 24;
 
-/// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit
-/// to the row block's index or to the column block's index.
+/// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit to the index of the
+/// row block or the column block.
 pub fn position_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
@@ -96,8 +94,7 @@ pub fn words_moved(
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
-/// Returns the cuts of each matrix product on `levels` levels, or `None` if a product has too few
-/// rows and columns for this number of cuts.
+/// Returns the cuts of each matrix product on `levels` levels; `None` if one has too few rows and columns for them.
 pub fn partition_products(
     products: &[MatrixProductSizesForTransfers],
     levels: u32,
@@ -110,9 +107,9 @@ pub fn partition_products(
     Some(cuts)
 }
 
-/// Divides the rows `held` into equal pieces so that one piece has exactly the rows `needed`.
-/// Returns the index of this piece and the number of pieces. If `needed` contains all rows of
-/// `held`, there is one piece. Returns `None` if `held` and `needed` have no row in common.
+/// Divides the rows `held` into equal pieces so that one piece has exactly the rows `needed`. Returns its index and the
+/// number of pieces. There is one piece if `needed` contains all rows of `held`. `None` if `held` and `needed` share no
+/// row.
 pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -121,7 +118,7 @@ pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// The possible cuts at a level. If costs are equal, the first cut is preferred.
+/// The possible cuts at a level. At equal cost, the first is preferred.
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.

@@ -1,14 +1,13 @@
 //! Records of sub-layers, and schedule files in DEAP's format: Python literals or JSON.
 //!
-//! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a
-//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`. The record of an
-//! empty step has no sizes. Two keys beyond the published ones, `id` and `after` (a list of ids), state dependencies.
-//! Sub-layers with equal `weights` share weights. If no record has an id, a step depends on all sub-layers of the
-//! previous non-empty step, as in a sequential model. Sub-layers with equal `input` read the same part of the model's
-//! input. A sub-layer that has neither `input` nor dependencies reads a part of its own; `None` means no input. If an
-//! output is read in pieces, `pieces` is the number of pieces, and `piece` is the index of the piece that a sub-layer
-//! reads. The parser omits layers that inference does not compute (dropout and batch normalization). A sub-layer that
-//! depends on an omitted layer depends on the predecessors of this layer instead.
+//! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a sub-layer, `{'C': 32, 'K':
+//! 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`. The record of an empty step has no sizes. Two unpublished keys,
+//! `id` and `after` (a list of ids), state dependencies. Sub-layers with equal `weights` share weights. Without ids, a
+//! step depends on all sub-layers of the previous non-empty step, as in a sequential model. Sub-layers with equal
+//! `input` read the same part of the model's input. A sub-layer with neither `input` nor dependencies reads a part of
+//! its own; `None` means no input. If an output is read in pieces, `pieces` is the number of pieces, and `piece` is the
+//! index of the piece that a sub-layer reads. The parser omits layers that inference does not compute (dropout and
+//! batch normalization). A sub-layer that depends on an omitted layer depends on that layer's predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, SubLayerTaskGraph};
@@ -37,7 +36,7 @@ const MOST_PIECES: u32 = 4096;
 /// Maximum index of a part of the input in a file; parts without an index get larger indices.
 const MOST_INPUT: u32 = 1 << 30;
 
-/// Maximum number of words in a tensor, chosen so that sums of words do not overflow.
+/// Maximum number of words in a tensor, so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
 /// Value of `type` in the record of an idle step.
@@ -71,8 +70,8 @@ pub enum ScheduleFileError {
 }
 
 impl SubLayerShapeAndKind {
-    /// Creates a linear layer for the product of a `rows` x `inputs` matrix and an `inputs` x `outputs` matrix. Returns
-    /// `None` if the product has too many operations to count.
+    /// Creates a linear layer for the product of a `rows` x `inputs` matrix and an `inputs` x `outputs` matrix. `None`
+    /// if the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::from_matrix_product([rows, outputs, inputs])?,
@@ -185,17 +184,16 @@ enum SubLayerRecordInputKey {
     Part(u32),
 }
 
-/// A sub-layer or omitted layer to which records can refer. The predecessors of an omitted layer replace that layer.
+/// A sub-layer or omitted layer to which records can refer. An omitted layer is replaced by its predecessors.
 struct ReferableOrOmittedLayer {
-    /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
-    /// sub-layers.
+    /// Sub-layers that replace an omitted layer. Later sub-layers read their outputs.
     stands_for: Vec<u32>,
     /// Part of the model's input that the omitted layer passes to its successors.
     input: Option<u32>,
     step: usize,
 }
 
-/// Parses a schedule file. Error messages name the file `file`.
+/// Parses a schedule file. Error messages call the file `file`.
 ///
 /// # Errors
 ///
@@ -239,7 +237,7 @@ pub fn parse_schedule(
         SubLayerRecordInputKey::Part(number) => Some(number),
         _ => None,
     });
-    // Parts without an index in the file get higher indices than parts with an index.
+    // Parts without an index in the file get higher indices than the others.
     let mut next_input = given.max().map_or(0, |most| most + 1);
     let mut index_of: BTreeMap<u64, ReferableOrOmittedLayer> = BTreeMap::new();
     let mut graph = SubLayerTaskGraph::default();
@@ -327,8 +325,8 @@ pub fn parse_schedule(
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // In DEAP's own format, records have no ids, and sub-layers do not share weights. Each sub-layer therefore
-            // gets its own weights.
+            // In DEAP's own format, records have no ids, and sub-layers do not share weights. Each therefore gets its
+            // own weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,
@@ -340,8 +338,7 @@ pub fn parse_schedule(
     Ok((graph, schedule))
 }
 
-/// Parses a record. Returns `None` for the record of an empty step. The error states the found
-/// value and the expected value.
+/// Parses a record. Returns `None` for the record of an empty step. The error states the found and the expected value.
 fn parse_placed_record(
     literal: &Literal,
     (chip, step): (usize, usize),
@@ -423,8 +420,7 @@ fn parse_placed_record(
         ..shape
     });
     let shape = shape.filter(|shape| {
-        // Also limit the inputs: with large strides, windows span more inputs than the layer has
-        // multiplications.
+        // Limit the inputs too: with large strides, windows span more inputs than the layer has multiplications.
         let [n, _, c, p, q, r, s] = shape.sizes;
         let sides = [
             n,

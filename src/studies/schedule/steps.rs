@@ -1,30 +1,27 @@
 //! Simulates steps with barriers: the location of data, the transfers in each step, and the step's
 //! duration.
 //!
-//! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
-//! weights and, at the beginning of the model, the input. Data that are already on its chip need no
-//! transfer. If no chip has the data, the data come from memory through the network interface
-//! (DEAP, section IV-C). At first, no chip has inputs. If several other chips have the data, the
-//! data come from the chip with the shortest transfer time. A transfer of m bytes over links at
-//! distance d takes (DEAP's Eq. 2)
+//! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its weights and, at the
+//! beginning of the model, the input. Data already on its chip need no transfer. Data that no chip has come from memory
+//! through the network interface (DEAP, section IV-C). At first, no chip has inputs. Data that several other chips have
+//! come from the one with the shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq.
+//! 2)
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of one link. The rate depends on the largest number of links that a chip
-//! has. A transfer through an interface takes the time m divided by the interface's rate. If a chip
-//! receives several transfers at the same time, they take max t + Σ m / M, where M is the bandwidth
-//! of the chip's memory. A step takes
+//! where B is the rate of one link. It depends on the largest number of links that a chip has. A transfer through an
+//! interface takes m divided by the interface's rate. Simultaneous transfers to a chip take max t + Σ m / M, where M
+//! is the bandwidth of the chip's memory. A step takes
 //!
 //! T = (longest communication time of a chip) + (longest processing time of a chip).
 //!
-//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
-//! is full, the least recently used data are evicted. An evicted output is written to memory if a
-//! later step needs it and no other chip has it. All other evicted data are dropped.
+//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory is full, it evicts
+//! the least recently used data. An evicted output is written to memory if a later step needs it and no other chip has
+//! it. Other evicted data are dropped.
 //!
-//! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share the
-//! chip's memory and connections, so data that two of them need are transferred only once. If a
-//! host controls the chips, it issues commands one after another: one for each transfer and each
-//! sub-layer of a step. The host learns from the barrier that the previous step has ended. The host
+//! If a chip has several accelerators, each runs a sub-layer. They share the chip's memory and connections, so data
+//! that two of them need are transferred only once. A host that controls the chips issues commands one after another:
+//! one for each transfer and each sub-layer of a step. It learns from the barrier that the previous step has ended. It
 //! issues no command of a step earlier, so n commands of d seconds lengthen the step by n d.
 
 use super::{ChipSchedule, SubLayerTaskGraph};
@@ -43,13 +40,12 @@ pub enum DataId {
     Input(u32),
     /// The output of the sub-layer with this index.
     Output(u32),
-    /// A piece of a sub-layer's output, if the output is read in pieces: the sub-layer, and the
-    /// index of the piece.
+    /// A piece of a sub-layer's output that is read in pieces: the sub-layer, and the index of the piece.
     Piece(u32, u32),
 }
 
 impl DataId {
-    /// Returns the sub-layer that produces the data; `None` for weights and for parts of the input.
+    /// Returns the sub-layer that produces the data; `None` for weights and parts of the input.
     pub fn producing_task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -61,7 +57,7 @@ impl DataId {
 /// Source of data that a chip needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferSource {
-    /// The chip itself has the data, so there is no transfer.
+    /// The chip itself, so there is no transfer.
     Own,
     /// Another chip, by its index.
     Chip(u32),
@@ -86,7 +82,7 @@ pub struct ChipMachine {
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Time in seconds that the host needs to issue one command.
+    /// Time in seconds in which the host issues one command.
     pub dispatch: f64,
 }
 
@@ -104,7 +100,7 @@ pub struct SubLayerTimeAndEnergy {
 /// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimeAndEnergy {
-    /// Time in seconds that the host needs to issue the step's commands.
+    /// Time in seconds in which the host issues the step's commands.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
     pub communication: f64,
@@ -131,8 +127,8 @@ pub struct ChipDataNeedOrEviction {
     pub data: DataId,
     /// Size of the data in bytes.
     pub bytes: u64,
-    /// Source of the data that were needed. `None` for evicted data: the chip wrote them to memory
-    /// if `written` is true, and otherwise dropped them.
+    /// Source of the needed data. `None` for evicted data, which the chip wrote to memory if `written` is true, and
+    /// dropped otherwise.
     pub from: Option<TransferSource>,
     /// True if evicted data were written to memory.
     pub written: bool,
@@ -164,8 +160,7 @@ impl StepCostsAndTransferLog {
     }
 }
 
-/// The data on a chip. Each entry has the step in which the data were last used, and their size in
-/// bytes.
+/// The data on a chip, each with the step of its last use and its size in bytes.
 type SingleChipMemoryContents = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the schedule cannot run on the machine.
@@ -183,7 +178,7 @@ pub enum ScheduleRunError {
         /// Number of chips in the graph of links.
         chips: u32,
     },
-    /// A sub-layer needs more data at once than fit into its chip's memory.
+    /// A sub-layer needs more data at once than its chip's memory can store.
     #[error(
         "sub-layer {task} needs {needs} B on its chip at once, but the chip has {holds} B\n  try: a larger {}, or a larger {}",
         SettingKey::Tensor,
@@ -206,16 +201,15 @@ impl SubLayerTaskGraph {
         n * k * p * q * word
     }
 
-    /// Returns the parts of a sub-layer's output with their sizes in bytes. The output has several
-    /// parts if other sub-layers read it in pieces.
+    /// Returns the parts of a sub-layer's output with their sizes in bytes. There are several if other sub-layers read
+    /// the output in pieces.
     pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
             return vec![(DataId::Output(task), bytes)];
         }
-        // Round the cumulative sizes, so that the bytes of the pieces add up to the bytes of the
-        // output.
+        // Round the cumulative sizes, so that the bytes of the pieces add up to those of the output.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)
@@ -319,7 +313,7 @@ impl ChipMachine {
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
-            // All transfers of a step use the data locations at the beginning of the step.
+            // All transfers of a step use the data locations at its beginning.
             let before: Vec<BTreeSet<DataId>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
@@ -408,8 +402,7 @@ impl ChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // Drop an output that no later step uses, without a log entry. Keep weights for later
-            // steps.
+            // Drop an output that no later step uses, without a log entry. Keep weights for later steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
@@ -422,8 +415,8 @@ impl ChipMachine {
         Ok(totals)
     }
 
-    /// Evicts data from a chip until the rest fit into its memory. Returns the bytes that were
-    /// written to memory, and the duration of the writes in seconds.
+    /// Evicts data from a chip until the rest fit into its memory. Returns the bytes that were written to memory, and
+    /// the duration of the writes in seconds.
     fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),

@@ -25,8 +25,8 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
 const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K': 32,\n  'N': 1,\n  'P': 2500,\n  'Q': 1,\n  'R': 1,\n\
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
-/// DEAP's Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32
-/// output channels. The layer of this record has 32 x 32 x 2,500 multiplications.
+/// DEAP's Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32 output channels. This
+/// layer has 32 x 32 x 2,500 multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
@@ -142,8 +142,7 @@ fn graphs() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time of all orders of sub-layers. Each sub-layer starts as early as its
-/// chip and its dependencies allow.
+/// Returns the shortest time of all orders of sub-layers. Each starts as early as its chip and its dependencies allow.
 fn shortest(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
     fn next(
         graph: &SubLayerTaskGraph,
@@ -186,8 +185,8 @@ fn shortest(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Tests that every sub-layer occurs once, after all its dependencies. Tests that a chip is
-    /// idle only if no sub-layer is ready.
+    /// Tests that every sub-layer occurs once, after all its dependencies, and that a chip is idle only if none is
+    /// ready.
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
         for rule in [ChipAssignmentRule::Steps, ChipAssignmentRule::Durations] {
@@ -212,9 +211,8 @@ proptest! {
         }
     }
 
-    /// Tests that the time is at least the longest path's time, and at most the sum of all
-    /// sub-layers' times. By Graham's bound, the time is also at most 2 - 1/N times the shortest
-    /// time on N chips.
+    /// Tests that the time is at least the longest path's time, and at most the sum of all sub-layers' times. By
+    /// Graham's bound, it is also at most 2 - 1/N times the shortest time on N chips.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = schedule_by_durations(&graph, chips);
@@ -231,9 +229,8 @@ proptest! {
     }
 }
 
-/// Three sub-layers have no dependencies, and a fourth depends on the last of the three. As
-/// printed, the algorithm gives all three to the first chip, and the fourth to the second chip. As
-/// printed, the algorithm never completes a chain of three sub-layers on two chips.
+/// Three sub-layers have no dependencies, and a fourth depends on the last of them. As printed, the algorithm gives all
+/// three to the first chip, and the fourth to the second. It never completes a chain of three sub-layers on two chips.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = SubLayerTaskGraph {
@@ -278,10 +275,9 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
     }
 }
 
-/// Chip 0 computes A (10 B). Chip 2 computes B (20 B). Chip 1 receives both over one hop at 4 B/s.
-/// The longer transfer takes 5 s, and the 30 B take another 3.75 s to enter chip 1's memory at 8
-/// B/s. In the next step, chip 0 receives B over one hop from chip 1. Chip 1 has had B since the
-/// previous step, because chip 2 is two hops away.
+/// Chip 0 computes A (10 B). Chip 2 computes B (20 B). Chip 1 receives both over one hop at 4 B/s. The longer transfer
+/// takes 5 s, and the 30 B take another 3.75 s to enter chip 1's memory at 8 B/s. In the next step, chip 0 receives B
+/// over one hop from chip 1. Chip 1 has had it since the previous step, because chip 2 is two hops away.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -358,8 +354,8 @@ fn chips_take_data_from_the_nearest_holder() {
     );
 }
 
-/// Weights are loaded from memory only once. A chip with 25 B of memory that stores A and B must
-/// evict A. A is still needed, so it is written to memory and loaded again later.
+/// Weights are loaded from memory only once. A chip with 25 B of memory that stores A and B must evict A. It is still
+/// needed, so it is written to memory and loaded again later.
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
     let weights = |number| Some(number);
@@ -412,11 +408,10 @@ fn what_does_not_fit_leaves_and_comes_back() {
     );
 }
 
-/// The machine has two chips with two accelerators each. A (10 B) and B are computed on the first
-/// chip. Both sub-layers of the second chip read A, but A is transferred only once. The transfer
-/// takes 2.5 s over one hop at 4 B/s, and 1.25 s into the chip's memory at 8 B/s. In the first
-/// step, the host issues two commands of half a second each. In the second step, the host issues
-/// one command for the transfer and two for the sub-layers.
+/// The machine has two chips with two accelerators each. A (10 B) and B are computed on the first chip. Both sub-layers
+/// of the second chip read A, which is transferred only once. The transfer takes 2.5 s over one hop at 4 B/s, and 1.25
+/// s into the chip's memory at 8 B/s. In the first step, the host issues two commands of half a second each. In the
+/// second step, the host issues one command for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = SubLayerTaskGraph {
@@ -464,8 +459,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that reads a piece of an output transfers only this piece, also if the schedule
-/// comes from a file.
+/// A sub-layer that reads a piece of an output transfers only this piece, also if the schedule comes from a file.
 #[test]
 fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
@@ -494,8 +488,7 @@ fn outputs_are_taken_in_pieces() {
     assert!(error.contains("found \"piece 2\""), "{error}");
 }
 
-/// Dropout and batch normalization are removed. Sub-layers after a removed layer read that layer's
-/// inputs.
+/// Dropout and batch normalization are removed. Sub-layers after a removed layer read its inputs.
 #[test]
 fn layers_that_inference_does_not_compute_are_left_out() {
     let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\
@@ -504,7 +497,7 @@ fn layers_that_inference_does_not_compute_are_left_out() {
     assert_eq!(graph.tasks.len(), 2);
     assert_eq!(graph.tasks[1].after, [0]);
     assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
-    // Without ids, a step depends on the last earlier step that has a sub-layer after removal.
+    // Without ids, a step depends on the last earlier step with a remaining sub-layer.
     let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
     let (graph, _) = parse_schedule(text, "s").unwrap();
     assert_eq!(graph.tasks[1].after, [0]);

@@ -1,9 +1,9 @@
 //! Writes schedules as traces with one rank per chip. The barriers around each step's sub-layers
 //! are optional.
 //!
-//! Each sub-layer becomes a kernel. The kernel's duration is the sub-layer's cost. A receive from
-//! another chip is a message, and a load from memory is a wait on a separate lane. Each barrier is
-//! a barrier collective of all chips. A chip runs its sub-layers in the order of the schedule.
+//! Each sub-layer becomes a kernel. Its duration is the sub-layer's cost. A receive from another chip is a message, and
+//! a load from memory is a wait on a separate lane. Each barrier is a barrier collective of all chips. A chip runs its
+//! sub-layers in the order of the schedule.
 
 use super::{
     ChipSchedule, StepCostsAndTransferLog, SubLayerTaskGraph, SubLayerTimeAndEnergy, TransferSource,
@@ -31,8 +31,8 @@ pub struct ScheduleWithCosts<'s> {
     pub accelerators: usize,
 }
 
-/// First lane of a chip, for its network interface. The next lanes are for the host's commands and
-/// for the chip's accelerators.
+/// First lane of a chip, for its network interface. The next lanes are for the host's commands and the chip's
+/// accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;
@@ -93,8 +93,7 @@ impl ScheduleWithCosts<'_> {
             let mut moved = Vec::new();
             let dispatch = self.totals.steps[step].dispatch;
             if dispatch > 0.0 {
-                // Without barriers, the host continues as soon as it has issued all previous
-                // commands.
+                // Without barriers, the host continues as soon as it has issued all previous commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
                 let mut node = build_wait_node("commands of the host", dispatch);
                 node.lane = Some(HOST);
@@ -194,7 +193,7 @@ fn message_op(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
     }
 }
 
-/// Creates a wait, which occupies the lane of the network interface.
+/// Creates a wait on the network interface's lane.
 fn build_wait_node(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,

@@ -1,15 +1,14 @@
 //! Computes corrections of a machine's kernel times from measured steps.
 //!
-//! Steps belong to the same group if their models have the same two most frequent matrix products.
-//! Such models have the same tokens per micro-batch, width and tensor parallelism. A group's factor
-//! is the geometric mean of measured time / predicted time. The factor does not affect some parts
-//! of a step (messages, sums over replicas between nodes), so the computation needs two rounds.
+//! Steps belong to the same group if their models have the same two most frequent matrix products. They have the same
+//! tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric mean of measured / predicted
+//! time. It does not affect some parts of a step (messages, sums over replicas between nodes), so the computation needs
+//! two rounds.
 //!
-//! All groups share a common factor, from which each group's factor differs. Let `t` be the
-//! variance of the factors' logarithms between groups, and `s` their variance within a group. A
-//! group of `n` steps keeps the fraction `t / (t + s / n)` of its factor's distance from the shared
-//! factor (partial pooling). The shared factor's logarithm is reduced by its own variance (James
-//! and Stein, 1961). Models outside the groups use the shared factor.
+//! Each group's factor differs from a common one. Let `t` be the variance of the factors' logarithms between groups,
+//! and `s` their variance within a group. A group of `n` steps keeps the fraction `t / (t + s / n)` of its factor's
+//! distance from the shared factor (partial pooling). The shared factor's logarithm is reduced by its own variance
+//! (James and Stein, 1961). Models outside the groups use it.
 
 use super::{MeasuredRun, RunTable, ScoreError, map_all_runs, predict_makespan};
 use chakram_base::units::Span;
@@ -19,11 +18,11 @@ use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Relative error of a correction from a single step, if no group has two steps. The error combines
-/// two variations: between repetitions of a step, and between the plans of a group.
+/// Relative error of a correction from a single step, if no group has two steps. It combines two variations: between
+/// repetitions of a step, and between the plans of a group.
 const ALONE: f64 = 0.05;
-/// Standard deviation of factors within a group, if no group has two steps. The value was measured
-/// in 722 steps of small GPTs on A100.
+/// Standard deviation of factors within a group, if no group has two steps. It was measured in 722 steps of small GPTs
+/// on A100.
 const INSIDE: f64 = 0.036;
 /// Minimum number of groups for a shared factor.
 const LEAST_GROUPS: usize = 3;
@@ -37,8 +36,8 @@ pub struct StepGroupKernelTimeCorrection {
     pub correction: PassKernelTimeCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
-    /// Leave-one-out error of each step: the error with a factor computed from the group's other
-    /// steps. The list is empty for a group with a single step.
+    /// Leave-one-out error of each step: its error with a factor from the group's other steps. Empty for a group with a
+    /// single step.
     pub left_out: Vec<f64>,
 }
 
@@ -191,8 +190,8 @@ impl PooledLogFactorStatistics {
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // If there are fewer groups than `LEAST_GROUPS`, the variance between groups is unknown, so
-        // each group keeps its own factor.
+        // With fewer groups than `LEAST_GROUPS`, the variance between groups is unknown, so each group keeps its own
+        // factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
             false => (spread / (count - 1.0) - of_steps).max(0.0),
@@ -222,8 +221,7 @@ impl PooledLogFactorStatistics {
     }
 }
 
-/// Returns the mean error of all steps, first if each group uses the shared factor of the other
-/// groups, then without a correction.
+/// Returns the mean error of all steps, first with the shared factor of the other groups, then without a correction.
 fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
         return None;

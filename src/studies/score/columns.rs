@@ -30,7 +30,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Model sizes that a run may state in addition to the model's name.
+/// Model sizes that a run may state besides the model's name.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -42,8 +42,7 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs (optional). The score groups runs by this number, and computes a missing data-parallel
-/// degree from it.
+/// Key of the number of NPUs (optional). It groups runs in the score, and gives a missing data-parallel degree.
 pub(super) const NPUS: &str = "npus";
 /// Key of the machine; used in tables with runs on different machines.
 pub(super) const MACHINE: &str = "machine";
@@ -78,7 +77,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
 ];
 
-/// Options that the value in a column determines.
+/// Options determined by the value in a column.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OptionsByColumnValue {
     /// Heading of the column in the table.
@@ -87,10 +86,10 @@ pub(super) struct OptionsByColumnValue {
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Options for rows that have accepted values in all of several columns.
+/// Options for rows that have accepted values in several columns.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OptionsForMatchingRows {
-    /// Columns, each with its accepted values. A row must match all columns.
+    /// Columns, each with its accepted values. A row must match all of them.
     pub only: Vec<(String, Vec<String>)>,
     /// Options with their values.
     pub options: BTreeMap<String, String>,
@@ -119,8 +118,7 @@ pub struct RunColumnRules {
     /// Columns, each with its accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<OptionsByColumnValue>,
-    /// Options that several columns determine together. Later entries override earlier entries and the options in
-    /// `when`.
+    /// Options that several columns determine together. Later entries override earlier ones and the options in `when`.
     pub(super) matched: Vec<OptionsForMatchingRows>,
 }
 
@@ -141,8 +139,7 @@ fn is_known_key(key: &str) -> bool {
         || plan_option(key).is_some()
 }
 
-/// Replaces dashes in the name of an option by underscores. Paths in the machine file keep their
-/// spelling.
+/// Replaces dashes in an option's name with underscores. Paths in the machine file keep their spelling.
 fn option_key(name: &str) -> String {
     match name.starts_with(MACHINE_VALUE) {
         true => name.to_owned(),
@@ -150,7 +147,7 @@ fn option_key(name: &str) -> String {
     }
 }
 
-/// Returns the key of the option `name`. Reports an unknown name as an error at `field`.
+/// Returns the key of the option `name`. An unknown name is an error at `field`.
 fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
     if is_known_key(&key) {
@@ -217,7 +214,7 @@ fn read_options(field: &ConfigField<'_>) -> Result<BTreeMap<String, String>, Sco
     Ok(options)
 }
 
-/// Parses the options that the values in several columns together determine.
+/// Parses the options that several columns' values determine together.
 fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<OptionsForMatchingRows>, ScoreError> {
     let Some(field) = root.get("where") else {
         return Ok(Vec::new());
@@ -246,7 +243,7 @@ fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreErr
 }
 
 impl RunColumnRules {
-    /// Parses a file that describes a table's columns. Error messages name the file `file`.
+    /// Parses a file that describes a table's columns. Error messages call the file `file`.
     ///
     /// # Errors
     ///
@@ -299,7 +296,7 @@ impl RunColumnRules {
         Ok(columns)
     }
 
-    /// Replaces the name of a machine, stack or model by a path if the folder of `file` contains a file with this name.
+    /// Replaces the name of a machine, stack or model with a path if the folder of `file` contains such a file.
     fn resolve_names_in_folder(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
@@ -333,7 +330,7 @@ impl RunColumnRules {
     ///
     /// # Errors
     ///
-    /// Fails if there is no option `key`.
+    /// Fails if there is no such option.
     pub fn set_option_for_all(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key(key);
         if !is_known_key(&key) {
@@ -362,7 +359,7 @@ impl RunColumnRules {
 
     /// Replays all runs on `machine`. The runs then ignore machine names in the table.
     pub fn use_machine_for_all(&mut self, machine: &str) {
-        // The option `machine` overrides the machine that the file of columns names.
+        // The option `machine` overrides the machine in the file of columns.
         let _ = self.set_option_for_all(MACHINE, machine);
     }
 }

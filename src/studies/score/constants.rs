@@ -4,7 +4,7 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::MemoryBoundKernelClass;
 
-/// A machine constant. The fit multiplies the constant by a factor.
+/// A machine constant. The fit multiplies it by a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
     /// The host's time to launch one kernel.
@@ -41,8 +41,7 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
-    /// Returns a predicate for the kernel classes that a bandwidth fraction affects; `None` if the
-    /// constant is a time.
+    /// Returns a predicate for the kernel classes that a bandwidth fraction affects; `None` for a time.
     fn affected_classes(self) -> Option<fn(MemoryBoundKernelClass) -> bool> {
         match self {
             Self::Memory => Some(|class| {
@@ -57,13 +56,12 @@ impl FittedConstant {
         }
     }
 
-    /// Returns true if the constant is a bandwidth fraction, and false if it is a time.
+    /// Returns true for a bandwidth fraction, and false for a time.
     pub fn is_part(self) -> bool {
         self.affected_classes().is_some()
     }
 
-    /// Returns the constant's value in `machine`, in microseconds or as a fraction; `None` if the
-    /// machine has no such value.
+    /// Returns the constant's value in `machine`, in microseconds or as a fraction; `None` if there is none.
     pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();

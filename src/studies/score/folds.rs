@@ -1,9 +1,8 @@
-//! Cross-validation: predicts each run with constants that are fitted only to other runs.
+//! Cross-validation: predicts each run with constants fitted only to other runs.
 //!
-//! Runs with equal values of the options in `folds` are in the same fold, and folds have similar
-//! numbers of runs. For each fold, the Gauss-Newton method fits constants to the logarithms of the
-//! measured times in all other folds. Runs with large errors have less weight
-//! (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
+//! Runs with equal values of the options in `folds` share a fold, and folds have similar numbers of runs. For each
+//! fold, the Gauss-Newton method fits constants to the logarithms of the measured times in all others. Runs with large
+//! errors have less weight (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
 //!
 //! ```text
 //! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
@@ -25,8 +24,7 @@ const DIFFERENCE: f64 = 0.1;
 const FAR: f64 = 0.1;
 /// Maximum change of a constant's logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Weight of the ridge term, relative to a run with weight 1. If no run depends on a constant, this term keeps the
-/// constant unchanged.
+/// Weight of the ridge term, relative to a run with weight 1. It keeps a constant unchanged if no run depends on it.
 const RIDGE: f64 = 1e-3;
 /// Number of iterations of the Gauss-Newton method.
 const ROUNDS: usize = 2;
@@ -34,14 +32,14 @@ const ROUNDS: usize = 2;
 /// Constants fitted to all runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConstantsFittedOutsideFold {
-    /// Number of runs in the fold. The fit does not use these runs.
+    /// Number of runs in the fold. The fit does not use them.
     pub runs: usize,
     /// Constants and the factors that multiply the machine's values.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Returns the fold of each run; there are `count` folds. Assigns groups of runs from the largest to the smallest, each
-/// to the fold that has the fewest runs.
+/// Returns the fold of each run; there are `count` folds. Assigns groups of runs, largest first, to the fold with the
+/// fewest runs.
 pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -69,13 +67,13 @@ fn scale_table_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> 
     table
 }
 
-/// Predicts each run of `table` with constants that are fitted to the other folds. Returns the
-/// predictions, and the constants of each fold.
+/// Predicts each run of `table` with constants fitted to the other folds. Returns the predictions, and the constants of
+/// each fold.
 ///
 /// # Errors
 ///
-/// Fails with the first error if a run cannot be predicted. Also fails if the table has only one fold, or if a machine
-/// lacks one of the constants.
+/// Fails with the first error if a run cannot be predicted. Also fails if there is only one fold, or if a machine lacks
+/// one of the constants.
 pub fn cross_validate_runs(
     table: &RunTable,
     options: &ReplayOptions,
@@ -111,8 +109,7 @@ pub fn cross_validate_runs(
     }
     let mut predicted: Vec<Option<PredictedStepTimeWithInterval>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
-    // All folds start from the machine's own constants, so they share the derivatives of the first
-    // round.
+    // All folds start from the machine's own constants, and so share the derivatives of the first round.
     let first = compute_sensitivity(table, options, &unit_factors(constants), threads)?;
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
@@ -167,12 +164,11 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
     constants.iter().map(|&constant| (constant, 1.0)).collect()
 }
 
-/// Predicted times, and the derivative of each prediction's logarithm with respect to each
-/// constant's logarithm.
+/// Predicted times, and the derivatives of their logarithms with respect to the constants' logarithms.
 struct PredictedTimesAndDerivatives {
     /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,
-    /// Derivatives of the runs' times, in a list for each constant.
+    /// Derivatives of the runs' times, in one list per constant.
     derivatives: Vec<Vec<f64>>,
 }
 
@@ -203,7 +199,7 @@ fn compute_sensitivity(
 }
 
 impl PredictedTimesAndDerivatives {
-    /// Returns the changes to the constants' logarithms that bring the predictions of `runs` closer to the
+    /// Returns the changes of the constants' logarithms that bring the predictions of `runs` closer to the
     /// measurements.
     fn constant_log_changes(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();

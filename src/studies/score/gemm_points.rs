@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 /// Possible headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds in the cross-validation. Each fold is predicted from the other folds.
+/// Number of folds in the cross-validation. Each is predicted from the others.
 const FOLDS: usize = 5;
 
 /// Mean time of each shape (rows, columns, summed size) in one number format.
 pub type MeanGemmTimeByShape = BTreeMap<[u64; 3], f64>;
 
-/// Parses a table of GEMMs. Averages the times of a repeated shape.
+/// Parses a table of GEMMs. Averages the times of repeated shapes.
 ///
 /// # Errors
 ///
@@ -98,10 +98,9 @@ pub fn gemm_points(
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns two mean relative errors over `points`. The first error is for the curve (the model of
-/// kernel times) alone, the second for the curve with a correction by other points. The points are
-/// divided into five folds, and the points in the other folds correct the points in a fold. A point
-/// that the other points do not surround is not corrected.
+/// Returns two mean relative errors over `points`. The first is for the curve (the model of kernel times) alone, the
+/// second for the curve corrected by other points. There are five folds; the points of a fold are corrected by those of
+/// the others. A point that others do not surround is not corrected.
 pub fn left_out_gemm_errors(
     points: &MeanGemmTimeByShape,
     curve: &GemmCurve,
@@ -164,9 +163,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // In this test, all points take twice the time that the curve predicts. The other points
-        // therefore predict each point exactly. The exceptions are the points at the corners of the
-        // box, for which the curve alone predicts half of the time.
+        // Here, all points take twice the time that the curve predicts. The other points therefore predict each one
+        // exactly. The exceptions are the corners of the box, for which the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

@@ -25,12 +25,11 @@ pub struct KernelTimesBySize {
     pub times: Vec<MeasuredTimeAtFlopsAndBytes>,
     /// Number of recorded kernels.
     pub count: u64,
-    /// Sum of the kernels' times, in seconds.
+    /// Sum of their times, in seconds.
     pub total: f64,
     /// Relative standard deviation between kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error, weighted by time, if each size is predicted from the other sizes;
-    /// `None` for fewer than two sizes.
+    /// Mean relative error, weighted by time, of predicting each size from the others; `None` for fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
@@ -112,7 +111,7 @@ impl<'w> RecordedKernelTimes<'w> {
         sums
     }
 
-    /// Returns the sums after merging NPU classes; `class` maps each old class to its new one.
+    /// Returns the sums after merging NPU classes; `class` maps old classes to new ones.
     pub fn merge_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
@@ -141,8 +140,7 @@ fn kernel_times(
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Divide deviations by the mean of their size, so that each size has a weight proportional to
-    // its time.
+    // Divide deviations by the mean of their size, which weights each size in proportion to its time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.squared_deviation_sum() / (sum.count - 1) as f64).sqrt() * sum.count as f64)

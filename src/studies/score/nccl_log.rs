@@ -1,8 +1,8 @@
 //! Parses the logs of nccl-tests, a benchmark of collectives.
 //!
-//! Lines that begin with `#` contain the test's name, a `# Rank` for each GPU, and the headings.
-//! All other lines begin with the size of the whole buffer in bytes. The `time` columns are in
-//! microseconds. The first `time` column is for out-of-place operation.
+//! Lines that begin with `#` contain the test's name, a `# Rank` for each GPU, and the headings. All others begin with
+//! the size of the whole buffer in bytes. The `time` columns are in microseconds. The first of them is for out-of-place
+//! operation.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;
@@ -17,7 +17,7 @@ const TESTS: [(&str, CollectiveKind); 4] = [
     ("alltoall", CollectiveKind::AllToAll),
 ];
 
-/// Parses the log `text`. Error messages name the log `file`.
+/// Parses the log `text`. Error messages call the log `file`.
 ///
 /// # Errors
 ///
@@ -102,8 +102,8 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     })
 }
 
-/// Predicts each size between the first and the last from the other sizes, and returns the mean
-/// relative error. Returns `None` for fewer than three sizes.
+/// Predicts each size between the first and the last from the others, and returns the mean relative error. `None` for
+/// fewer than three sizes.
 pub fn left_out_size_error(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {
@@ -149,11 +149,9 @@ mod tests {
             micros.collect::<Vec<_>>(),
             [(1024.0, 10.0), (2048.0, 11.0), (4096.0, 16.0)]
         );
-        // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12 us
-        // instead of 11 us.
+        // Without 2,048 B, interpolation a third of the way from 10 to 16 us gives 12 us instead of 11 us.
         assert!((left_out_size_error(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
-        // Older logs have no column `root` and no test name, so the kind of collective must be in
-        // the file name.
+        // Older logs have neither a column `root` nor a test name, so the file name must state the kind of collective.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
         let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();

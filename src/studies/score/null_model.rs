@@ -1,11 +1,10 @@
-//! The null model predicts a step's time from its FLOPs, divided by a rate that is fitted to the
-//! runs in the other folds.
+//! The null model predicts a step's time from its FLOPs and a rate that is fitted to the runs in the other folds.
 
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// Returns the FLOPs of a step per NPU: two per multiplication in the forward pass, and twice as
-/// many in the backward pass. If blocks are recomputed, the forward pass counts twice.
+/// Returns the FLOPs of a step per NPU: two per multiplication in the forward pass, and twice as many in the backward
+/// pass. With recomputed blocks, the forward pass counts twice.
 fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.has_training(), plan.recompute) {
@@ -17,8 +16,8 @@ fn flops_per_npu(run: &MeasuredRun) -> f64 {
     2.0 * passes * multiplications * plan.batch as f64 / plan.rank_count() as f64
 }
 
-/// Returns the time in seconds that the null model predicts for each run. The rate is the median
-/// rate of the runs in other folds or, if there is only one fold, of all other runs.
+/// Returns the time in seconds that the null model predicts for each run. The rate is the median over the other folds
+/// or, with only one fold, over all other runs.
 pub fn predict_with_one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs
         .iter()

@@ -1,11 +1,10 @@
 //! Compares predicted effects of changes to captured jobs with measured step times.
 //!
-//! A pair is a captured job and the same job after a change. The changed job is predicted from the
-//! capture. The captured job is replayed twice: unchanged and [edited](edit_job). The prediction is
-//! the measured step time of the captured job, multiplied by the ratio of the two replays. If the
-//! captured job has no measured step, the prediction is the time of the edited replay. For
-//! comparison, this module also scores two null models: one keeps the step's time, and the other
-//! scales it in proportion to the samples.
+//! A pair is a captured job and the same job after a change. The changed job is predicted from the capture. The
+//! captured job is replayed twice: unchanged and [edited](edit_job). The prediction is the captured job's measured step
+//! time, multiplied by the ratio of the two replays. If no step was measured, the prediction is the time of the edited
+//! replay. Two null models are scored for comparison: one keeps the step's time, and the other scales it in proportion
+//! to the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -43,14 +42,13 @@ pub struct JobEditsWithMeasuredTimes {
     pub name: String,
     /// Path of the captured job's traces.
     pub job: PathBuf,
-    /// Edits that convert the captured job to the changed job.
+    /// Edits that turn the captured job into the changed job.
     pub edits: Vec<JobEdit>,
     /// Measured step time of the captured job; `None` if it was not measured.
     pub baseline: Option<Span>,
     /// Measured step time of the changed job.
     pub measured: Span,
-    /// Noise of measured steps, as a percentage. If the measured change is within the noise, the
-    /// sign of the change has no meaning.
+    /// Noise of measured steps, as a percentage. A measured change within the noise has no meaningful sign.
     pub noise: f64,
 }
 
@@ -95,8 +93,7 @@ pub struct PredictedWhatIfPair {
     /// Measured change as a percentage; `None` if the captured job has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// True if the predicted and the measured change have the same sign; `None` if the measured
-    /// change is within the noise.
+    /// True if the predicted and the measured change have the same sign; `None` if the latter is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
     /// Numbers of items that each edit matched and changed.
@@ -121,8 +118,8 @@ pub struct WhatIfScoresByPredictor {
     pub no_change: MedianAndMeanWhatIfErrors,
     /// Errors of the null model that scales step times in proportion to the samples.
     pub sample_ratio: MedianAndMeanWhatIfErrors,
-    /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of
-    /// these pairs for which the predicted sign is correct.
+    /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of these with a
+    /// correctly predicted sign.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<PredictedWhatIfPair>,
@@ -265,8 +262,8 @@ impl WhatIfPairsAndReplaySettings {
         let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
-        // If the captured job has no measured step, use the unedited replay's time, so that the
-        // prediction equals the edited replay's time.
+        // Without a measured step, use the unedited replay's time, so that the prediction equals the edited replay's
+        // time.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scale_by(ratio);
         let change_percent = (ratio - 1.0) * 100.0;
@@ -293,8 +290,7 @@ impl WhatIfPairsAndReplaySettings {
         })
     }
 
-    /// Applies `edits` to a pair's job. Returns the mean step time, and the number of items that
-    /// each edit changed.
+    /// Applies `edits` to a pair's job. Returns the mean step time, and the number of items changed by each edit.
     fn replay_mean_step(
         &self,
         pair: &JobEditsWithMeasuredTimes,
@@ -321,7 +317,7 @@ impl WhatIfPairsAndReplaySettings {
     }
 }
 
-/// Returns the factor that `edits` give the number of samples per rank and step.
+/// Returns the factor by which `edits` change the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.to_f64(),

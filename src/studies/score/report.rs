@@ -21,8 +21,7 @@ use std::io::Write;
 /// Number of distinct colours in charts.
 const COLOURS: usize = 6;
 
-/// Predictions for a table of runs. Lists have one entry per run, unless a field's documentation
-/// says otherwise.
+/// Predictions for a table of runs. Lists have one entry per run, unless a field's documentation says otherwise.
 #[derive(Clone, Debug)]
 pub struct ScoredRunTable<'t> {
     /// The table of runs.
@@ -39,8 +38,7 @@ pub struct ScoredRunTable<'t> {
     pub null: Vec<f64>,
     /// Corrections by measured steps, if the user requested them.
     pub correction: Option<CorrectedRunPredictions>,
-    /// Counts of correctly ordered pairs of runs that differ in one option. The list is empty
-    /// unless the user asked for it.
+    /// Counts of correctly ordered pairs of runs that differ in one option. Empty unless the user asked for it.
     pub signs: Vec<OptionOrderCounts>,
     /// Settings for all runs that do not change any prediction.
     pub without_effect: Vec<SettingWithoutEffect>,

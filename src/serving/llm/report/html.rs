@@ -177,8 +177,7 @@ fn draw_slowest_requests(report: &LlmReport) -> String {
                 before = until;
                 span
             });
-            // A preempted request waits again. Then steps recompute its prompt and the answer
-            // tokens that it has already produced.
+            // A preempted request waits again. Steps then recompute its prompt and the answer tokens produced so far.
             let parts = phases
                 .iter()
                 .zip(spans.iter_mut().map(|span| *span).chain([life.after]));

@@ -39,8 +39,8 @@ pub(super) struct RowScenarioTemplate {
     measured: Vec<(ServingTimeStatistic, String, f64)>,
     only: Vec<(String, Vec<String>)>,
     names: BTreeMap<String, TextValuesByName>,
-    /// Lists of columns, and the names that each value of the columns defines. A list with several
-    /// columns uses their values joined by spaces.
+    /// Lists of columns, and the names that each of their values defines. With several columns, the values are joined
+    /// by spaces.
     when: Vec<(Vec<String>, BTreeMap<String, TextValuesByName>)>,
 }
 
@@ -75,8 +75,7 @@ fn list_inner_tables<'d>(
     }
 }
 
-/// Returns the number of seconds per unit of a column. The ending of the column's name states the
-/// unit.
+/// Returns a column's unit in seconds. The ending of its name states the unit.
 fn column_unit_seconds(column: &str) -> Option<f64> {
     let units = [("_us", 1e-6), ("_ms", 1e-3), ("_s", 1.0)];
     let found = units.iter().find(|(end, _)| column.ends_with(end));
@@ -84,7 +83,7 @@ fn column_unit_seconds(column: &str) -> Option<f64> {
 }
 
 impl RowScenarioTemplate {
-    /// Parses the file. Error messages name the text `file`.
+    /// Parses the file. Error messages call the text `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
@@ -168,13 +167,13 @@ impl RowScenarioTemplate {
         self.measured.iter().map(|(metric, ..)| *metric).collect()
     }
 
-    /// Returns true if the client's time should be estimated from rows in other folds.
+    /// Returns true if the client's time is to be estimated from rows in other folds.
     pub fn fits_client(&self) -> bool {
         self.fits_client
     }
 
-    /// Reads the rows of the table at `runs`. Rows that give no scenario are returned separately.
-    /// `by` names an additional column whose values are read.
+    /// Reads the rows of the table at `runs`. Rows without a scenario are returned separately. `by` names an additional
+    /// column to read.
     pub fn read_rows(
         &self,
         runs: &Path,
@@ -212,7 +211,7 @@ impl RowScenarioTemplate {
                 )));
             }
         }
-        // Scenarios find relative paths from the folder of their own file, so state the table's folder as an absolute path.
+        // Scenarios resolve relative paths from their own folder, so state the table's folder as an absolute path.
         let folder = runs.parent().unwrap_or(Path::new(""));
         let folder = std::path::absolute(Path::new(".").join(folder)).map_or_else(
             |_| folder.display().to_string(),
@@ -233,7 +232,7 @@ impl RowScenarioTemplate {
                 continue;
             }
             let number = |columns: &[String], numbers: &mut BTreeMap<Vec<String>, usize>| {
-                // By its name, a model is one fold even if the table has it under several.
+                // A model is one fold by its name, even if the table lists it under several.
                 let key = columns.iter().map(|column| {
                     let value = text(column);
                     let names = self.names.get(column);
@@ -320,8 +319,7 @@ impl RowScenarioTemplate {
     }
 }
 
-/// Replaces each expression in braces in `text` by its value. Keeps braces around other text, as in
-/// an inline table.
+/// Replaces each expression in braces in `text` with its value. Keeps braces around other text, as in an inline table.
 fn fill_placeholders(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;

@@ -11,7 +11,7 @@ use chakram_hardware::machine::Machine;
 /// NPUs on which TensorRT-LLM's all-reduces are assumed to be as fast as on H100, where they were measured. The links
 /// of these NPUs are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
 const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
-/// NPUs with the same links as B200. The machines with these NPUs also use B200's curves.
+/// NPUs with the same links as B200. Their machines also use B200's curves.
 const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
 
 /// All-reduce times for an engine's NPUs, as points (bytes, seconds).
@@ -25,9 +25,8 @@ pub(super) struct AllReduceTimes {
 }
 
 impl AllReduceTimes {
-    /// Returns the seconds that `npus` NPUs take to exchange tokens with `bytes` bytes in total.
-    /// After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the sums
-    /// for its own tokens.
+    /// Returns the seconds that `npus` NPUs take to exchange tokens of `bytes` bytes in total. Afterwards, each NPU has
+    /// the tokens of all NPUs or, for `ReduceScatter`, the sums for its own tokens.
     pub(super) fn token_exchange_seconds(
         &self,
         kind: CollectiveKind,
@@ -52,8 +51,8 @@ impl AllReduceTimes {
     }
 }
 
-/// Interpolates linearly between points; returns the first value for smaller `x`. Returns `None`
-/// for `x` above the last point, and if there are no points.
+/// Interpolates linearly between points; returns the first value for smaller `x`. `None` above the last point, and if
+/// there are no points.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|(at, _)| *at < x);
     let next = points.get(above)?;
@@ -81,8 +80,8 @@ fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
 }
 
 /// Returns the times of the engine's own all-reduces with `kernels`, for `npus` NPUs of the class `npu`. TensorRT-LLM's
-/// kernels were measured on H100 only. NPUs of the same or a later generation use these times if vLLM's kernels were
-/// measured on these NPUs.
+/// kernels were measured only on H100. NPUs of the same or a later generation use these times if vLLM's kernels were
+/// measured on them.
 pub(super) fn load_engine_all_reduce_times(
     kernels: AllReduceKernelLibrary,
     npu: &str,

@@ -9,14 +9,13 @@ use chakram_base::units::Span;
 use chakram_hardware::compute::KernelTraceFacts;
 use chakram_workloads::model::{DELTA_CHUNK, DeltaAttention};
 
-/// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a
-/// measured curve. The value comes from H100's measured curve.
+/// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a measured curve. It comes
+/// from H100's measured curve.
 pub(super) const DECODE_MEMORY: f64 = 0.93;
-/// Constants for decoding with latent vectors: the start time of a kernel, and the fractions of the
-/// memory bandwidth and of the peak rate that kernels reach. The constants are derived from
-/// measurements of SGLang 0.5.10 on H100, with one to 128 heads and batches above 200 MB
-/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory bandwidth. With
-/// 128 heads, where computation limits the time, the median is 0.56 of the peak rate.
+/// Constants for decoding with latent vectors: a kernel's start time, and the fractions of the memory bandwidth and of
+/// the peak rate that it reaches. They are derived from measurements of SGLang 0.5.10 on H100, with one to 128 heads
+/// and batches above 200 MB (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory bandwidth.
+/// With 128 heads, where computation is the limit, the median is 0.56 of the peak rate.
 pub(super) const LATENT_START: Span = Span::from_us(12);
 pub(super) const LATENT_MEMORY: f64 = 0.85;
 pub(super) const LATENT_PEAK: f64 = 0.6;
@@ -31,17 +30,17 @@ impl StepTimeCalculator {
         self.memory_bound_seconds(MemoryBoundKernelClass::ElementWise, bytes)
     }
 
-    /// Returns the seconds of linear attention in a block for prompts. The time is the larger of
-    /// compute time and memory time (roofline). Compute covers the products inside chunks and with
-    /// states; memory covers the vectors and states that kernels pass to one another.
+    /// Returns the seconds of linear attention in a block for prompts. It is the larger of compute time and memory time
+    /// (roofline). Compute covers the products inside chunks and with states; memory covers the vectors and states
+    /// passed between kernels.
     pub(super) fn delta_prefill_seconds(&self, of: &DeltaAttention, chunks: &[(u32, u32)]) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
         let [keys, values] = of.heads_per_npu(self.npus);
         let (k, v) = (of.key_width, of.value_width);
         let inside = DELTA_CHUNK * (3 * k + 2 * v);
         let with_states = 3 * k * v;
-        // Each key, corrected key and corrected value of a chunk is written once and read once.
-        // States in BF16 are stored once per chunk.
+        // Each key, corrected key and corrected value of a chunk is written once and read once. States in BF16 are
+        // stored once per chunk.
         let vectors = 2 * keys * k + values * (2 * k + 4 * v);
         let states = values * k * v / DELTA_CHUNK;
         self.kernel_seconds(KernelTraceFacts {
@@ -72,14 +71,13 @@ impl StepTimeCalculator {
             None => of.kv_heads_per_npu(self.npus),
         };
         let width = of.width;
-        // With a window, the first query reads `window` tokens, the last of which is its own, and
-        // each later query reads one new token.
+        // With a window, the first query reads `window` tokens, including its own, and each later query reads one new
+        // token.
         let keys = match of.window {
             Some(window) => keys.min(window + queries - 1),
             None => keys,
         };
-        // FP8 keys have half as many bytes as BF16 keys, so look up half as many keys in the BF16
-        // curve.
+        // FP8 keys have half the bytes of BF16 keys, so look up half as many keys in the BF16 curve.
         let keys = match (queries, self.formats.kv) {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
@@ -87,7 +85,7 @@ impl StepTimeCalculator {
         if let Some(seconds) = self.unmeasured_decode_seconds(of, batch, queries, keys) {
             return seconds;
         }
-        // Each query reads one more key than the previous query, until it reads the whole window.
+        // Each query reads one more key than the previous one, until it reads the whole window.
         let mut pairs = queries * keys - queries * (queries - 1) / 2;
         if let Some(window) = of.window {
             pairs = pairs.min(queries * window);
@@ -130,10 +128,9 @@ impl StepTimeCalculator {
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
-    /// Returns the seconds of attention with one query per sequence, on NPUs without a measured
-    /// curve for one query. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory
-    /// bandwidth. Returns `None` if the NPU has a curve for one query, or if it has no attention
-    /// curve at all.
+    /// Returns the seconds of attention with one query per sequence, on NPUs without a measured curve for one query.
+    /// The kernel reads keys and values at [`DECODE_MEMORY`] of the memory bandwidth. `None` if the NPU has a curve for
+    /// one query, or no attention curve at all.
     pub(super) fn unmeasured_decode_seconds(
         &self,
         of: &ModelBlockAttentionSizes,
@@ -156,7 +153,7 @@ impl StepTimeCalculator {
         of: &ModelBlockAttentionSizes,
         chunks: &[(u32, u32)],
     ) -> f64 {
-        // A single attention kernel handles all chunks, so count the start only once.
+        // A single attention kernel handles all chunks, so count its start only once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
             .as_ref()

@@ -11,7 +11,7 @@ use chakram_base::units::{format_percent, format_thousands};
 use chakram_workloads::model::DELTA_CHUNK;
 
 impl StepTimeCalculator {
-    /// Describes the source of the times for products with weights in the format `weights`.
+    /// Describes the source of the times of products with `weights` weights.
     fn describe_products(&self, weights: Dtype) -> Vec<String> {
         let computes_in = self.compute_format(weights);
         let mut all = Vec::new();

@@ -6,14 +6,12 @@ use super::super::step_load::StepTimeInputs;
 use super::StepTimeCalculator;
 use chakram_base::units::Span;
 
-/// Time of the host to launch a kernel outside a graph. Eager all-reduces of vLLM take 20 us from
-/// 256 B to 1 MB on hosts of H100, H200 and B200 (ai-dynamo/aiconfigurator, Apache-2.0), so the
-/// host limits them.
+/// Host time to launch a kernel outside a graph. vLLM's eager all-reduces take 20 us from 256 B to 1 MB on hosts of
+/// H100, H200 and B200 (ai-dynamo/aiconfigurator, Apache-2.0), so the host limits them.
 const LAUNCH: Span = Span::from_us(20);
 /// The same time on hosts of A100.
 const LAUNCH_A100: Span = Span::from_us(44);
-/// Number of kernels of attention between two graphs: one writes keys and values, one computes
-/// attention.
+/// Number of attention kernels between two graphs: one writes keys and values, one computes attention.
 const LAUNCHES_BETWEEN_GRAPHS: u64 = 2;
 /// Number of kernels of linear attention for prompts (`chunk_gated_delta_rule` of
 /// flash-linear-attention): two norms, sums of gates, products of keys, their inverses, corrected
@@ -21,9 +19,8 @@ const LAUNCHES_BETWEEN_GRAPHS: u64 = 2;
 const DELTA_KERNELS: u64 = 8;
 
 impl StepTimeCalculator {
-    /// Returns the number of kernels and graphs that the host launches one by one in a step; 0 if
-    /// the step is a captured graph. The number depends only on whether the step has prompts, and on
-    /// [`Self::fits_graphs`].
+    /// Returns the number of kernels and graphs that the host launches one by one in a step; 0 if the step is a
+    /// captured graph. It depends only on whether the step has prompts, and on [`Self::fits_graphs`].
     pub(super) fn launches_of_step(&self, load: &StepTimeInputs) -> u64 {
         let has_prompts = !load.chunks.is_empty();
         let is_small = self.fits_graphs(load);
@@ -53,12 +50,12 @@ impl StepTimeCalculator {
         kinds.map(|kind| kind.count * launches_of_block(kind)).sum()
     }
 
-    /// Returns true if no captured graph is too small for the tokens of a step.
+    /// Returns true if the captured graphs are large enough for the tokens of a step.
     pub(super) fn fits_graphs(&self, load: &StepTimeInputs) -> bool {
         load.wave_tokens <= self.graph_tokens
     }
 
-    /// Returns the time of the host to launch a kernel.
+    /// Returns the host time to launch a kernel.
     pub(super) fn launch_time(&self) -> Span {
         match self.class.name.as_str() {
             "a100" => LAUNCH_A100,

@@ -1,4 +1,4 @@
-//! Kernels of a block that only move bytes, such as norms, and the time that these kernels take.
+//! Kernels of a block that only move bytes, such as norms, and their times.
 
 use super::super::model_sizes::{EqualModelBlocks, ModelBlockAttentionSizes, TokenMixing};
 use super::super::rules::AllReduceKernelLibrary;
@@ -15,7 +15,7 @@ pub(super) struct MemoryBoundKernelElementCount {
     pub(super) elements: u64,
 }
 
-/// Largest number of experts for which a single kernel sorts tokens by expert.
+/// Maximum number of experts by which a single kernel sorts tokens.
 const MOST_EXPERTS_OF_ONE_KERNEL: u64 = 64;
 
 impl StepTimeCalculator {
@@ -60,7 +60,7 @@ impl StepTimeCalculator {
             TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
             TokenMixing::Delta(delta) => {
                 let [_, values] = delta.heads_per_npu(self.npus);
-                // This work is the convolution, and the norm and gate of the results.
+                // These are the convolution, and the norm and gate of the results.
                 work.push(MemoryBoundKernelElementCount {
                     kernel: MemoryBoundKernelClass::ElementWise,
                     elements: 2 * delta.convolved_columns(self.npus),

@@ -1,5 +1,4 @@
-//! Computes the seconds of matrix products with weights, for given weight formats and numbers of experts that
-//! receive tokens.
+//! Computes the seconds of matrix products with weights, for given formats and numbers of experts that receive tokens.
 
 use super::super::model_sizes::{EqualModelBlocks, ModelBlockMatrixProduct};
 use super::StepTimeCalculator;
@@ -7,13 +6,13 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_hardware::compute::KernelTraceFacts;
 
-/// Fraction of the peak rate that matrix products reach if their four-bit weights must be converted
-/// first; the value is an assumption.
+/// Fraction of the peak rate that matrix products reach if their four-bit weights must first be converted (an
+/// assumption).
 pub(super) const WEIGHT_ONLY_PEAK: f64 = 0.7;
 
 impl StepTimeCalculator {
-    /// Returns the format in which products with weights in `weights` are computed. The format is the weights' own
-    /// format, except that products with four-bit weights use BF16 on NPUs that do not compute in four bits.
+    /// Returns the format in which products with `weights` weights are computed. It is the weights' own format, except
+    /// that four-bit weights are computed in BF16 on NPUs without four-bit arithmetic.
     pub(super) fn compute_format(&self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -27,13 +26,13 @@ impl StepTimeCalculator {
         known(Dtype::Fp4) && known(Dtype::Fp8)
     }
 
-    /// Returns the seconds of a product of activations with weights in the format `weights`.
+    /// Returns the seconds of a product of activations with `weights` weights.
     pub(super) fn weight_product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
         let format = self.compute_format(weights);
         if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
-            // The measured FP4 curve includes the kernel that quantizes the activations, but engines fuse this kernel
-            // into the kernel before it. Without quantization, a product reads 9/16 of the bytes of an FP8 product and
-            // computes at twice the rate.
+            // The measured FP4 curve includes the kernel that quantizes the activations, but engines fuse it into the
+            // preceding kernel. Without quantization, a product reads 9/16 of the bytes of an FP8 product and computes
+            // at twice the rate.
             let columns = (n * 9).div_ceil(16);
             return self.kernel_seconds(gemm_kernel_profile([batch, m, columns, k], Dtype::Fp8));
         }
@@ -52,9 +51,8 @@ impl StepTimeCalculator {
         })
     }
 
-    /// Returns the number of expert products on an NPU, and for each product its rows, its columns,
-    /// and the size of the dimension that it sums over. A step has `tokens` tokens, and at most
-    /// `padded` tokens per rank.
+    /// Returns the number of expert products on an NPU and, for each product, its rows, its columns, and the size of
+    /// the summed dimension. A step has `tokens` tokens, and at most `padded` tokens per rank.
     pub(super) fn expert_product_sizes(
         &self,
         kind: &EqualModelBlocks,

@@ -148,8 +148,8 @@ fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
     assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
 }
 
-/// Each of eight NPUs with whole experts has an eighth of the experts, with all their columns. NPUs without whole
-/// experts have an eighth of the columns of every expert.
+/// With whole experts, each of eight NPUs has an eighth of the experts, with all their columns. Otherwise, it has an
+/// eighth of the columns of every expert.
 #[test]
 fn whole_experts_are_fewer_and_wider() {
     let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);

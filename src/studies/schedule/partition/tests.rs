@@ -23,8 +23,8 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Computes the row block and column block of a part, level by level. Returns each block with the
-/// number of such blocks.
+/// Computes the row block and column block of a part, level by level. Returns both, each with the number of such
+/// blocks.
 fn blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
@@ -126,8 +126,7 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition_products(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // The optimizer decides levels one after another, so the total cost may exceed the minimum,
-        // but cannot be less.
+        // The optimizer decides level by level, so the total cost may exceed the minimum, but cannot be below it.
         let deep = partition_products(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
@@ -151,10 +150,10 @@ fn weights_are_held_against_data() {
     // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
     // rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // If the first product is cut along columns and the second along rows, 100 + 2 x 16 words of
-    // weights move. Each half then lacks a quarter of the 32 words in each of two micro-batches, so
-    // the total is 164 words. The other cuts move more words: 116 + 64 = 180 (columns for both
-    // products), 232 (rows for both), and 200 + 16 + 64 = 280 (rows, then columns).
+    // If the first product is cut along columns and the second along rows, 100 + 2 x 16 words of weights move. Each
+    // half then lacks a quarter of the 32 words in each of two micro-batches, so the total is 164 words. The other cuts
+    // move more words: 116 + 64 = 180 (columns for both products), 232 (rows for both), and 200 + 16 + 64 = 280 (rows,
+    // then columns).
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
@@ -180,8 +179,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// Places each part of a matrix product on its own chip. Tests that the schedule moves the
-/// predicted number of words between chips and from memory.
+/// Places each part of a matrix product on its own chip. Tests that the schedule moves the predicted number of words
+/// between chips and from memory.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = DeapLanguageModel {
