@@ -1,10 +1,9 @@
 //! Searches combinations of machines, models and plans for the best one. Each combination is a
 //! point of a study.
 //!
-//! A [`Study`] defines the objectives, and the axes that distinguish its points. A
-//! [`StudyExplorer`] visits points, with a search strategy for each layer of axes. The explorer
-//! rejects impossible points, excludes points by their bounds ([`bound`]), replays each remaining
-//! point once, and keeps a journal. A [`SweepTable`] contains the results.
+//! A [`Study`] defines the objectives, and the axes along which points differ. A [`StudyExplorer`] visits points, with
+//! a search strategy for each layer of axes. It rejects impossible points, excludes points by their bounds ([`bound`]),
+//! replays each remaining point once, and keeps a journal. A [`SweepTable`] contains the results.
 
 mod axis;
 mod bound;

@@ -1,10 +1,8 @@
-//! Generates microbenchmarks and training steps. The generated nodes can be written to a file, or
-//! added to a graph directly.
+//! Generates microbenchmarks and training steps. Nodes can be written to a file, or added to a graph directly.
 //!
-//! A [`WorkloadPattern`] describes the requested work. A [`CheckedWorkloadPattern`] is a pattern with checked
-//! options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory
-//! at a time. All values are computed from the options alone, so equal options produce identical
-//! files.
+//! A [`WorkloadPattern`] describes the requested work. A [`CheckedWorkloadPattern`] is a pattern with checked options.
+//! A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory at a time. All values are
+//! computed from the options alone, so equal options produce identical files.
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
@@ -99,19 +97,18 @@ impl CheckedWorkloadPattern {
         self.0.declared_groups()
     }
 
-    /// Purposes of the declared groups; empty if all groups have the same purpose.
+    /// Purposes of the declared groups; empty if all have the same purpose.
     pub fn group_roles(&self) -> GroupRoles {
         self.0.group_roles()
     }
 
-    /// Samples and model FLOPs of the job, or `None` if the job does not train or run a model.
+    /// Samples and model FLOPs of the job; `None` if it does not train or run a model.
     pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
         self.0.work_amounts()
     }
 
-    /// Returns the rank that represents all ranks with the same nodes as `rank`. Callers generate
-    /// the nodes of the representative once and share them. The representative may be `rank`
-    /// itself.
+    /// Returns the rank that represents all ranks with the same nodes as `rank`. Callers generate its nodes once and
+    /// share them. It may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
@@ -139,9 +136,8 @@ impl CheckedWorkloadPattern {
         self.0.emit_nodes(rank, &mut TraceEmitter::new(sink))
     }
 
-    /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
-    /// in peers and groups. The representative also represents all ranks with the same
-    /// [`Self::class_of`]. The representative may be `rank` itself.
+    /// Returns the rank that represents all ranks whose nodes differ from those of `rank` only in peers and groups. It
+    /// also represents all ranks with the same [`Self::class_of`]. It may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
@@ -150,22 +146,22 @@ impl CheckedWorkloadPattern {
         self.0.shape_of(rank)
     }
 
-    /// Returns sets of ranks that exchange messages only within their set, for example one pipeline
-    /// per replica. All sets have the same length, and ranks at the same index in different sets do
-    /// the same work. A job without such sets returns one set of all ranks.
+    /// Returns sets of ranks that exchange messages only within their set, for example one pipeline per replica. All
+    /// sets have the same length, and ranks at the same index in different sets do the same work. A job without them
+    /// returns one set of all ranks.
     pub fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         self.0.find_independent_copies()
     }
 
-    /// Returns the coordinates of the core that runs `rank` on a machine of tiles, or `None` if the
-    /// pattern assigns no cores.
+    /// Returns the coordinates of the core that runs `rank` on a machine of tiles; `None` if the pattern assigns no
+    /// cores.
     pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.core_of(rank)
     }
 
-    /// Checks that the job's largest trace fits into memory. Without this check, `generate` could
-    /// write files that no replay can read.
+    /// Checks that the job's largest trace fits into memory. Otherwise, `generate` could write files that no replay can
+    /// read.
     ///
     /// # Errors
     ///
@@ -187,8 +183,8 @@ impl CheckedWorkloadPattern {
         let graphs = self.min_shared_node_count();
         let states = (0..self.rank_count()).map(|rank| self.0.min_node_count(rank));
         let states = states.fold(0, u64::saturating_add);
-        // The counts of nodes are lower bounds, so no job that fits is rejected, but a job that passes may
-        // still run out of memory.
+        // Node counts are lower bounds, so no job that fits is rejected, but a job that passes may still run out of
+        // memory.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
@@ -206,8 +202,8 @@ impl CheckedWorkloadPattern {
         )
     }
 
-    /// Returns a close lower bound on the number of nodes in all shared graphs (one graph per
-    /// shape), without generating the graphs.
+    /// Returns a close lower bound on the number of nodes in all shared graphs (one per shape), without generating
+    /// them.
     pub fn min_shared_node_count(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
@@ -221,21 +217,21 @@ impl CheckedWorkloadPattern {
         self.workload_with(&|_| ())
     }
 
-    /// Generates the workload like [`workload`](Self::build_workload). From time to time, calls `made` with the
-    /// number of nodes added since the last call.
+    /// Generates the workload like [`workload`](Self::build_workload). Now and then calls `made` with the number of
+    /// nodes added since the last call.
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(self.declared_groups());
         builder.declare_group_roles(&self.group_roles());
         builder.declare_work_amounts(self.work_amounts());
-        // Number graphs in the order in which ranks first use them. A shape's representative may
-        // not be its first rank, so sorting the shapes would produce a different order.
+        // Number graphs in the order in which ranks first use them. A shape's representative may not be its first rank,
+        // so sorting the shapes would give another order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
             .collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        // Below this number of nodes, a second thread costs more time than it saves.
+        // With fewer nodes, a second thread costs more time than it saves.
         const LEAST_NODES: u64 = 10_000;
         let threads = match self.min_shared_node_count() < LEAST_NODES {
             true => 1,
@@ -287,8 +283,8 @@ struct ProgressReportingSink<'m, S> {
     made: &'m dyn Fn(u64),
 }
 
-/// Number of nodes between two reports. Threads share the counter, so one report per node would
-/// take longer than all other work for the node.
+/// Number of nodes between two reports. Threads share the counter, so reporting every node would take longer than all
+/// other work for it.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for ProgressReportingSink<'_, S> {
@@ -314,7 +310,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn work_amounts(&self) -> Option<JobWorkAmounts> {
         None
     }
-    /// Advice for error messages: the options to change so that the job becomes smaller.
+    /// Advice for error messages: options to change for a smaller job.
     fn suggest_smaller(&self) -> &'static str {
         "a smaller job"
     }
@@ -363,11 +359,11 @@ pub enum PatternOptionError {
     TooLarge {
         /// Name of the quantity that is too large, with its unit.
         what: &'static str,
-        /// The computed value, which is above the limit.
+        /// The computed value, which exceeds the limit.
         found: u128,
         /// Maximum valid value.
         limit: u64,
-        /// Advice that names the options to reduce.
+        /// Advice on which options to reduce.
         hint: &'static str,
     },
 }
@@ -452,14 +448,14 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), PatternOptionE
     Ok(())
 }
 
-/// Assigns consecutive ids to nodes, and passes the nodes to a sink. All nodes share one buffer for
-/// their names, so that no node needs an allocation.
+/// Assigns consecutive ids to nodes, and passes them to a sink. All nodes share one buffer for their names, so that
+/// none needs an allocation.
 struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// False if the sink ignores names. Names are then not formatted, because formatting takes
-    /// longer than all other work for a node.
+    /// False if the sink ignores names. They are then not formatted, because formatting takes longer than all other
+    /// work for a node.
     named: bool,
 }
 
@@ -489,8 +485,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Sets the next node's name from two parts. The part that many names share is thus formatted only
-    /// once.
+    /// Sets the next node's name from two parts. A part that many names share is thus formatted only once.
     fn name_parts(&mut self, common: &str, own: &str) {
         if self.named {
             self.name.clear();
@@ -499,7 +494,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Emits a node and returns its id, which is one more than the previous id.
+    /// Emits a node and returns its id, one more than the previous.
     fn emit_node(
         &mut self,
         op: Op<'_>,
@@ -539,8 +534,7 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits one node of host work with zero duration for an idle rank, because a rank without
-    /// nodes would have no trace.
+    /// Emits one node of host work with zero duration for an idle rank, which would otherwise have no trace.
     fn emit_idle(&mut self) -> Result<(), TraceError> {
         self.set_name(format_args!("idle"));
         self.emit_node(Op::Host, None, Span::ZERO, &[]).map(drop)

@@ -63,16 +63,14 @@ pub struct CorrectedAndNullScores {
     pub one_rate: PredictionErrorSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<PredictionIntervalSummary>,
-    /// Mean absolute error of the corrected predictions, minus the null model's mean absolute
-    /// error. Both mean errors are over the same runs.
+    /// Mean absolute error of the corrected predictions, minus the null model's. Both are over the same runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,
 }
 
 impl CorrectedRunPredictions {
-    /// Summarizes the runs that the null model predicts too. Returns `None` if the null model
-    /// predicts no run.
+    /// Summarizes the runs that the null model predicts too. `None` if it predicts none.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectedAndNullScores> {
         let known = runs.iter().zip(&self.runs);
         let known =
@@ -113,8 +111,8 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
                       regret: extra time of the runs that are predicted to be the shortest";
 
 impl ScoredRunTable<'_> {
-    /// Returns the scores of chakram and of the null model for the runs that `wanted` selects;
-    /// `None` if no run is selected.
+    /// Returns the scores of chakram and of the null model for the runs that `wanted` selects; `None` if there are
+    /// none.
     fn summarize_runs(
         &self,
         wanted: impl Fn(&MeasuredRun) -> bool,
@@ -129,9 +127,8 @@ impl ScoredRunTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the fraction of intervals that contain the measured time, for the runs with indices
-    /// that `wanted` selects. Returns `None` if `wanted` selects no run, or if one of the selected
-    /// runs has no interval.
+    /// Returns the fraction of intervals that contain the measured time, for the runs whose indices `wanted` selects.
+    /// `None` if there are none, or if one of them has no interval.
     fn interval_coverage(
         &self,
         wanted: impl Fn(usize) -> bool,
@@ -160,8 +157,8 @@ impl ScoredRunTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores of all runs. Also renders separate scores for the runs with each value of
-    /// the option `by`. `about` is a sentence that describes the kernel times.
+    /// Renders the scores of all runs. Also scores the runs with each value of the option `by` separately. `about` is a
+    /// sentence that describes the kernel times.
     pub fn render_text(
         &self,
         by: Option<&str>,
@@ -267,8 +264,7 @@ impl ScoredRunTable<'_> {
         text
     }
 
-    /// Returns paragraphs about skipped rows, about settings without effect, and about individual
-    /// runs.
+    /// Returns paragraphs about skipped rows, settings without effect, and individual runs.
     pub fn describe_reservations(&self, style: TextStyleWidthAndDetail) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -306,8 +302,8 @@ impl ScoredRunTable<'_> {
         text
     }
 
-    /// Returns the scores of all runs as one JSON document. The document also has separate scores
-    /// for the runs with each value of the option `by`. `options` are the options of the replays.
+    /// Returns the scores of all runs as one JSON document. The document also scores the runs with each value of the
+    /// option `by` separately. `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -443,7 +439,7 @@ impl ScoredRunTable<'_> {
 /// Writes one CSV row per run.
 #[derive(Clone, Debug)]
 pub struct RunScoreCsvWriter {
-    /// Options that at least one run sets. Each of these options gets a CSV column.
+    /// Options that at least one run sets. Each gets a CSV column.
     keys: Vec<String>,
     begun: bool,
     is_corrected: bool,

@@ -1,25 +1,24 @@
-//! Corrects predictions by measured steps of other jobs. The method is kriging of the logarithm of
-//! measured / predicted time.
+//! Corrects predictions by measured steps of other jobs. The method is kriging of the logarithm of measured / predicted
+//! time.
 //!
 //! The logarithm is modelled as a sum of independent normal variables. All steps on the same NPU class share one
-//! variable. Steps share a further variable if they have the same class and the same number format of linear layers.
-//! Similar jobs, and jobs with the same matrix products, share further variables too. Each step also has its own
-//! variable. Let `d` be the distance between two jobs: each coordinate is the logarithm of a size, divided by its
-//! length scale. The covariance of two steps on the same class is
+//! variable. Steps with the same class and the same number format of linear layers share a further variable. So do
+//! similar jobs, and jobs with the same matrix products. Each step also has a variable of its own. Let `d` be the
+//! distance between two jobs, whose coordinates are logarithms of sizes divided by their length scales. The covariance
+//! of two steps on the same class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
 //! ```
 //!
-//! and zero for steps on different classes. The standard deviations are priors. The priors are not
-//! fitted, so a few measured steps change predictions only a little. The correction is the
-//! conditional mean, given the measured steps. The remaining error is the conditional standard deviation, also given
-//! the measured steps (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 2.25 and
-//! 2.26).
+//! and zero for steps on different classes. The standard deviations are priors. They are not fitted, so a few measured
+//! steps change predictions only a little. The correction is the conditional mean, given the measured steps. The
+//! remaining error is the conditional standard deviation (Rasmussen and Williams, "Gaussian Processes for Machine
+//! Learning", 2006, equations 2.25 and 2.26).
 //!
-//! A job with unmeasured products gets only a part of this correction. The part is chosen to minimise the error of
-//! predicting steps from steps with other products. If the correction's gain is less than one standard error, the part
-//! is zero (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
+//! A job with unmeasured products gets only a part of this correction. It minimises the error of predicting steps from
+//! steps with other products. It is zero if the correction's gain is less than one standard error (Breiman et al.,
+//! "Classification and Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -36,8 +35,8 @@ const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Minimum number of groups with different matrix products for which a part of the correction is chosen; with fewer
-/// groups, jobs get the whole correction.
+/// Minimum number of groups with different matrix products for choosing a part of the correction; with fewer groups,
+/// jobs get the whole correction.
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
@@ -47,8 +46,8 @@ const SIDE: f64 = 1.645;
 /// Number of job sizes that determine kernel times.
 const SIZES: usize = 7;
 
-/// Length scales for the logarithms of sizes. The sizes are width, tokens per micro-batch, tensor degree, ranks,
-/// stages, context degree, and sequence length. Jobs more than one length scale apart are nearly uncorrelated.
+/// Length scales for the logarithms of sizes. They are width, tokens per micro-batch, tensor degree, ranks, stages,
+/// context degree, and sequence length. Jobs more than one length scale apart are nearly uncorrelated.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
 /// Properties of a step that determine how similar it is to other steps.
@@ -68,7 +67,7 @@ impl StepSimilarityKey {
         let class = &run.machine.classes()[0];
         let blocks = model.layers.iter();
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
-        // Omit the attention scores, because they depend on the sequence length.
+        // Omit the attention scores, which depend on the sequence length.
         let products = blocks.map(|layer| {
             (layer.multiplication_count())
                 .saturating_sub(2 * layer.causally_skipped_multiplications())
@@ -100,13 +99,13 @@ impl StepSimilarityKey {
         }
     }
 
-    /// Returns true if both jobs have the same matrix products on the same NPU class. Such jobs
-    /// also have the same width, tokens and tensor degree.
+    /// Returns true if both jobs have the same matrix products on the same NPU class. They then also have the same
+    /// width, tokens and tensor degree.
     fn has_same_products(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
 
-    /// Returns the covariance between the logarithms of measured / predicted time of two different steps.
+    /// Returns the covariance between two different steps' logarithms of measured / predicted time.
     fn covariance_with(&self, other: &Self) -> f64 {
         if self.npu != other.npu {
             return 0.0;
@@ -129,12 +128,12 @@ pub struct CorrectedRunPrediction {
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. If there are no such steps, or if these steps do not predict
-    /// each other, the prediction is not corrected.
+    /// Number of measured steps on the same NPU class. The prediction is not corrected if there are none, or if they do
+    /// not predict each other.
     pub steps: usize,
-    /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric
-    /// mean rate of measured steps. The mean covers the measured steps with the same class and format or, if there are
-    /// none, all measured steps with the same class.
+    /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric mean rate of measured
+    /// steps. The mean covers the measured steps with the same class and format or, without any, all with the same
+    /// class.
     pub one_rate: Option<f64>,
 }
 
@@ -210,7 +209,7 @@ impl MeasuredStepCorrectionModel {
         known
     }
 
-    /// Chooses the part of the correction that jobs with unmeasured matrix products get, for each NPU class.
+    /// For each NPU class, chooses the part of the correction that jobs with unmeasured matrix products get.
     fn choose_correction_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
         let inverse = invert_lower_triangular(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -254,7 +253,7 @@ impl MeasuredStepCorrectionModel {
             .collect()
     }
 
-    /// Returns the mean logarithm of the rates of the steps that `wanted` selects; `None` if `wanted` selects no step.
+    /// Returns the mean logarithm of the rates of the steps that `wanted` selects; `None` if there are none.
     fn mean_rate(&self, wanted: impl Fn(&StepSimilarityKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
@@ -280,8 +279,8 @@ impl MeasuredStepCorrectionModel {
         }
     }
 
-    /// Returns the mean and standard deviation of the logarithm of measured / predicted time for
-    /// `job`. Also returns the number of measured steps on its NPU class.
+    /// Returns the mean and standard deviation of the logarithm of measured / predicted time for `job`. Also returns
+    /// the number of measured steps on its NPU class.
     fn predict_log_ratio(&self, job: &StepSimilarityKey) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
@@ -329,9 +328,8 @@ impl MeasuredStepCorrectionModel {
     }
 }
 
-/// Returns the fraction of the correction that gives the smallest mean error. Each entry of
-/// `groups` has the predicted and the actual logarithm of each step. Returns zero if the gain is
-/// less than one standard error.
+/// Returns the part of the correction with the smallest mean error. Each entry of `groups` has the predicted and the
+/// actual logarithm of each step. Zero if the gain is less than one standard error.
 fn best_correction_fraction(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
@@ -405,8 +403,8 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects each run's prediction by the runs that have a different value of the option `key` (`model`, or an option of
-/// the table).
+/// Corrects each run's prediction by the runs with another value of the option `key` (`model`, or an option of the
+/// table).
 pub fn correct_by_other_runs(
     runs: &[MeasuredRun],
     predicted: &[PredictedStepTimeWithInterval],
@@ -429,8 +427,8 @@ pub fn correct_by_other_runs(
     corrected.into_iter().flatten().collect()
 }
 
-/// Returns the value of the option `key` for `run`. If a model is reduced to fewer layers, returns
-/// the name of the whole model.
+/// Returns the value of the option `key` for `run`. For a model reduced to fewer layers, returns the name of the whole
+/// model.
 fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     match key {
         MODEL => &run.training.model.name,
@@ -439,7 +437,7 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
 }
 
 /// Returns the FLOPs of a step per NPU, without recomputation. The forward pass has two FLOPs for each multiplication
-/// that the causal mask does not remove. The backward pass has twice as many FLOPs.
+/// that the causal mask does not remove. The backward pass has twice as many.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
     let passes = if plan.has_training() { 3.0 } else { 1.0 };
@@ -475,7 +473,7 @@ mod tests {
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
-        // Two steps of the same job share all variables except each step's own variable.
+        // Two steps of the same job share all variables except each step's own.
         let (mean, _, _) = known.predict_log_ratio(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
@@ -547,7 +545,7 @@ mod tests {
         assert_eq!(best_correction_fraction(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
         assert_eq!(best_correction_fraction(&contrary), 0.0);
-        // A gain in a single group does not show that other groups would gain, so the chosen part is zero.
+        // A gain in a single group does not show that others would gain, so the chosen part is zero.
         let one = vec![
             vec![[0.1, 0.3]],
             vec![[0.01, 0.0]],

@@ -32,8 +32,7 @@ pub struct MeasuredRun {
     pub machine: Machine,
     /// Options and their values, from the table and the column file.
     pub options: BTreeMap<String, String>,
-    /// Notes about options that have no effect on this run, and about assumed values that the table
-    /// lacks.
+    /// Notes about options without effect on this run, and about values that the table lacks and that were assumed.
     pub notes: Vec<String>,
     /// Index of the run's group within the table.
     pub group: usize,
@@ -59,7 +58,7 @@ pub struct RefusedRun {
     pub file: String,
     /// Line of the row in the table, counting from 1.
     pub line: u64,
-    /// The found value and the expected value.
+    /// Found and expected value.
     pub why: String,
 }
 
@@ -89,13 +88,11 @@ impl OptionValuesInterner {
 }
 
 impl RunTable {
-    /// Parses the CSV `text`; `columns` maps its columns to options. Error messages name the table
-    /// `file`.
+    /// Parses the CSV `text`; `columns` maps its columns to options. Error messages call the table `file`.
     ///
     /// # Errors
     ///
-    /// Fails if a column is missing, or if there are no rows. An invalid row is not an error:
-    /// `refused` lists it.
+    /// Fails if a column is missing, or if there are no rows. An invalid row is not an error; `refused` lists it.
     pub fn parse(text: &str, file: &str, columns: &RunColumnRules) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
@@ -103,8 +100,7 @@ impl RunTable {
         };
         // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // Replace CR LF by LF, because the CSV reader would otherwise report line numbers that are
-        // one too high.
+        // Replace CR LF with LF, because the CSV reader would otherwise report line numbers that are one too high.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -232,8 +228,8 @@ impl RunTable {
         }
     }
 
-    /// Keeps only the runs that have a prediction, and returns their predictions. Moves all other
-    /// runs to `refused`, with the reason that `why` returns.
+    /// Keeps only the runs that have a prediction, and returns their predictions. Moves all others to `refused`, with
+    /// the reason that `why` returns.
     pub fn keep_predicted_runs<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
@@ -261,7 +257,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds another table's runs. The groups and folds of the two tables remain separate.
+    /// Adds another table's runs. The tables' groups and folds remain separate.
     pub fn append_table(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -319,8 +315,8 @@ fn create_run(
 /// Contents of cells without a value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Adds missing options: computes the data-parallel degree from the number of NPUs, and sets the
-/// interleaved schedule if there are several chunks.
+/// Adds missing options: computes the data-parallel degree from the number of NPUs, and sets the interleaved schedule
+/// for several chunks.
 fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -394,9 +390,8 @@ fn step_seconds(
 /// Options that are invalid for plans without a tensor group.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
-/// an effect. A table may set an option for all runs, even if the option has no effect on runs
-/// without a tensor group or with a single replica.
+/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has one. A table may set an
+/// option for all runs, even if it does not affect runs without a tensor group or with a single replica.
 fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -408,8 +403,8 @@ fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Optio
     None
 }
 
-/// Adds a split with roughly equal numbers of multiplications per stage, if stages cannot have
-/// equal numbers of blocks and the run states no split.
+/// If stages cannot have equal numbers of blocks and the run states no split, adds one with roughly equal
+/// multiplications per stage.
 fn derive_uneven_split(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -512,11 +507,10 @@ fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
     )
 }
 
-/// Sizes that a model's name fixes. A run may repeat these sizes, but not change them.
+/// Sizes that a model's name fixes. A run may repeat but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
-/// Returns the named model with the run's layers and tokens. If the run names no model, returns a
-/// GPT model with the run's sizes.
+/// Returns the named model with the run's layers and tokens. Without a name, returns a GPT model with the run's sizes.
 fn resolve_model(
     options: &BTreeMap<String, String>,
     columns: &RunColumnRules,

@@ -1,5 +1,4 @@
-//! Checks whether predictions put two measured runs that differ in one option in the measured
-//! order.
+//! Checks whether two measured runs that differ in one option are predicted in the measured order.
 
 use super::MeasuredRun;
 use serde::Serialize;
@@ -9,25 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 /// are within the noise.
 const CLEAR: f64 = 0.03;
 
-/// Options that are degrees of parallelism. If the number of NPUs is constant, two degrees must
-/// change together.
+/// Options that are degrees of parallelism. With a constant number of NPUs, two of them must change together.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
-/// Options that always change together, and therefore count as a single option.
+/// Options that always change together, and so count as one.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Counts of pairs of runs that differ in only one option. Also counts the pairs that are predicted
-/// in the measured order.
+/// Counts of pairs of runs that differ in only one option. Also counts those predicted in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionOrderCounts {
     /// The option (or two options that change together), such as `data, tensor`.
     pub option: String,
     /// Number of pairs with different measured times.
     pub pairs: usize,
-    /// Number of these pairs that are predicted in the measured order.
+    /// Number of these pairs predicted in the measured order.
     pub right: usize,
-    /// Number of pairs with measured times that differ by more than 3 %.
+    /// Number of pairs whose measured times differ by more than 3 %.
     pub clear_pairs: usize,
-    /// Number of these clear pairs that are predicted in the measured order.
+    /// Number of these clear pairs predicted in the measured order.
     pub clear_right: usize,
 }
 
@@ -57,8 +54,7 @@ pub fn count_option_orders(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<Optio
     found.into_values().collect()
 }
 
-/// Returns the only option that differs between two runs. Returns `None` if the runs differ in no
-/// option or in several.
+/// Returns the only option that differs between two runs. `None` if they differ in no option or in several.
 fn differing_option(
     one: &BTreeMap<String, String>,
     other: &BTreeMap<String, String>,

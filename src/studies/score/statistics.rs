@@ -4,15 +4,15 @@ use super::MeasuredRun;
 use chakram_base::prediction_scores::{PredictionErrorSummary, PredictionIntervalSummary};
 use std::collections::BTreeMap;
 
-/// Compares `predicted` seconds with the measured times of `runs`. `predicted` and `runs` have the
-/// same length, which is at least one.
+/// Compares `predicted` seconds with the measured times of `runs`. `predicted` and `runs` are equally long, and not
+/// empty.
 pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> PredictionErrorSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
     PredictionErrorSummary::of_groups(&measured, predicted, &plan_times_by_group(runs, predicted))
 }
 
-/// Compares `predicted` seconds and `intervals` with the measured times of `runs`. All lists have the same
-/// length, which is at least one.
+/// Compares `predicted` seconds and `intervals` with the measured times of `runs`. All lists are equally long, and not
+/// empty.
 pub(super) fn summarize_intervals(
     runs: &[&MeasuredRun],
     predicted: &[f64],
@@ -23,7 +23,7 @@ pub(super) fn summarize_intervals(
 }
 
 /// Returns the mean measured and mean predicted time of each plan, for each group with several plans. Runs with equal
-/// options are repeated measurements of one plan, so ranking them has no meaning.
+/// options are repeated measurements of one plan, so ranking them is meaningless.
 fn plan_times_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
     for (run, &predicted) in runs.iter().zip(predicted) {

@@ -10,23 +10,21 @@ use chakram_report::settings::{CompiledReplayWithReport, SettingWithoutEffect, o
 use std::io;
 use std::num::NonZeroUsize;
 
-/// A setting for all runs, and the runs without this setting.
+/// A setting for all runs, and the runs without it.
 #[derive(Debug)]
 pub struct SettingAblationRuns {
     /// Key of the setting on the command line.
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// The runs without the setting; `None` if the setting does not change the runs.
+    /// The runs without the setting; `None` if they do not change.
     pub table: Option<RunTable>,
-    /// Key of the replay option, and the replay options without it; `None` if the setting is not a
-    /// replay option.
+    /// Key of the replay option, and the replay options without it; `None` if the setting is no replay option.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
-/// Returns the settings of `given` that do not change the `answers` for the runs of `table`. Each
-/// setting has a reason why it has no effect. The runs that a setting changes are predicted again
-/// without it, until one prediction differs.
+/// Returns the settings of `given` that do not change the `answers` for the runs of `table`. Each has a reason. The
+/// runs that a setting changes are predicted again without it, until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,

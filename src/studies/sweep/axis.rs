@@ -1,4 +1,4 @@
-//! Parses axes. An axis is a group of keys, with a list of values for the whole group.
+//! Parses axes. An axis is a group of keys with a list of values.
 
 use super::MOST_POINTS;
 use super::setting::reject_unknown_key;
@@ -10,7 +10,7 @@ use chakram_base::ids::MAX_NPUS;
 /// Keys that are set together, with their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointSettingsAxis {
-    /// Name of the axis. By default, the name consists of the keys.
+    /// Name of the axis. By default, it consists of the keys.
     pub name: String,
     /// Keys that a position on the axis sets.
     pub keys: Vec<String>,
@@ -28,9 +28,8 @@ impl JointSettingsAxis {
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Returns values that represent all values of the axis in checks. A key accepts either all
-    /// numbers between two bounds, or all integers between them. A range is therefore valid if its
-    /// two ends and one value of each type are valid.
+    /// Returns values that represent all of the axis in checks. A key accepts either all numbers between two bounds, or
+    /// all integers between them. A range is therefore valid if its two ends and one value of each type are valid.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
@@ -158,7 +157,7 @@ fn range_ends(text: &str) -> Option<(&str, &str)> {
     (is_number(from) && is_number(to)).then_some((from.trim(), to.trim()))
 }
 
-/// Rejects keys that axes of this kind do not use.
+/// Rejects keys that this kind of axis does not use.
 fn reject_unused_keys(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
     for (name, field) in table.fields() {
         if !allowed.contains(&name) {

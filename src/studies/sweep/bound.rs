@@ -1,33 +1,30 @@
-//! Computes a lower bound on a step's time, and the memory that the step needs. No replay is
-//! required.
+//! Computes a lower bound on a step's time, and the memory that it needs. No replay is needed.
 //!
-//! The bound is the longest path through a relaxed step. A relaxed step contains one rank per stage
-//! of the first replica, and follows these rules:
+//! The bound is the longest path through a relaxed step, which contains one rank per stage of the first replica and
+//! follows these rules:
 //!
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
 //! - a message arrives no earlier than its uncontended time after the earliest start of its send;
-//! - a collective does not wait for its other members. The collective takes at least as long as a
-//!   member needs to receive its bytes through all ports of the group's dimensions, or the measured
-//!   time if that is shorter;
+//! - a collective does not wait for its other members. It takes at least as long as a member needs to receive its bytes
+//!   through all ports of the group's dimensions, or the measured time if that is shorter;
 //! - all other nodes take no time.
 //!
 //! Each rule removes a constraint of the replay or shortens a time, so no replay is faster than the relaxed step. The
-//! kernels on a lane run one at a time, so the sum of the durations on any lane is also a lower bound. In all-gather,
+//! kernels on a lane run one at a time, so the sum of any lane's durations is a lower bound too. In all-gather,
 //! reduce-scatter and all-to-all with a buffer B, each of n members lacks (n - 1)/n B and must receive it. In an
 //! all-reduce, a member must receive B, or 2 (n - 1)/n B if all algorithms of the group's dimensions consist of a
-//! reduce-scatter and an all-gather. Members of generated steps exchange equal parts. Members of captured steps may
-//! exchange unequal parts, so captured steps have no bound.
+//! reduce-scatter and an all-gather. Members of generated steps exchange equal parts. In captured steps, the parts may
+//! be unequal, so they have no bound.
 //!
 //! # Steps with many micro-batches
 //!
-//! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk
-//! are equal. With each micro-batch after the first, a rank's own path and the sums over its lanes therefore grow by a
-//! constant amount. In interleaved schedules, the path and the sums grow by a constant amount with every `pipeline`
-//! micro-batches; in general, with every period of the schedule. [`bound_step_quickly`] simulates two and three of
-//! these periods, and extrapolates to the whole step. A stage begins at the earliest time at which the first
-//! micro-batch can have passed the earlier stages. If parameters are gathered in advance (ZeRO 3, or overlap with the
-//! forward pass), the bound uses only the sums over lanes.
+//! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk are equal. Each
+//! micro-batch after the first therefore adds a constant amount to a rank's own path and to the sums over its lanes. In
+//! interleaved schedules, every `pipeline` micro-batches add a constant amount; in general, every period of the
+//! schedule does. [`bound_step_quickly`] simulates two and three of these periods, and extrapolates to the whole step.
+//! A stage begins at the earliest time at which the first micro-batch can have passed all earlier ones. If parameters
+//! are gathered in advance (ZeRO 3, or overlap with the forward pass), the bound uses only the sums over lanes.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -56,7 +53,7 @@ use std::collections::BTreeMap;
 pub struct PointTimeAndMemoryBounds {
     /// Lower bound on the time of a step, in picoseconds.
     pub time_ps: u64,
-    /// Maximum bytes in use on an NPU. This is a lower bound unless `is_whole` is true.
+    /// Maximum bytes in use on an NPU. A lower bound unless `is_whole` is true.
     pub memory_bytes: u64,
     /// True if all micro-batches were simulated.
     pub is_whole: bool,
@@ -95,8 +92,8 @@ fn fits_memory(
     stages: &[StageRankPathTimes],
 ) -> bool {
     let plan = &pattern.plan;
-    // An unknown capacity counts as unlimited here, because points with an unknown capacity and a
-    // memory limit were already rejected.
+    // An unknown capacity counts as unlimited here, because points with both an unknown capacity and a memory limit
+    // were already rejected.
     let memory = RankMemoryCapacity::new(point.smallest_npu_memory().unwrap_or(u64::MAX), plan);
     memory.can_fit_peaks(
         (0..)
@@ -105,7 +102,7 @@ fn fits_memory(
     )
 }
 
-/// Returns a bound. The cost does not depend on the number of micro-batches.
+/// Returns a bound. Its cost does not depend on the number of micro-batches.
 pub fn bound_step_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -119,8 +116,8 @@ pub fn bound_step_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // If there are only a few micro-batches, simulate all of them. Several steps cannot be extrapolated either, so
-    // simulate all their micro-batches.
+    // With only a few micro-batches, simulate all of them. Several steps cannot be extrapolated either, so simulate
+    // them whole.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }
@@ -166,7 +163,7 @@ pub fn bound_step_quickly(
 struct StageRankPathTimes {
     /// End time of the last node, in picoseconds.
     finish: u64,
-    /// End time that the last node would have if no node waited for a message, in picoseconds.
+    /// End time that the last node would have if none waited for a message, in picoseconds.
     own: u64,
     /// End time of the stage's first receive in picoseconds, or 0 if there is none.
     begin: u64,
@@ -326,8 +323,8 @@ impl PointNodeDurationCache<'_> {
     }
 }
 
-/// Returns a lower bound on a member's time in a collective: the time of the bytes that the member
-/// must receive. If a measured time applies and is shorter, it is the bound.
+/// Returns a lower bound on a member's time in a collective: the time of the bytes that it must receive. An applicable
+/// measured time is the bound if it is shorter.
 fn least_collective_time(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -356,13 +353,12 @@ fn least_collective_time(
 }
 
 /// Applies the machine's smallest correction to a kernel time from the curves. The workload decides which correction
-/// applies, so the result is a lower bound.
+/// applies, so this gives a lower bound.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
-        // Subtract one picosecond, so that rounding cannot make the bound larger than the replay's
-        // time.
+        // Subtract one picosecond, so that rounding cannot lift the bound above the replay's time.
         ((ps as f64 * least) as u64).saturating_sub(1)
     } else {
         ps
@@ -415,8 +411,8 @@ fn message_lower_bound(
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// Returns the highest receive rate of any of `members` along a dimension, in bytes per second. If links have different
-/// rates, the rate of a member is the sum over its incoming links.
+/// Returns the highest receive rate of any of `members` along a dimension, in bytes per second. If link rates differ, a
+/// member's rate is the sum over its incoming links.
 fn max_receive_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_links() else {
@@ -482,8 +478,7 @@ fn simulate_relaxed_stages(
     Ok(longest_paths(point, &ranks, &nodes))
 }
 
-/// Simulates all ranks at once: each rank advances until it needs a message that has not been sent
-/// yet.
+/// Simulates all ranks at once: each advances until it needs a message that has not been sent yet.
 fn longest_paths(
     point: &ResolvedPoint,
     ranks: &[u32],
@@ -506,8 +501,8 @@ fn longest_paths(
     // Index of the next node and index of the next message, for each rank.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // If no rank can advance, receives no longer wait for their messages. The result is then smaller, and therefore
-    // still a lower bound.
+    // If no rank can advance, receives no longer wait for their messages. This makes the result smaller, so it is still
+    // a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;
@@ -543,7 +538,7 @@ fn longest_paths(
                     message += 1;
                     if half.receives {
                         // The first stage receives only inputs of its later chunks. Record no first receive for it,
-                        // because its start does not wait for another stage.
+                        // because it starts without waiting for another stage.
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }

@@ -1,5 +1,4 @@
-//! Loads studies. [`load_study`] parses a study, and checks it together with the files that it
-//! names. [`load_study`] also hashes the study and these files.
+//! Loads studies. [`load_study`] parses a study, and checks and hashes it together with the files that it names.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -26,7 +25,7 @@ pub enum StudyError {
     /// The study itself is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The machine, model, plan or replay that a value configures rejects this value.
+    /// The machine, model, plan or replay that a value configures rejects it.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
         /// Name of the study file.
@@ -42,12 +41,11 @@ pub enum StudyError {
     },
 }
 
-/// Loads the study at `path`. Returns the study, and one hash over the study and the files that it
-/// names.
+/// Loads the study at `path`. Returns the study, and one hash over it and the files that it names.
 ///
 /// # Errors
 ///
-/// Fails if the study cannot be read, or if it has an unknown key or value.
+/// Fails if it cannot be read, or has an unknown key or value.
 pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
     let text = config::read_input(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
@@ -106,8 +104,8 @@ fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)
 }
 
 /// Rejects values that are invalid at every point. Each value is tried with the first values of all other axes, and
-/// without limits. A value that is invalid only in combination with other values is no error here: the sweep later
-/// rejects the points with this combination.
+/// without limits. A value that is invalid only in some combinations is no error here: the sweep later rejects the
+/// points with these combinations.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
@@ -159,7 +157,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // Check the settings that all points share, together with the first machine, model, stack and trace of the axes.
+    // Check the settings that all points share, with the axes' first machine, model, stack and trace.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);

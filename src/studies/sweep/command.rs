@@ -41,7 +41,7 @@ impl PointCommand {
                 Ok(SettingKind::Option(option)) => {
                     options.push((option, option_words(option, &value)))
                 }
-                // Powers and prices have no effect on a replay, so omit them.
+                // Powers and prices do not affect a replay, so omit them.
                 Ok(SettingKind::Rate) => {}
                 Ok(
                     SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),

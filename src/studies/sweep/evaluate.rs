@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointRefusalOrMeasures {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Short form of the reason. Reports count rejected points by this text.
+        /// Short form of the reason. Reports count rejected points by it.
         reason: String,
         /// The full reason.
         detail: String,
@@ -69,8 +69,7 @@ impl<'s> PointEvaluator<'s> {
         }
     }
 
-    /// Returns a key that is equal for points with the same work, so that these points can be
-    /// evaluated one after another.
+    /// Returns a key that is equal for points with the same work, so that they can be evaluated one after another.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {
             ["trace", "model", "plan", "stack", "tokens"]
@@ -85,7 +84,7 @@ impl<'s> PointEvaluator<'s> {
         setting::format_settings(&of_work)
     }
 
-    /// Resolves a point, and checks those limits that need no generated nodes.
+    /// Resolves a point, and checks the limits that need no generated nodes.
     pub fn resolve_point(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.merge_with_base_settings(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
@@ -116,8 +115,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Rejects a plan if it needs too much memory. `least` is true if the stated memory need is
-    /// only a lower bound.
+    /// Rejects a plan that needs too much memory. `least` is true if the stated need is only a lower bound.
     fn check_memory(
         &self,
         point: &ResolvedPoint,
@@ -148,8 +146,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Returns a lower bound for the plan of a valid point. If `whole` is true, the bound is from
-    /// all micro-batches, otherwise it is the quick bound.
+    /// Returns a lower bound for the plan of a valid point. If `whole` is true, it covers all micro-batches; otherwise,
+    /// it is the quick bound.
     pub fn bound_point(
         &self,
         point: &Settings,
@@ -169,8 +167,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Returns the measures of a plan that need no replay. Objectives need only these measures and
-    /// the time.
+    /// Returns the measures of a plan that need no replay. Objectives need only these and the time.
     pub fn measures_without_replay(
         &self,
         point: &Settings,
@@ -206,7 +203,7 @@ impl<'s> PointEvaluator<'s> {
         is_bounded: bool,
     ) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve_point(point)?;
-        // Check the memory before the replay, because the bound takes less time than the replay.
+        // Check the memory before the replay, because the bound takes less time.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
@@ -215,7 +212,7 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.get_point_work(&resolved)?;
         let workload = work.workload();
-        // Only the traces state the number of ranks, so this number can be checked only now.
+        // Only the traces state the number of ranks, so it can be checked only now.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(
                 workload.rank_count().into(),
@@ -223,7 +220,7 @@ impl<'s> PointEvaluator<'s> {
             )?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // With `aggregate`, the engine itself finds equal ranks, so give it all ranks.
+        // With `aggregate`, the engine itself finds equal ranks, so give it all of them.
         let copies = if options.aggregate {
             &[]
         } else {
@@ -261,8 +258,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(work)
     }
 
-    /// Returns the reason why two points with different machines have equal results. Returns `None`
-    /// if another replay would be too large.
+    /// Returns the reason why two points with different machines have equal results. `None` if another replay would be
+    /// too large.
     pub fn equal_machines_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve_point(one).ok()?.machine;
         self.inspect_replayed_point(other, |run, machine| {
@@ -270,8 +267,7 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the reason why an option has no effect on a point. Returns `None` if another replay
-    /// would be too large.
+    /// Returns the reason why an option has no effect on a point. `None` if another replay would be too large.
     pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
         self.inspect_replayed_point(point, |run, _| option_reason(key, false, run))
     }
@@ -296,7 +292,7 @@ impl<'s> PointEvaluator<'s> {
         Some(say(&run, &resolved.machine))
     }
 
-    /// Returns the report of a point, or `None` if its work has more than `nodes` nodes.
+    /// Returns the report of a point; `None` if its work has more than `nodes` nodes.
     pub fn report_of_small_point(&self, point: &Settings, nodes: u64) -> Option<Report> {
         let work = self.get_point_work(&self.resolve_point(point).ok()?).ok()?;
         if work.workload().node_count() > nodes {
@@ -331,8 +327,7 @@ struct PointReplayResult {
     makespan: Span,
     /// Time in each part, averaged over NPUs.
     parts_ps: [u64; PARTS.len()],
-    /// Energy of kernels timed by loop nests, averaged over NPUs, in picojoules; `None` if there
-    /// are no kernels timed by loop nests.
+    /// Energy of kernels timed by loop nests, averaged over NPUs, in picojoules; `None` without such kernels.
     kernel_energy: Option<f64>,
     /// Compute time of kernels that are not timed by loop nests, averaged over NPUs.
     unmapped_ps: u64,
@@ -344,8 +339,8 @@ struct PointReplayResult {
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload, and returns the measures that objectives need. The second value of the
-/// result is true if the replayed ranks may represent all ranks of the job.
+/// Replays a workload, and returns the measures that objectives need. Also returns true if the replayed ranks may
+/// represent all ranks of the job.
 fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
@@ -431,8 +426,7 @@ impl GeneratedOrCapturedWork {
 
 type SharedWorkCell = Arc<OnceLock<Result<Arc<GeneratedOrCapturedWork>, PointRefusal>>>;
 
-/// Cache of the most recently used workloads. Each workload is built only once, even if many points
-/// need it.
+/// Cache of the most recently used workloads. Each is built only once, even if many points need it.
 #[derive(Debug, Default)]
 struct RecentWorkloadCache(Mutex<Vec<(String, SharedWorkCell)>>);
 

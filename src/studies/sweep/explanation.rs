@@ -7,8 +7,8 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 
-/// Compares row number `index` with its neighbours, and formats the result as text for users.
-/// The text lists neighbours by their distance in the first objective, the nearest first.
+/// Compares row number `index` with its neighbours, and formats the result as text for users. The parts of an NPU's
+/// time add up to the makespan, and so do their changes.
 pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAndDetail) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {
@@ -87,8 +87,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAn
     text
 }
 
-/// Returns the axis along which two points differ; `None` if they differ along no axis or along
-/// several.
+/// Returns the only axis along which two points differ; `None` if there is none or several.
 fn differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]

@@ -1,7 +1,7 @@
 //! The journal of a sweep: one line for each answer or bound, in the order of computation.
 //!
-//! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress.
-//! Opening the journal again removes an incomplete last line.
+//! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress. Opening it
+//! again removes an incomplete last line.
 
 use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::PointRefusalOrMeasures;
@@ -35,7 +35,7 @@ pub struct JournaledBoundOrAnswer {
     pub answer: Option<PointRefusalOrMeasures>,
 }
 
-/// Reason why a journal cannot be used.
+/// The operating system reported an error.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The operating system returned an error.
@@ -147,7 +147,7 @@ impl SweepJournal {
             .append(true)
             .open(&path)
             .map_err(failed)?;
-        // Remove an incomplete last line, because the next entry would otherwise be appended to it.
+        // Remove an incomplete last line, to which the next entry would otherwise be appended.
         file.set_len(whole).map_err(failed)?;
         let file = Mutex::new(file);
         Ok((Self { path, file }, entries))
@@ -178,7 +178,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal. Returns the journal's entries, and the length of all complete lines in bytes.
+/// Parses a journal. Returns its entries, and the length of all complete lines in bytes.
 fn parse_journal(
     path: &Path,
     study: &str,

@@ -13,25 +13,24 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// Number of NPUs that the job uses.
     pub npus: u32,
-    /// Time in each part, averaged over NPUs, in the order of [`PARTS`]. In files of older versions, exposed
-    /// communication includes the bubble.
+    /// Time in each part, averaged over NPUs, in the order of [`PARTS`]. Exposed communication of older versions' files
+    /// includes the bubble.
     #[serde(default, deserialize_with = "deserialize_time_parts")]
     pub parts_ps: [u64; PARTS.len()],
     /// Maximum bytes in use on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy of kernels timed by loop nests, summed over NPUs, in picojoules; `None` if there are no kernels timed by
-    /// loop nests.
+    /// Energy of kernels timed by loop nests, summed over NPUs, in picojoules; `None` without such kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Compute time of kernels that are not timed by loop nests, averaged over NPUs; `None` if there are no kernels
-    /// timed by loop nests.
+    /// Compute time of kernels that are not timed by loop nests, averaged over NPUs; `None` if no kernel is timed by
+    /// loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
     /// Price of an NPU in dollars per hour, if the machine file states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_npu_hour: Option<f64>,
-    /// Number of tokens of the job, or number of samples if the job has no tokens.
+    /// Number of the job's tokens, or of its samples if it has no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Mean busy time of a link between cores, if the machine consists of tiles with shared links.
@@ -93,7 +92,7 @@ impl SweepObjective {
         Self::Npus,
     ];
 
-    /// Objectives that rows show in addition to the study's objectives, if their values are known.
+    /// Objectives that rows show besides the study's, if their values are known.
     pub const STATED: [Self; 6] = [
         Self::Tokens,
         Self::TokenCost,
@@ -141,8 +140,8 @@ impl SweepObjective {
         }
     }
 
-    /// Returns true if a lower bound on the time gives a bound on this objective. The bound is an upper bound if larger
-    /// values are better.
+    /// Returns true if a lower bound on the time bounds this objective. It is an upper bound if larger values are
+    /// better.
     pub fn is_bounded(self) -> bool {
         matches!(
             self,
@@ -162,8 +161,8 @@ impl SweepObjective {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
 
-    /// Returns the value, or `None` if it is unknown. Units are seconds, tokens per second, bytes,
-    /// joules, joule-seconds, dollars, days, hours or NPUs.
+    /// Returns the value; `None` if unknown. Units are seconds, tokens per second, bytes, joules, joule-seconds,
+    /// dollars, days, hours or NPUs.
     pub fn value_of_point(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
@@ -243,7 +242,7 @@ pub const PARTS: [&str; 6] = [
     "pipeline bubble",
 ];
 
-/// Deserializes the parts of the time. If an older file lacks a part, this part is zero.
+/// Deserializes the parts of the time. Parts that an older file lacks are zero.
 fn deserialize_time_parts<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<[u64; PARTS.len()], D::Error> {
@@ -290,8 +289,8 @@ mod tests {
 
     #[test]
     fn objectives_follow_from_measures_and_prices() {
-        // If 4 NPUs are busy for 1.5 s of 2 s, at 700 W while busy and 100 W while idle, they use 4 x (700 x 1.5 + 100
-        // x 0.5) = 4400 J. At 3.6 dollars per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008 dollars.
+        // 4 NPUs that are busy for 1.5 s of 2 s, at 700 W while busy and 100 W while idle, use 4 x (700 x 1.5 + 100 x
+        // 0.5) = 4400 J. At 3.6 dollars per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008 dollars.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -316,9 +315,8 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // A cost of 0.008 dollars for 8,192 tokens is 0.97656 dollars per million tokens. A run of
-        // 8.192e9 tokens takes a million replays. A million replays take 2e6 s on 4 NPUs, cost
-        // 8,000 dollars, and use 4.4 GJ.
+        // A cost of 0.008 dollars for 8,192 tokens is 0.97656 dollars per million tokens. A run of 8.192e9 tokens takes
+        // a million replays. These take 2e6 s on 4 NPUs, cost 8,000 dollars, and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value =
             |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();
@@ -336,8 +334,8 @@ mod tests {
                 objective.column_name()
             );
         }
-        // If the study sets no price, the machine's price applies. If neither the study nor the
-        // machine has a price, the point has no cost.
+        // If the study sets no price, the machine's price applies. If the machine has none either, the point has no
+        // cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value_of_point(&measures, &own), None);

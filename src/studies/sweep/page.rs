@@ -1,5 +1,5 @@
-//! The HTML page of a sweep: a single file that needs neither network nor scripts. A point's
-//! tooltip shows the command that replays the point.
+//! The HTML page of a sweep: a single file that needs neither network nor scripts. A point's tooltip shows the command
+//! that replays it.
 
 use super::objective::SweepObjective;
 use super::setting;
@@ -22,7 +22,7 @@ const MOST_LINES: usize = 300;
 /// Maximum number of rows in the table.
 const ROWS: usize = 50;
 
-/// Renders the page; `command` maps a row's index to the command that replays the row.
+/// Renders the page; `command` maps a row's index to the command that replays it.
 pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let ranked = sweep.ranked_rows();
@@ -83,8 +83,8 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
     )
 }
 
-/// Returns the rows that a chart shows. If the table has too many rows, the chart shows the Pareto
-/// front, and a sample of the other rows at even distances in the ranking.
+/// Returns the rows that a chart shows. If there are too many, these are the Pareto front, and a sample of the others
+/// at even distances in the ranking.
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -104,8 +104,7 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// Renders the best row by each objective with its interval, and compares this interval with other
-/// rows.
+/// Renders the best row by each objective with its interval, which is compared with other rows.
 fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -143,8 +142,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders charts of the first objective against each other objective. If the study has no other
-/// objective, charts show the first objective against memory, NPUs or the row's index.
+/// Renders charts of the first objective against each other objective. Without another objective, charts show the first
+/// against memory, NPUs or the row's index.
 fn render_objective_charts(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -161,8 +160,7 @@ fn render_objective_charts(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // Omit the chart if one row is the best by both objectives, because the chart would show no
-    // trade-off.
+    // Omit the chart if one row is the best by both objectives, because there is no trade-off to show.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
             let mut bests = bests.iter();
@@ -219,8 +217,8 @@ impl PointsChart<'_> {
         Some((x, value_of(self.sweep, row, self.first)?))
     }
 
-    /// Returns the labels of the best rows. Each label has the row's coordinates, and the
-    /// objectives by which the row is best.
+    /// Returns the labels of the best rows. Each has the row's coordinates, and the objectives by which the row is
+    /// best.
     fn leader_labels(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
@@ -237,8 +235,7 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Returns the Pareto front of the two quantities, from left to right. If there is no second
-    /// quantity, the result is empty.
+    /// Returns the Pareto front of the two quantities, from left to right. Empty if there is no second quantity.
     fn pareto_front_line(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
@@ -410,8 +407,8 @@ fn render_parallel_coordinates(
     render_figure(&picture, &legend, &caption)
 }
 
-/// Returns a setting's axis in the chart, and the position of each row on this axis. Places numbers
-/// by value, on a logarithmic scale if their range is large, and words at even distances.
+/// Returns a setting's axis in the chart, and the position of each row on this axis. Places numbers by value
+/// (logarithmically if their range is large), and words at even distances.
 fn chart_axis_of_setting(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -457,8 +454,8 @@ fn chart_axis_of_setting(
     (axis, places)
 }
 
-/// Returns the last part of a plan key, or the last two parts of another path, because the full
-/// name would not fit at an axis.
+/// Returns the last part of a plan key, or the last two parts of another path, because an axis has no space for the
+/// full name.
 fn shorten_key(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')

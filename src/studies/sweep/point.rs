@@ -1,5 +1,4 @@
-//! Converts points to jobs. The settings of a point result in either a job or a rejection with a
-//! reason.
+//! Converts points to jobs. A point's settings give either a job or a rejection with a reason.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, replace_toml_values};
@@ -20,21 +19,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Reason why a point has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Short form of the reason. Counts of rejected points are grouped by this text.
+    /// Short form of the reason. Rejected points are counted by it.
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if the reason is a replay option that has no effect on this machine and work. The same
-    /// option may have an effect on other machines or work.
+    /// True if the reason is a replay option without effect on this machine and work. It may have an effect on others.
     pub is_option: bool,
 }
 
 impl PointRefusal {
-    /// Creates a rejection; `reason` is the short form of the reason.
+    /// Creates a rejection with the short reason `reason`.
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),
-            // Reports show details in table cells, so details must not have line breaks.
+            // Reports show details in table cells, so they must not have line breaks.
             detail: detail.to_string().replace(['\n', '\r'], " "),
             is_option: false,
         }
@@ -55,8 +53,7 @@ impl From<ReplaySettingsError> for PointRefusal {
     fn from(error: ReplaySettingsError) -> Self {
         match error {
             ReplaySettingsError::Option(refusal) => refusal.into(),
-            // The two options contradict each other only with these values, so the option may be
-            // valid with other values.
+            // The two options contradict each other only with these values, so other values may be valid.
             ReplaySettingsError::Beside(..)
             | ReplaySettingsError::RateMissing { .. }
             | ReplaySettingsError::OwnRates(_) => Self {
@@ -101,17 +98,16 @@ pub enum WorkSource {
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.
     pub work: WorkSource,
-    /// Identifies the work of the point. Points with equal keys have the same work.
+    /// Identifies the point's work. Points with equal keys have the same work.
     pub work_key: String,
-    /// The machine. The machine, scaled to the work's number of ranks if possible.
+    /// The machine, scaled to the work's number of ranks if possible.
     pub machine: Arc<Machine>,
     /// Options of the replay.
     pub options: ReplayOptions,
 }
 
 impl ResolvedPoint {
-    /// Converts `settings` to a job on a machine. Machines and models that earlier points used come
-    /// from `parts`.
+    /// Converts `settings` to a job on a machine. Machines and models of earlier points come from `parts`.
     pub fn new(settings: &Settings, parts: &MachineModelStackCaches) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -153,7 +149,7 @@ impl ResolvedPoint {
         })
     }
 
-    /// Returns the memory of the smallest NPU in bytes, or `None` if it is unknown.
+    /// Returns the memory of the smallest NPU in bytes; `None` if unknown.
     pub fn smallest_npu_memory(&self) -> Option<u64> {
         least_npu_memory(&self.machine)
     }
@@ -169,8 +165,8 @@ fn machine_edits<'s>(
         .collect()
 }
 
-/// Returns the machine's text. If the outermost dimension of `machine` is scalable, the returned
-/// text makes this dimension large enough for `ranks`.
+/// Returns the machine's text. If the outermost dimension of `machine` is scalable, it is made large enough for
+/// `ranks`.
 fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -182,8 +178,7 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     scalable.then(|| replace_toml_values(text, machine.name(), &edits).ok())?
 }
 
-/// Caches machines, models and software stacks by the settings that identify them. Each file is
-/// read only once.
+/// Caches machines, models and software stacks by the settings that identify them. Each file is read only once.
 #[derive(Debug, Default)]
 pub struct MachineModelStackCaches {
     machines: Mutex<SharedPartCache<Arc<Machine>>>,
@@ -196,7 +191,7 @@ type SharedPartCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
 /// Maximum number of cached entries per kind.
 const KEPT: usize = 256;
 
-/// Returns the entry of `parts` for `key`. If the entry is missing, `make` creates it.
+/// Returns the entry of `parts` for `key`. `make` creates it if it is missing.
 fn get_or_create<T: Clone>(
     parts: &Mutex<SharedPartCache<T>>,
     key: String,
@@ -206,8 +201,8 @@ fn get_or_create<T: Clone>(
     if let Some(known) = lock().get(&key) {
         return known.clone();
     }
-    // Create the entry without holding the lock, so that other threads do not wait. Two threads may
-    // then create the same entry, which is harmless.
+    // Create the entry without holding the lock, so that other threads do not wait. Two threads may then create the
+    // same entry, which is harmless.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {
@@ -218,7 +213,7 @@ fn get_or_create<T: Clone>(
 }
 
 impl MachineModelStackCaches {
-    /// Returns the machine of `settings`. A machine that can be scaled has at least `ranks` NPUs.
+    /// Returns the machine of `settings`. A scalable machine has at least `ranks` NPUs.
     fn machine_of(
         &self,
         settings: &Settings,
@@ -359,7 +354,7 @@ fn bind_plan(
     ))
 }
 
-/// Returns the options of the point's replay. Rejects options that have no effect on `machine`.
+/// Returns the options of the point's replay. Rejects options without effect on `machine`.
 fn replay_options(
     settings: &Settings,
     replay: &ReplaySettings,

@@ -1,9 +1,8 @@
-//! Explores a study's points layer by layer. Each layer has its own strategy. The explorer computes
-//! each answer only once, in parallel with other answers.
+//! Explores a study's points layer by layer. Each layer has its own strategy. Each answer is computed only once, in
+//! parallel with others.
 //!
-//! Strategies themselves run sequentially, while threads compute in advance the answers that a
-//! strategy will need. The rows therefore do not depend on the number of threads or on answers from
-//! earlier runs.
+//! Strategies run sequentially, while threads compute in advance the answers that they will need. The rows therefore do
+//! not depend on the number of threads or on answers from earlier runs.
 
 use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
@@ -49,10 +48,10 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A shard: the points of a study with index modulo `of` equal to `index`.
+/// A shard: the points of a study whose index modulo `of` equals `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// Remainder of each point's index in this shard, modulo `of`.
+    /// Remainder, modulo `of`, of the index of each point in this shard.
     pub index: u64,
     /// Number of shards into which the study is divided.
     pub of: u64,
@@ -81,8 +80,7 @@ pub enum RowOutcome {
 /// A visited point of the sweep, with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Index of the point if the study's points can be listed. If the points cannot be listed, the
-    /// point's number in the order of first visits.
+    /// Index of the point if the study's points can be listed. Otherwise, its number in the order of first visits.
     pub number: u64,
     /// Values that the study's axes set at this point.
     pub point: Settings,
@@ -127,8 +125,7 @@ pub struct StudyExplorer<'s> {
 }
 
 impl<'s> StudyExplorer<'s> {
-    /// Creates an explorer of `study`. Entries of `journal` are known answers. The explorer appends
-    /// new answers to the journal.
+    /// Creates an explorer of `study`. Entries of `journal` are known answers. New answers are appended to it.
     pub fn new(
         study: &'s Study,
         options: SweepOptions,
@@ -210,8 +207,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the points of a layer, each with its index. The layer's points must be listable. If
-    /// this run computes a shard, returns only the points of the shard.
+    /// Returns the points of a layer, each with its index. They must be listable. If this run computes a shard, returns
+    /// only its points.
     fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.layer_size(layer);
@@ -237,8 +234,8 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of `list`. In the last layer, a point's score is its
-    /// answer's score. In outer layers, a point's score is the best score of the inner layers.
+    /// Returns the score of each point of `list`. In the last layer, this is its answer's score. In outer layers, it is
+    /// the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,
@@ -296,8 +293,7 @@ impl<'s> StudyExplorer<'s> {
             .collect()
     }
 
-    /// Coordinate descent: starts with the first values of all axes, and sets one axis after
-    /// another to its best value.
+    /// Coordinate descent: starts with the first values of all axes, and sets one axis after another to its best value.
     fn descend_coordinates(
         &mut self,
         depth: usize,
@@ -338,8 +334,7 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the score of an answered point. Adds a row for the point, unless the point already
-    /// has a row or has no answer.
+    /// Returns the score of an answered point. Adds a row for it, unless it already has one or has no answer.
     fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::format_settings(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
@@ -348,7 +343,7 @@ impl<'s> StudyExplorer<'s> {
             return None;
         };
         let score = self.score_answer(point, &answer);
-        // Every point that has an index gets a row, even if an equal point already has a row.
+        // Every point with an index gets a row, even if an equal point already has one.
         if self.visited.insert(key) || number.is_some() {
             let number = number.unwrap_or(self.rows.len() as u64);
             self.rows.push(SweepRow {
@@ -364,7 +359,7 @@ impl<'s> StudyExplorer<'s> {
         score_of_answer(self.study, point, answer)
     }
 
-    /// Returns the score of a row, or `None` if the row has no score.
+    /// Returns the score of a row; `None` if it has none.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
             RowOutcome::Answered(answer) => self.score_answer(&row.point, answer),

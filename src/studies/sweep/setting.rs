@@ -18,8 +18,7 @@ pub type Settings = BTreeMap<String, ConfigLiteral>;
 /// Keys that name a point's machine and work.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys with non-negative numbers that objectives and limits use: watts, dollars, and the tokens of
-/// a whole run.
+/// Keys with non-negative numbers for objectives and limits: watts, dollars, and the tokens of a whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
 /// Key for the price of an NPU in dollars per hour.
@@ -111,8 +110,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = keys_without_file_path().chain(plan).collect();
-            // A user who writes the bare name of a plan option, such as `tensor`, probably means
-            // that option.
+            // A user who writes the bare name of a plan option, such as `tensor`, probably means that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");

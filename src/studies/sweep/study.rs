@@ -46,11 +46,10 @@ const ROOT: &[&str] = &[
     "axis",
     "layer",
 ];
-/// Maximum value of `rounds` in a study. The search ends earlier, after the first round without an
-/// improvement.
+/// Maximum value of `rounds` in a study. The search ends earlier, after the first round without improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options that invalidate bounds. With such an option, a step can be faster than its bound, or ranks can be on
-/// other NPUs than the bound assumes.
+/// Replay options that invalidate bounds. With them, a step can be faster than its bound, or ranks can be on other NPUs
+/// than the bound assumes.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",
@@ -88,10 +87,10 @@ pub struct Study {
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<JointSettingsAxis>,
-    /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost, other layers in the
-    /// order of their turns.
+    /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost, others in the order
+    /// of their turns.
     pub layers: Vec<StudyLayer>,
-    /// Maximum number of rounds. In a round, each layer takes a turn, in which all other axes stay at the best point so
+    /// Maximum number of rounds. In a round, each layer takes a turn, while all other axes stay at the best point so
     /// far. `None` if layers are nested.
     pub rounds: Option<u32>,
     /// Limits on memory, NPUs and price.
@@ -99,11 +98,11 @@ pub struct Study {
 }
 
 impl Study {
-    /// Parses a study. Error messages name the study's file `file`.
+    /// Parses a study. Error messages call the study's file `file`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is not TOML, if a key is missing, or if a key is unknown or contradicts another.
+    /// Fails if the text is not TOML, or if a key is missing, unknown, or contradicts another.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
@@ -215,7 +214,7 @@ impl Study {
                 }
             }
         }
-        // Check only studies of models, because kernels of captured jobs may have no mapping.
+        // Check only studies of models, because kernels of captured jobs may lack mappings.
         if all_mapped && sets("model") && sets("power.busy") {
             return Err(base.invalid_table_error(
                 "power.busy with kernels by loop nests, whose mappings state their energy",
@@ -312,7 +311,7 @@ impl Study {
                 .any(|name| price(name).is_some())
     }
 
-    /// Returns the number of points, or `None` if the points cannot be listed in advance.
+    /// Returns the number of points; `None` if they cannot be listed in advance.
     pub fn point_count(&self) -> Option<u64> {
         if self.rounds.is_some() {
             return None;

@@ -19,40 +19,38 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Heading of a column, and the function that formats a point's value for it.
+/// Heading of a column, and the function that formats its value for a point.
 type PointColumnHeadingAndFormatter = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of ranked rows with intervals. The front has intervals for the same number of rows. The
-/// number of rows with intervals is constant, so that the contents of files do not depend on the
-/// number of printed rows.
+/// Number of ranked rows with intervals. The front has as many. The number is constant, so that files do not depend on
+/// the number of printed rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Formats a number. Returns an empty string for an unknown number.
+/// Formats a number. Empty for an unknown number.
 fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
-/// The rows of a study, with data derived from them.
+/// The rows of a study, and data derived from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
     /// The study of these rows.
     pub study: &'s Study,
     /// The study's rows, sorted by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the layers, if the study is searched in rounds. Empty if the study is not searched
-    /// in rounds.
+    /// Turns of the layers, if the study is searched in rounds. Empty otherwise.
     turns: Vec<LayerTurnRecord>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
-    /// 90 % intervals of the time, by row index. Only rows that users see have an interval.
+    /// 90 % intervals of the time, by row index. Only rows that users see have one.
     intervals: BTreeMap<usize, [Span; 2]>,
     /// Keys that have no effect on a row, by row index.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`. `turns` contains the turns of the layers if the study is
-    /// searched in rounds, and is otherwise empty.
+    /// Creates the table of `rows`. `turns` contains the turns of the layers if the study is searched in rounds;
+    /// otherwise, it is empty.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurnRecord]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
@@ -73,8 +71,8 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Computes intervals for the best rows, the first rows of the front, and the best row by each
-    /// objective. Omits intervals if replays are too large.
+    /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective. Omits
+    /// them if replays are too large.
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self
             .ranked_rows()
@@ -88,8 +86,7 @@ impl<'s> SweepTable<'s> {
             if self.intervals.contains_key(&row) {
                 continue;
             }
-            // The size of the work is known only after it is built, so stop at the first row that
-            // is too large.
+            // The size of the work is known only after it is built, so stop at the first row that is too large.
             let Some(report) = evaluator.report_of_small_point(&self.rows[row].point, left) else {
                 break;
             };
@@ -117,7 +114,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective. Returns an empty string for an unknown interval.
+    /// Formats the interval of a row's objective. Empty for an unknown interval.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval_of_objective(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -126,7 +123,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective. If several rows tie, returns the first.
+    /// Returns the best row by each objective. In a tie, returns the first.
     pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.minimised_scores(row)?)))
@@ -141,8 +138,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of `best`, the best row by `objective`, with the values of all other
-    /// rows. Returns `None` if the interval is unknown.
+    /// Compares the interval of `best`, the best row by `objective`, with the values of all other rows. `None` if the
+    /// interval is unknown.
     pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval_of_objective(best, objective)?;
         let place = self
@@ -179,8 +176,8 @@ impl<'s> SweepTable<'s> {
         self.values[row].as_deref()
     }
 
-    /// Returns the values of a row's objectives. Negates a value if larger is better, so that
-    /// smaller results are always better.
+    /// Returns the values of a row's objectives. Values are negated if larger is better, so that smaller results are
+    /// always better.
     fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
@@ -196,8 +193,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows with known values of all objectives. The rows are sorted by
-    /// the first objective, best first. Rows with equal values keep their order.
+    /// Returns the indices of the rows with known values of all objectives. They are sorted by the first objective,
+    /// best first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
@@ -206,8 +203,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, best first.
-    /// If several rows are equal in all objectives, returns only the first of them.
+    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, best first. Of several rows that
+    /// are equal in all objectives, returns only the first.
     pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -324,7 +321,7 @@ impl<'s> SweepTable<'s> {
         rows.collect()
     }
 
-    /// Returns columns for the busy times of links and memory ports, if any row has such times.
+    /// Returns columns for the busy times of links and memory ports, if any row has them.
     fn busy_columns(&self) -> Vec<PointColumnHeadingAndFormatter> {
         let all: [PointColumnHeadingAndFormatter; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
@@ -341,7 +338,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Returns the objectives that the study does not optimise, if some row has a value for them.
+    /// Returns the objectives that the study does not optimise but some row has a value for.
     pub(super) fn unoptimised_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
@@ -441,7 +438,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Describes the number of rows with each outcome, and the reasons why rows are impossible.
+    /// Describes the number of rows with each outcome, and why rows are impossible.
     pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows

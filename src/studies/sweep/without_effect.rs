@@ -1,4 +1,4 @@
-//! Finds keys of axes that have no effect: rows that differ only in such a key have equal results.
+//! Finds axis keys without effect: rows that differ only in such a key have equal results.
 
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::search::{RowOutcome, SweepRow};
@@ -7,9 +7,8 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns the keys that have no effect on a row, by row index. A key has no effect on a row under
-/// three conditions: other rows differ from this row only in the key, all these rows were replayed,
-/// and all results are equal.
+/// Returns the keys that have no effect on a row, by row index. This requires that other rows differ from it only in
+/// the key, that they were all replayed, and that all results are equal.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],

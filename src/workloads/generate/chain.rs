@@ -23,7 +23,7 @@ pub struct ParallelKernelChainsPattern {
     pub flops: u64,
     /// Bytes that each kernel reads and writes.
     pub bytes: u64,
-    /// The kernels' number format, or `None` if the trace does not name one.
+    /// The kernels' number format; `None` if the trace names none.
     pub dtype: Option<Dtype>,
 }
 

@@ -8,11 +8,11 @@ use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// Number of the declared group. If no group is declared, all ranks are members.
+/// Number of the declared group. Without one, all ranks are members.
 const GROUP: u64 = 1;
 
-/// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so
-/// that every rank has a trace.
+/// `count` collectives that differ only in their names. Ranks outside the group have one empty kernel, so that every
+/// rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivePattern {
     /// Kind of collective; the rooted kinds use `root`.
@@ -26,19 +26,17 @@ pub struct CollectivePattern {
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,
-    /// True if each collective waits for the previous collective; false if all collectives are
-    /// ready at the same time.
+    /// True if each collective waits for the previous one; false if all are ready at the same time.
     pub chained: bool,
     /// Root of rooted collectives, by default the group's first member.
     pub root: Option<u32>,
-    /// Bit mask of the machine's dimensions that the collective uses; the lowest bit is the
-    /// innermost dimension. `None` means all dimensions.
+    /// Bit mask of the machine's dimensions that the collective uses; the lowest bit is the innermost dimension. `None`
+    /// means all of them.
     pub dimensions: Option<u32>,
     /// Time that every member computes before its first collective, in whole nanoseconds.
     pub before: Span,
-    /// Additional computing time per rank: before its first collective, rank r computes for
-    /// `before + r * skew`. Whole nanoseconds. Like `before`, the additional time is a recorded
-    /// duration.
+    /// Additional computing time per rank: before its first collective, rank r computes for `before + r * skew`. Whole
+    /// nanoseconds. Like `before`, this is a recorded duration.
     pub skew: Span,
 }
 
@@ -139,8 +137,8 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct CollectiveSubgroup {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, which represents all ranks outside the group; `None` if
-    /// the group contains every rank.
+    /// The lowest rank outside the group, which represents all others outside it; `None` if the group contains every
+    /// rank.
     outsider: Option<u32>,
 }
 
@@ -221,8 +219,7 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // With a skew, each member has a different delay, so each member represents only
-            // itself.
+            // With a skew, members have different delays, so each represents only itself.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,
@@ -336,8 +333,7 @@ mod tests {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
         let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
-        // Rank 0 computes for 0 x 500 ns, so it needs no node for computing; rank 2 first computes
-        // for 2 x 500 ns.
+        // Rank 0 computes for 0 x 500 ns, and so needs no node for it; rank 2 first computes for 2 x 500 ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);

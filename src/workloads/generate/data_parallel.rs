@@ -17,23 +17,21 @@
 //! | `mlp1` | `2 t h 4h = 8th²` | `d (5th + 4h²)` | `t x h` by `h x 4h`; the activation is fused |
 //! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
 //!
-//! A backward kernel does twice the work of its forward kernel, because the gradients of the input
-//! and of the weights each need a product of the forward size. A layer's parameters are the
-//! matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`. So the gradient all-reduce of a layer has
-//! `12h²d` bytes. The optimizer is Adam, with two moments and a master copy of the weights in
-//! single precision. One Adam update takes `12p` FLOPs (3 for the first moment, 4 for the second, 2
-//! for the root and its epsilon, 3 for the update). The update moves `p (2d + 24)` bytes: it reads
-//! the gradient, writes the weight, and reads and writes three values of 4 bytes.
+//! A backward kernel does twice the work of its forward kernel, because the gradients of the input and of the weights
+//! each need a product of the forward size. A layer's parameters are the matrices above: `p = 3h² + h² + 4h² + 4h²
+//! = 12h²`. A layer's gradient all-reduce therefore has `12h²d` bytes. The optimizer is Adam, with two moments and a
+//! master copy of the weights in single precision. One Adam update takes `12p` FLOPs (3 for the first moment, 4 for the
+//! second, 2 for the root and its epsilon, 3 for the update). It moves `p (2d + 24)` bytes: it reads the gradient,
+//! writes the weight, and reads and writes three values of 4 bytes.
 //!
 //! # Order
 //!
-//! A step first runs the forward kernels from the first layer to the last, and then the backward
-//! kernels from the last layer to the first, one kernel at a time. When a layer's backward pass
-//! ends, its all-reduce starts on a separate lane. So the all-reduce overlaps the backward pass of
-//! the layers below. The layer's optimizer waits for this all-reduce. In the next step, the layer's
-//! forward pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L` nodes:
-//! first the forward kernels, then the backward kernels with the all-reduces between them, and
-//! finally the optimizers from the top layer down.
+//! A step first runs the forward kernels from the first layer to the last, and then the backward kernels from the last
+//! layer to the first, one kernel at a time. When a layer's backward pass ends, its all-reduce starts on a separate
+//! lane. It therefore overlaps the backward pass of the layers below. The layer's optimizer waits for it. In the next
+//! step, the layer's forward pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L` nodes:
+//! first the forward kernels, then the backward kernels with the all-reduces between them, and finally the optimizers
+//! from the top layer down.
 
 use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
@@ -42,7 +40,7 @@ use super::{
 use chakram_base::units::{Bandwidth, FlopRate, Span, UnroundedBufferShare};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 
-/// Lane of all kernels; the kernels run one after another.
+/// Lane of all kernels, which run one after another.
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of gradient all-reduces.
 pub const COMMUNICATION_LANE: i64 = 1;
@@ -66,16 +64,16 @@ pub struct DataParallelPattern {
     pub tokens: u32,
     /// Sequence length; each token attends only to tokens of its own sequence.
     pub sequence: u32,
-    /// Number format of weights, activations and gradients. Optimizer nodes also have this format,
-    /// although the optimizer computes in single precision: memory bandwidth limits these nodes,
-    /// and some NPUs have no published peak rate in single precision.
+    /// Number format of weights, activations and gradients. Optimizer nodes also have this format although they compute
+    /// in single precision: memory bandwidth limits them, and some NPUs have no published peak rate in single
+    /// precision.
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
-    /// Peak rate of the reference NPU. The recorded durations are computed for this NPU.
+    /// Peak rate of the reference NPU. The recorded durations are for this NPU.
     pub reference_flops: FlopRate,
-    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the larger of its compute time
-    /// and its memory time, rounded to nanoseconds, but at least 1 ns.
+    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the larger of its compute and memory
+    /// times, rounded to nanoseconds, but at least 1 ns.
     pub reference_bandwidth: Bandwidth,
 }
 
@@ -97,9 +95,8 @@ impl DataParallelPattern {
         }
     }
 
-    /// Returns the defaults, with the smallest number of steps that produces at least `nodes` nodes
-    /// per rank. If one step with 32 layers already has more nodes, the pattern has one step and
-    /// fewer layers (at least one).
+    /// Returns the defaults, with the fewest steps that give at least `nodes` nodes per rank. If one step with 32
+    /// layers already has more, there is one step with fewer layers (at least one).
     pub fn defaults_with_min_node_count(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -191,8 +188,7 @@ impl DataParallelPattern {
             let hint = "a faster reference";
             check_limit("picoseconds of a kernel", found, u64::MAX - 1, hint)?;
         }
-        // Files store nanoseconds, so the recorded duration is rounded to nanoseconds, but never to
-        // zero.
+        // Files store nanoseconds, so the recorded duration is rounded to them, but never to zero.
         let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
         Ok(KernelCost {
             flops,
@@ -358,8 +354,8 @@ mod tests {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
         }
-        // The 12 x 100 parameters have 2,400 B of gradients. The update of these parameters takes
-        // 14,400 FLOPs and moves 1,200 x (4 + 24) = 33,600 B.
+        // The 12 x 100 parameters have 2,400 B of gradients. Their update takes 14,400 FLOPs and moves 1,200 x (4 + 24)
+        // = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
         // Two 4-bit values share a byte: 12 x 100 / 2 = 600 B.
@@ -417,9 +413,8 @@ mod tests {
 
     #[test]
     fn node_targets_are_met_in_whole_steps() {
-        // A step with 32 layers has 448 nodes, so 23 steps have 10,304 nodes, but 22 steps have
-        // only 9,856. If 100 nodes are requested, the result has 7 layers. A step with 7 layers has
-        // 98 nodes, so two steps are needed. If 0 nodes are requested, the result is one layer and
+        // A step with 32 layers has 448 nodes, so 23 steps have 10,304 nodes, but 22 steps have only 9,856. For 100
+        // nodes, the result has 7 layers. Such a step has 98 nodes, so two are needed. For 0 nodes, it is one layer and
         // one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(

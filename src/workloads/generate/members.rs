@@ -1,5 +1,4 @@
-//! Finds neighbouring ranks that one trace can represent, because they differ only in peers, groups
-//! and cores.
+//! Finds neighbouring ranks that one trace can represent, because they differ only in peers, groups and cores.
 
 use super::CheckedWorkloadPattern;
 use chakram_trace::format::members::SharedTraceRankSubstitutions;
@@ -32,9 +31,9 @@ impl Sink for RankPeerAndGroupCollector {
 }
 
 impl CheckedWorkloadPattern {
-    /// Returns ranges of neighbouring ranks that one trace can represent, for example the ranks of
-    /// a stage. The ranks of a range have the same graph and exchange no messages with one another.
-    /// A rank that must have its own trace is in no range.
+    /// Returns ranges of neighbouring ranks that one trace can represent, for example the ranks of a stage. The ranks
+    /// of a range have the same graph and exchange no messages with one another. A rank that needs its own trace is in
+    /// no range.
     ///
     /// # Errors
     ///
@@ -68,7 +67,7 @@ impl CheckedWorkloadPattern {
         Ok(all)
     }
 
-    /// Returns the trace members for a run of ranks from `first`, or `None` for a single rank.
+    /// Returns the trace members for a run of ranks from `first`; `None` for a single rank.
     fn members_of(
         &self,
         first: u32,

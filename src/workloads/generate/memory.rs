@@ -1,4 +1,4 @@
-//! Memory loads, kernels that wait for these loads, and stores: a benchmark of memory alone.
+//! Memory loads, kernels that wait for them, and stores: a benchmark of memory alone.
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -7,9 +7,9 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds that consist of a load, a kernel and an optional store, and are equal on every rank.
-/// Without `prefetch`, each node waits for the node before it. With `prefetch`, a load waits only
-/// for the previous load. Loads are on lane 0, kernels on lane 1 and stores on lane 2.
+/// Rounds that consist of a load, a kernel and an optional store, and are equal on every rank. Without `prefetch`, each
+/// node waits for the one before it. With `prefetch`, a load waits only for the previous load. Loads are on lane 0,
+/// kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadKernelStorePattern {
     /// Number of ranks.
@@ -21,7 +21,7 @@ pub struct LoadKernelStorePattern {
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the remote memory, or `None` if the machine's remote memory has no name.
+    /// Name of the remote memory; `None` if it has none.
     pub memory: Option<String>,
     /// Recorded duration of each kernel, in whole nanoseconds, or zero for no kernels.
     pub kernel: Span,

@@ -8,8 +8,8 @@ use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 
-/// Messages between pairs of ranks, repeated `count` times. The i-th message between two ranks has
-/// tag i, so that tags identify messages.
+/// Messages between pairs of ranks, repeated `count` times. The i-th message between two ranks has tag i, so that tags
+/// identify messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pPattern {
     /// Senders and receivers of each round.
@@ -22,16 +22,16 @@ pub struct P2pPattern {
     pub count: u32,
 }
 
-/// Senders and receivers of each round. A rank that neither sends nor receives has one empty kernel, so that every
-/// rank has a trace.
+/// Senders and receivers of each round. A rank that neither sends nor receives has one empty kernel, so that every rank
+/// has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPattern {
-    /// Rank 0 sends to the last rank, and the last rank replies after it has received the message.
-    /// The next round begins after the reply.
+    /// Rank 0 sends to the last rank, which replies after it has received the message. The next round begins after the
+    /// reply.
     PingPong,
-    /// Every rank r sends to r + 1, and the last rank sends to rank 0. In this and all following
-    /// patterns except incast, a rank sends and receives at the same time. The rank begins the next
-    /// round when both its messages are complete.
+    /// Every rank r sends to r + 1, and the last rank sends to rank 0. In this and all following patterns except
+    /// incast, a rank sends and receives at the same time. It begins the next round when both its messages are
+    /// complete.
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
@@ -41,8 +41,7 @@ pub enum TrafficPattern {
     /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. If the number of ranks is
     /// odd, the last rank is idle.
     Pairs,
-    /// Every rank sends to one other rank, according to a random permutation that is drawn with
-    /// this seed. No rank sends to itself.
+    /// Every rank sends to one other rank, by a random permutation drawn with this seed. No rank sends to itself.
     Random(u64),
 }
 
@@ -105,8 +104,8 @@ fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
-        // A multiplication and a shift map the random number to 0..last without a division. The
-        // draw excludes `last`, because otherwise the permutation could have several cycles.
+        // A multiplication and a shift map the random number to 0..last without a division. `last` is excluded, because
+        // otherwise the permutation could have several cycles.
         let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
         permutation.swap(last, other as usize);
     }
@@ -123,9 +122,8 @@ pub(super) struct P2pGenerator {
 }
 
 impl P2pGenerator {
-    /// Returns the rank that `rank` sends to, and the rank that `rank` receives from. If `rank` is
-    /// idle, both are `rank` itself. Incast does not use this function, because its rank 0 has
-    /// several senders.
+    /// Returns the ranks that `rank` sends to and receives from. If it is idle, both are `rank` itself. Not used for
+    /// incast, whose rank 0 has several senders.
     fn destination_and_source_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -178,8 +176,7 @@ impl P2pGenerator {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
         };
-        // Each round has one node per sender, so the previous message of the same sender is
-        // `senders` nodes earlier.
+        // Each round has one node per sender, so a sender's previous message is `senders` nodes earlier.
         let back = u64::from(senders.end - senders.start);
         for round in 0..self.options.count {
             for sender in senders.clone() {
@@ -226,8 +223,8 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.emit_idle();
         }
-        // In ping-pong, the second message of a round waits for the first; in all other patterns,
-        // the messages of a round are independent.
+        // In ping-pong, the second message of a round waits for the first; otherwise, the messages of a round are
+        // independent.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {
@@ -333,8 +330,8 @@ mod tests {
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
         let ranks = generate(TrafficPattern::Incast, 4, 2);
-        // Three senders send for two rounds: each receive waits for the previous receive from the
-        // same sender, 3 nodes earlier.
+        // Three senders send for two rounds: each receive waits for the previous one from the same sender, 3 nodes
+        // earlier.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
         assert_eq!(data(&ranks[2]), [&[][..], &[1]]);

@@ -1,11 +1,10 @@
-//! Training of a transformer on a wafer, by the exact rules of PALM's public code. The results can
-//! be compared with PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
+//! Training of a transformer on a wafer, by the exact rules of PALM's public code. Its results can be compared with
+//! PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
-//! The rules come from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator
-//! for Tiled Accelerators with Large-scale Model Training". Where the tables have no rule, the
-//! rules come from the public code. In the table, b is the number of samples per micro-batch, s is
-//! the number of tokens per sample, h is the hidden size, H = 4h, a is the number of heads, D is
-//! the number of replicas, and T is the size of a tensor group. Values have 2 bytes, and each of
+//! The rules come from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator for Tiled
+//! Accelerators with Large-scale Model Training". Where they have no rule, the public code does. In the table, b is the
+//! number of samples per micro-batch, s is the number of tokens per sample, h is the hidden size, H = 4h, a is the
+//! number of heads, D is the number of replicas, and T is the size of a tensor group. Values have 2 bytes, and each of
 //! the 20 stages has 16 cores.
 //!
 //! | quantity | rule |
@@ -21,10 +20,9 @@
 //! | update | all-reduce of 2 (4h² + 2hH / T) bytes over replicas, in parallel to traffic of 28 / 6 w |
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
-//! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this
-//! pattern multiplies byte counts by 10^6 / 2^20. All reads and writes of a core in a layer form
-//! one memory access. Cores follow a serpentine path within a die, and dies follow a serpentine
-//! path within a column. The model has no head and no embedding.
+//! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this pattern multiplies byte
+//! counts by 10^6 / 2^20. All reads and writes of a core in a layer form one memory access. Cores follow a serpentine
+//! path within a die, and dies follow a serpentine path within a column. The model has no head and no embedding.
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -47,8 +45,7 @@ const STAGES: u32 = DIES[0] * DIES[1];
 const FACTOR: f64 = 0.005;
 /// SRAM per core, in bytes.
 const SRAM: u128 = 3 << 20;
-/// Factor for byte counts: PALM divides counts in units of 2^20 bytes by rates in units of 10^6
-/// bytes per ms.
+/// Factor for byte counts: PALM divides counts in units of 2^20 bytes by rates in units of 10^6 bytes per ms.
 const COUNTED: f64 = 1e6 / 1_048_576.0;
 
 /// Lane of a core's kernels.
@@ -153,7 +150,7 @@ impl Default for PalmPattern {
     }
 }
 
-/// Limits a product of sizes to 2^48, so that later products with other sizes cannot overflow.
+/// Limits a product of sizes to 2^48, so that later products cannot overflow.
 fn limit_size_product(factors: [u128; 3]) -> Result<u128, PatternOptionError> {
     let product = factors.iter().product();
     check_limit(
@@ -216,8 +213,7 @@ struct StagePass {
 }
 
 impl PalmGenerator {
-    /// Returns the stage's passes in 1F1B order. A stage has one micro-batch in flight, plus one
-    /// for each later stage.
+    /// Returns the stage's passes in 1F1B order. A stage has one micro-batch in flight, plus one per later stage.
     fn pass_order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {
@@ -236,8 +232,7 @@ impl PalmGenerator {
         all
     }
 
-    /// Returns the stages before and after `stage` in the pass's direction, or `None` at the
-    /// pipeline's ends.
+    /// Returns the stages before and after `stage` in the pass's direction; `None` at the pipeline's ends.
     fn adjacent_stages(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
@@ -248,8 +243,8 @@ impl PalmGenerator {
         }
     }
 
-    /// Returns the numbers of a core's groups: its stage, the pair of cores that forwards
-    /// activations in the stage, its tensor group, and its replicas.
+    /// Returns the numbers of a core's groups: its stage, the pair of cores that forwards activations in it, its tensor
+    /// group, and its replicas.
     fn group_numbers_of_core(&self, core: PalmCorePosition) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
@@ -310,14 +305,14 @@ impl PalmGenerator {
         out.emit_node(op, lane, Span::ZERO, data)
     }
 
-    /// Returns the lane of a micro-batch's messages, one of eight per direction. With eight lanes,
-    /// a message that waits for links does not delay the messages of the next few micro-batches.
+    /// Returns the lane of a micro-batch's messages, one of eight per direction. With eight lanes, a message that waits
+    /// for links does not delay those of the next few micro-batches.
     fn message_lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a kernel and an all-reduce, a memory access in parallel with both, and a barrier over
-    /// all cores of the stage. The nodes belong to one layer's pass or to one layer's update.
+    /// Emits a kernel and an all-reduce, a memory access in parallel with both, and a barrier over all cores of the
+    /// stage. They belong to one layer's pass or update.
     fn emit_layer(
         &self,
         core: PalmCorePosition,
@@ -369,8 +364,7 @@ impl PalmGenerator {
         Self::emit_barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// Emits a pass through the core's stage, and returns the last node of the pass on this core.
-    /// The pass starts after node `before`.
+    /// Emits a pass through the core's stage, and returns its last node on this core. It starts after node `before`.
     fn emit_pass(
         &self,
         core: PalmCorePosition,
@@ -475,8 +469,8 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows of cores alternate in direction over the whole wafer, and the path enters every
-        // column of dies at a row with the same direction.
+        // Rows of cores alternate in direction over the whole wafer, and the path enters every column of dies at a row
+        // of the same direction.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

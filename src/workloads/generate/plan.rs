@@ -54,8 +54,8 @@ impl ParallelismPlan {
         self.data.saturating_mul(self.context)
     }
 
-    /// Returns the stage with the model's first part and the stage with its last part. If two
-    /// stages have copies of these parts, returns the stage that has both parts.
+    /// Returns the stage with the model's first part and the stage with its last part. If two stages have copies of
+    /// these parts, returns the one that has both parts.
     pub fn end_stages(&self) -> [u32; 2] {
         self.schedule.end_stages(self.pipeline)
     }
@@ -72,14 +72,12 @@ impl ParallelismPlan {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
     }
 
-    /// Returns true if members of a tensor group have different experts, or have the same experts
-    /// but process different tokens.
+    /// Returns true if members of a tensor group have different experts, or the same experts for different tokens.
     pub fn distributes_experts_in_group(&self) -> bool {
         self.tensor_degree_of_experts() != self.tensor
     }
 
-    /// Number of ranks of a stage that have the same shard index for experts. These ranks may have
-    /// different experts.
+    /// Number of ranks of a stage that have the same shard index for experts. Their experts may differ.
     pub fn ranks_with_same_expert_shard(&self) -> u32 {
         self.replica_count()
             .saturating_mul(self.tensor / self.tensor_degree_of_experts())
@@ -153,7 +151,7 @@ impl Default for ParallelismPlan {
     }
 }
 
-/// Defines an enum and, for each variant, the word that files and options use.
+/// Defines an enum, with the word for each variant in files and options.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -188,8 +186,8 @@ words! {
 }
 
 words! {
-    /// Training state that replicas shard so that each stores only a part (Rajbhandari et al.,
-    /// "ZeRO", 2020). Each stage of ZeRO also shards the state that the previous stages shard.
+    /// Training state of which each replica stores only a shard (Rajbhandari et al., "ZeRO", 2020). Each stage of ZeRO
+    /// also shards the state of the stage before it.
     ZeroStage {
         /// Nothing is sharded: every replica has the whole state.
         None = "0",
@@ -203,7 +201,7 @@ words! {
 }
 
 words! {
-    /// Activations that the forward pass does not save, because the backward pass recomputes them.
+    /// Activations that are not saved in the forward pass, but recomputed in the backward pass.
     RecomputePolicy {
         /// Nothing is recomputed.
         None = "none",
@@ -215,15 +213,13 @@ words! {
         /// The policy with the least recomputation (`none`, `selective` or `full`) that makes the
         /// plan fit into an NPU's memory.
         AsNeeded = "as-needed",
-        /// The results of all operators are recomputed, except attention and every second matrix
-        /// product.
+        /// All results are recomputed, except those of attention and of every second matrix product.
         Operators = "operators",
     }
 }
 
 words! {
-    /// Rule that decides which operands of a stage stay in SRAM. All other operands are loaded or
-    /// stored at each use.
+    /// Rule that decides which operands of a stage stay in SRAM. All others are loaded or stored at each use.
     ResidencyRule {
         /// No rule: all operands are in the NPU's memory.
         None = "none",
@@ -236,7 +232,7 @@ words! {
 }
 
 words! {
-    /// Training state that is kept in remote memory, and not in the NPU's memory.
+    /// Training state kept in remote memory instead of the NPU's memory.
     OffloadedState {
         /// All state is in the NPU's memory.
         None = "none",
@@ -249,7 +245,7 @@ words! {
 }
 
 words! {
-    /// Place where offloaded parameters are gathered, and gradients are reduced.
+    /// Place where offloaded parameters are gathered and gradients reduced.
     OffloadGather {
         /// NPUs load and store shards, and gather and reduce them over the network.
         Network = "network",
@@ -259,7 +255,7 @@ words! {
 }
 
 words! {
-    /// Unit of gradients that is put into a bucket as a whole.
+    /// Unit of gradients that enters a bucket as a whole.
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",
@@ -284,8 +280,8 @@ words! {
 words! {
     /// Implementation of attention.
     AttentionKernel {
-        /// A single fused kernel. Scores stay on chip, so the backward kernel recomputes them (Dao
-        /// et al., "FlashAttention", 2022).
+        /// A single fused kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
+        /// "FlashAttention", 2022).
         Flash = "flash",
         /// Separate kernels for the matrix product, softmax, dropout and the second product. Each
         /// kernel reads and writes all scores.

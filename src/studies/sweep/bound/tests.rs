@@ -30,9 +30,8 @@ fn lower_bounds(
     ])
 }
 
-/// Every replay takes at least the bound over all micro-batches, and this bound is at least the
-/// quick bound. The test varies plans, schedules, ZeRO stages, networks and machines, and the
-/// machines have different algorithms.
+/// Every replay takes at least the bound over all micro-batches, which is at least the quick bound. The test varies
+/// plans, schedules, ZeRO stages, networks, and machines with different algorithms.
 #[test]
 fn no_replay_is_faster_than_its_bounds() {
     let variants: [&[(&str, &str)]; 11] = [
@@ -65,7 +64,7 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.layer_size(layer) {
-            // Each variant tests a third of the points, and the variants together test all points.
+            // Each variant tests a third of the points; together, they test all.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
@@ -99,8 +98,7 @@ fn no_replay_is_faster_than_its_bounds() {
             );
             assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
             checked += 1;
-            // Count bounds near the replay's time, because a bound far below it would exclude no
-            // point.
+            // Count bounds near the replay's time, because a bound far below it would exclude no point.
             near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
         }
     }
@@ -111,9 +109,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// On one of the test's machines, links are faster than the bandwidth of their dimension. On the
-/// other machine, sends complete on delivery. On both machines, no replay is faster than its
-/// bounds.
+/// On one of the test's machines, links are faster than the bandwidth of their dimension. On the other machine, sends
+/// complete on delivery. On both, no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
 //! Best-first search that ends when no remaining point has a bound below the best answer.
 //!
 //! At first, every point gets a quick bound. The search then takes the remaining point with the smallest bound, and
-//! computes this point's full bound. If the full bound is still the smallest, the search computes the point's *answer*:
-//! it replays the point or rejects it as impossible. The search ends when the smallest bound is no better than the best
-//! answer, because no remaining point can then be better. Idle threads answer the first open questions in the queue in
-//! advance. An open question is a bound or an answer that is still missing. An answer is used only when its turn comes,
-//! so rows are the same for any number of threads. A shard's best point is never better than the best point of all. A
-//! shard therefore answers every one of its points that a single run over all points would answer.
+//! computes its full bound. If the full bound is still the smallest, the search computes the point's *answer*: it
+//! replays the point or rejects it as impossible. It ends when the smallest bound is no better than the best answer,
+//! because no remaining point can then be better. Idle threads answer the first open questions in the queue in advance.
+//! An open question is a missing bound or answer. An answer is used only when its turn comes, so rows are the same for
+//! any number of threads. A shard's best point is never better than the best of all. A shard therefore answers every
+//! one of its points that a single run would answer.
 
 use super::knowledge::{KnownPoints, PointQuestion, UnansweredPointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -16,11 +16,11 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue. The fields are the score of the point's bound (as an order-preserving integer), whether this
-/// bound is the full bound, and the point's index.
+/// A point in the queue. The fields are the score of its bound (as an order-preserving integer), whether this is the
+/// full bound, and its index.
 type QueueEntry = (u64, bool, usize);
 
-/// Maps a number to an integer, and preserves the order of numbers.
+/// Maps a number to an integer, preserving order.
 fn to_ordered_bits(score: f64) -> u64 {
     let bits = score.to_bits();
     if score.is_sign_negative() {
@@ -35,7 +35,7 @@ struct SearchedLayerPoint {
     number: u64,
     point: Settings,
     key: String,
-    /// Measures of the plan that do not depend on the time of a step.
+    /// Measures of the plan that do not depend on a step's time.
     amounts: PointMeasures,
 }
 
@@ -50,8 +50,8 @@ struct BestFirstSearch<'s> {
 }
 
 impl BestFirstSearch<'_> {
-    /// Processes points from the front of the queue while their questions are answered. Returns
-    /// true when the search ends.
+    /// Processes points from the front of the queue while their questions are answered. Returns true when the search
+    /// ends.
     fn advance_queue_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
@@ -65,7 +65,7 @@ impl BestFirstSearch<'_> {
             let knowledge = &known[&queued.key];
             match knowledge.whole {
                 Some(bound) if !is_whole => self.insert(index, bound),
-                // The point was replayed, or the computation of its bound rejected it.
+                // The point was replayed, or rejected when its bound was computed.
                 _ => {
                     let answer = knowledge.answer.as_ref();
                     let score = answer
@@ -78,13 +78,12 @@ impl BestFirstSearch<'_> {
         true
     }
 
-    /// Returns the best answer's score as the limit on bounds. The search continues while some
-    /// bound is below the limit.
+    /// Returns the best answer's score as the limit on bounds. The search continues while some bound is below it.
     fn score_limit(&self) -> u64 {
         self.best.map_or(u64::MAX, to_ordered_bits)
     }
 
-    /// Returns the first question of the queue that is neither answered nor being answered.
+    /// Returns the queue's first question that is neither answered nor in progress.
     fn next(
         &mut self,
         known: &KnownPoints,
@@ -114,14 +113,14 @@ impl BestFirstSearch<'_> {
             &measures,
             &self.study.merge_with_base_settings(&queued.point),
         );
-        // Put a point without a score first in the queue, because no bound can exclude the point.
+        // Put a point without a score first in the queue, because no bound can exclude it.
         let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }
 }
 
-/// Returns the question about a point in the queue: its full bound if the queue has the quick
-/// bound, otherwise its answer.
+/// Returns the question about a point in the queue: its full bound if only the quick bound is known, otherwise its
+/// answer.
 fn open_question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -155,8 +154,8 @@ impl StudyExplorer<'_> {
             let key = setting::format_settings(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
-                // If a point has no bound, it was rejected or its answer is missing. In both cases,
-                // the search needs no score of it.
+                // A point without a bound was rejected, or its answer is missing. In both cases, the search needs no
+                // score.
                 let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;
             };
@@ -171,8 +170,7 @@ impl StudyExplorer<'_> {
         }
         self.answer_questions_from(|known, in_flight| search.next(known, in_flight))?;
         while !search.advance_queue_head(&self.known) {
-            // New answers are not allowed and the answer to the first point is missing, so skip the
-            // point.
+            // New answers are not allowed and the first point has none, so skip it.
             if let Some((_, _, index)) = search.queue.pop_first() {
                 search.taken.push(index);
             }

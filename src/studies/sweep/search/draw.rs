@@ -4,10 +4,10 @@ use crate::sweep::setting::{self, Settings};
 use chakram_base::random::split_mix;
 use std::collections::BTreeMap;
 
-/// Draws `draws` of `size` indices in random order. No index is drawn twice.
+/// Draws `draws` of `size` indices in random order. None is drawn twice.
 pub(super) fn draw_indices(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
-    // Mix the outer layers' settings into the seed. An inner layer's draws then differ between
-    // points of the outer layers, but not between runs.
+    // Mix the outer layers' settings into the seed. An inner layer's draws then differ between points of the outer
+    // layers, but not between runs.
     let mut state = setting::format_settings(fixed)
         .bytes()
         .fold(seed, |state, byte| {

@@ -1,4 +1,4 @@
-//! Stores the known answers and bounds of points. All threads that compute answers and bounds share this store.
+//! Stores the known answers and bounds of points. It is shared by all threads that compute them.
 
 use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgressEvent};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
@@ -40,7 +40,7 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds newer results, which replace older results of the same kind.
+    /// Adds newer results, which replace older ones of the same kind.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
@@ -67,10 +67,10 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
 /// All points of a study with a known answer or bound, keyed by [`setting::format_settings`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
-/// A question that is not answered yet: the point's key, the question, and the point's settings.
+/// An open question: the point's key, the question, and the point's settings.
 pub(super) type UnansweredPointQuestion = (String, PointQuestion, Settings);
 
-/// State that all threads share, protected by a lock.
+/// State shared by all threads, protected by a lock.
 struct SharedSearchState<N> {
     known: KnownPoints,
     /// Keys of points that a thread is evaluating.
@@ -97,7 +97,7 @@ impl StudyExplorer<'_> {
         let mut open: Vec<UnansweredPointQuestion> = (open.into_iter())
             .map(|(key, (question, point))| (key, question, point))
             .collect();
-        // Put points with the same work next to each other, so that the work is built only once.
+        // Put points with the same work next to each other, so that it is built only once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
         self.answer_questions_from(move |_, _| open.next())
@@ -106,8 +106,7 @@ impl StudyExplorer<'_> {
     /// Answers the questions that `next` returns, several at a time, until `next` returns none and
     /// all questions are answered.
     ///
-    /// `next` receives the known results and the keys of points in progress. `next` is called again after
-    /// each answer.
+    /// It receives the known results and the keys of points in progress. It is called again after each answer.
     pub(super) fn answer_questions_from(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<UnansweredPointQuestion> + Send,
@@ -162,8 +161,8 @@ impl StudyExplorer<'_> {
             let start = std::time::Instant::now();
             let find_out = || self.find_out(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
-                // If the computation panics, wake the other threads first, because they would otherwise wait for this
-                // answer forever.
+                // If the computation panics, first wake the other threads, which would otherwise wait for this answer
+                // forever.
                 let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 state.in_flight.remove(&key);
                 answered.notify_all();
@@ -172,7 +171,7 @@ impl StudyExplorer<'_> {
             });
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.to_journal_entry(&key);
-            // If the run was interrupted, do not record an answer for the point.
+            // Record no answer for the point if the run was interrupted.
             let written = interrupt::check_interruption()
                 .map_err(SweepError::from)
                 .and_then(|()| {

@@ -1,10 +1,9 @@
-//! Searches layers in turns. In each round, each layer is searched once while all other axes stay
-//! at the best point so far.
+//! Searches layers in turns. In each round, each layer is searched once while all other axes stay at the best point so
+//! far.
 //!
-//! A joint search of several layers visits as many points as the product of the layers' sizes. A
-//! round of turns visits only their sum. The search ends after the first round without an
-//! improvement. At the end, no change within a single layer can improve the point. In a random
-//! layer, none of the drawn values can improve the point.
+//! A joint search of several layers visits as many points as the product of the layers' sizes. A round of turns visits
+//! only their sum. The search ends after the first round without an improvement. Then no change within a single layer
+//! can improve the point. In a random layer, none of the drawn values can.
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;

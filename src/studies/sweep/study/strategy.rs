@@ -18,8 +18,7 @@ pub enum SearchStrategy {
     Random(u64),
     /// Searches one axis at a time while the others stay fixed, until no axis improves the point.
     Coordinate,
-    /// Visits points in the order of their lower bounds. Excludes points whose bound is no better
-    /// than the best answer.
+    /// Visits points in the order of their lower bounds. Excludes points whose bound is no better than the best answer.
     BranchAndBound,
 }
 
@@ -63,7 +62,7 @@ pub struct StudyLayer {
     pub strategy: SearchStrategy,
 }
 
-/// Parses all layers. If the study has no layers, creates a single layer with all axes.
+/// Parses all layers. A study without layers gets a single layer with all axes.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[JointSettingsAxis],

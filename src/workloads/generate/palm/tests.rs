@@ -5,8 +5,8 @@ use super::super::WorkloadPattern;
 use super::super::testing::{record_every_rank, rejection_message};
 use super::*;
 
-/// With two micro-batches, the last stage alternates forward and backward passes (fbfb). The
-/// previous stage runs both forward passes first (ffbb). Every rank has exactly `node_count` nodes.
+/// With two micro-batches, the last stage alternates forward and backward passes (fbfb). The previous stage runs both
+/// forward passes first (ffbb). Every rank has exactly `node_count` nodes.
 #[test]
 fn stages_run_one_forward_one_backward() {
     let mut options = PalmPattern::new();
