@@ -1,19 +1,17 @@
 //! Pipeline schedules: the order in which a stage runs the forward and backward passes of its
 //! micro-batches.
 //!
-//! Four parameters define most pipeline schedules: the number of chunks into which a stage's layers
-//! are divided, the number of micro-batches that a chunk processes before the next chunk runs, the
-//! number of forward passes in the warm-up, and whether there are backward passes. After the warm-up,
-//! forward and backward passes alternate. After the last forward pass, the remaining backward passes
-//! follow. Backward passes keep the order of micro-batches, but reverse the order of chunks (Narayanan
-//! et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
-//! figures 3 and 4). The other schedules are defined by lists of steps. They compute weight gradients
-//! in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or come from
-//! a file ([`StagePassOrders`]).
+//! Four parameters define most pipeline schedules: the number of chunks into which a stage's layers are divided, the
+//! number of micro-batches that a chunk processes before the next chunk runs, the number of forward passes in the
+//! warm-up, and whether there are backward passes. After the warm-up, forward and backward passes alternate. After the
+//! last forward pass, the remaining backward passes follow. Backward passes keep the order of micro-batches, but
+//! reverse the order of chunks (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Megatron-LM", SC'21, figures 3 and 4). The other schedules are defined by lists of steps. They compute weight
+//! gradients in separate passes ([`zero_bubble`]), run two passes at once ([`dual_pipe`]), or come from a file
+//! ([`StagePassOrders`]).
 //!
-//! The dependencies between stages follow the same rule in all schedules
-//! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
-//! blocking receives.
+//! The dependencies between stages follow the same rule in all schedules ([`PipelineSchedule::predecessor_of`]). With
+//! buffered sends, no schedule deadlocks, even with blocking receives.
 
 use super::{MOST_NODES, PatternOptionError, check_at_least, check_limit, option_refused};
 use std::sync::Arc;
@@ -35,7 +33,7 @@ pub use ideal::PassDurations;
 pub use pass_orders::{PassOrderError, StagePassOrders};
 pub use passes::PipelineStepIter;
 
-/// A pipeline schedule, which determines the order of passes on each stage.
+/// A pipeline schedule: the order of passes on each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes.
@@ -68,16 +66,14 @@ pub enum PipelineSchedule {
     Listed(Arc<StagePassOrders>),
 }
 
-/// Kind of a pass, which determines the results that it computes.
+/// Kind of a pass: the results that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
-    /// A forward pass, which computes activations. The pass runs from the first layer to the last.
+    /// A forward pass, which computes activations. It runs from the first layer to the last.
     Forward,
-    /// A backward pass that computes gradients of activations and of weights. The pass runs from
-    /// the last layer to the first.
+    /// A backward pass that computes gradients of activations and of weights. It runs from the last layer to the first.
     Backward,
-    /// A backward pass that computes only gradients of activations. The pass runs from the last
-    /// layer to the first.
+    /// A backward pass that computes only gradients of activations. It runs from the last layer to the first.
     InputGradient,
     /// A pass that computes only gradients of weights, and runs after the pass for the gradients of
     /// activations.
@@ -103,15 +99,15 @@ pub struct PipelinePass {
     pub chunk: u32,
 }
 
-/// An entry in a stage's order: one pass, or a pair of independent passes that overlap.
+/// An entry in a stage's order: one pass, or two independent passes that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStep {
     /// The pass of a single step, or the forward pass of a pair.
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
-    /// True if no later step of the stage computes gradients of the same chunk's weights. In a
-    /// schedule without backward passes, true if no later step uses the chunk's weights.
+    /// True if no later step of the stage computes gradients of the same chunk's weights. Without backward passes, true
+    /// if no later step uses the chunk's weights.
     pub completes: bool,
 }
 
@@ -160,8 +156,7 @@ enum ChunkPlacement<'o> {
     Cyclic,
     /// On stage s of S, chunk 0 is part s, and chunk 1 is part 2 S - 1 - s.
     Folded,
-    /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so each of the S parts is on two
-    /// stages.
+    /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so each of the S parts is on two stages.
     Mirrored,
     /// The order file lists the parts that each stage has.
     Listed(&'o StagePassOrders),
@@ -211,8 +206,8 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage. Every micro-batch passes through all chunks, except that
-    /// in DualPipe it passes only through the chunk of its direction.
+    /// Number of model chunks on a stage. Every micro-batch passes through all of them, except in DualPipe, where it
+    /// passes only through the chunk of its direction.
     pub fn chunk_count(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,
@@ -231,8 +226,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage with the model's first part and the stage with its last part. If two
-    /// stages have copies of these parts, both elements are the stage that has both parts.
+    /// Returns the stage with the model's first part and the stage with its last part. If two stages have copies of
+    /// these parts, both are the stage that has both parts.
     pub fn end_stages(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -255,8 +250,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if the schedule itself (not an option of the plan) splits backward passes into
-    /// input gradients and weight gradients.
+    /// Returns true if the schedule itself (not an option of the plan) splits backward passes into input gradients and
+    /// weight gradients.
     pub fn splits_backward(&self) -> bool {
         matches!(
             self,
@@ -268,9 +263,8 @@ impl PipelineSchedule {
         )
     }
 
-    /// Returns two numbers of micro-batches: the period after which a stage's steps repeat, and the
-    /// smallest number per step for which this period applies. Returns `None` if the period is
-    /// unknown.
+    /// Returns two numbers of micro-batches: the period after which a stage's steps repeat, and the smallest number per
+    /// step for which it applies. `None` if the period is unknown.
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -347,13 +341,12 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Returns the maximum number of passes whose activations stage `stage` stores at once. Activations of a
-    /// forward pass are stored until their gradients are complete. A pass stores
-    /// 1/[`chunks`](PipelineSchedule::chunk_count) of a micro-batch's activations on the stage.
+    /// Returns the maximum number of passes whose activations stage `stage` stores at once. They are stored until their
+    /// gradients are complete. A pass stores 1/[`chunks`](PipelineSchedule::chunk_count) of a micro-batch's activations
+    /// on the stage.
     ///
-    /// For schedules without split passes, the result is the warm-up plus one: min(m, S - i) for
-    /// 1F1B on stage i of S, and m for GPipe. For inference, which saves no activations, the result
-    /// is 0.
+    /// Without split passes, this is the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, and m for GPipe. For
+    /// inference, which saves no activations, it is 0.
     ///
     /// # Panics
     /// Panics under the same conditions as [`PipelineSchedule::passes_of_stage`].
@@ -422,8 +415,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the chunk that contain part `part`. If two stages have a copy of the
-    /// part, returns the first stage.
+    /// Returns the stage and the chunk that contain part `part`. If two stages have copies of it, returns the first.
     pub fn stage_and_chunk_of(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
@@ -432,22 +424,19 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if each stage sends its results to the next stage, and the last stage sends to
-    /// the first.
+    /// Returns true if each stage sends its results to the next one, and the last to the first.
     pub fn is_cyclic(&self) -> bool {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
-    /// Returns the stage and the pass that produce the input of `pass` on stage `stage` out of
-    /// `stages`. The input is activations from the previous layers, or gradients from the next
-    /// layers. Returns `None` at the ends of the model, and for weight gradients, because their
-    /// inputs are on the same stage. The predecessor of a backward pass has the same kind as
+    /// Returns the stage and the pass that produce the input of `pass` on stage `stage` out of `stages`. The input is
+    /// activations from the previous layers, or gradients from the next layers. `None` at the ends of the model, and
+    /// for weight gradients, whose inputs are on the same stage. A backward pass's predecessor has the same kind as
     /// `pass`, even if the schedule has separate weight-gradient passes.
     ///
-    /// In most schedules, the first stage's next chunk follows the last stage's chunk. Backward
-    /// passes run through stages and chunks in reverse order. A single stage has all chunks, so it
-    /// exchanges no messages. A backward pass also needs its own forward pass, which comes earlier
-    /// in the same stage's order.
+    /// In most schedules, the first stage's next chunk follows the last stage's chunk. Backward passes run through
+    /// stages and chunks in reverse order. A single stage has all chunks, and so exchanges no messages. A backward pass
+    /// also needs its own forward pass, which comes earlier in the same stage's order.
     pub fn predecessor_of(
         &self,
         pass: PipelinePass,
@@ -463,8 +452,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of
-    /// `stages`. The function is the inverse of [`PipelineSchedule::predecessor_of`].
+    /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of `stages`. Inverse of
+    /// [`PipelineSchedule::predecessor_of`].
     pub fn successor_of(
         &self,
         pass: PipelinePass,
@@ -495,8 +484,8 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch passes only through the chunks of its direction. So the chunk index
-            // does not change, and it determines the next stage.
+            // A micro-batch passes only through the chunks of its direction. The chunk index therefore does not change,
+            // and determines the next stage.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {
@@ -509,7 +498,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects a listed order whose number of stages or micro-batches differs from the plan's.
+/// Rejects a listed order whose stages or micro-batches differ in number from the plan's.
 fn check_listed(
     orders: &StagePassOrders,
     stages: u32,

@@ -1,9 +1,8 @@
-//! Operators that are sharded over several NPUs, each operator with its own degrees (PALM, Table
-//! III).
+//! Operators that are sharded over several NPUs, each with its own degrees (PALM, Table III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards.
-//! Each device computes the product for one combination of shards. If a result is a sum over a
-//! sharded axis, each device has only a partial sum.
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each device computes
+//! the product for one combination of shards. If a result is a sum over a sharded axis, each device has only a partial
+//! sum.
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -11,20 +10,19 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! An all-reduce of one device's shard of the result then adds up the partial sums. PALM's text
-//! gives the input as `N x K`. The table above and the code use `B M K`, which tests with small
-//! matrix products confirm. A bias adds `N / n` elements to the update; Table III omits biases.
+//! An all-reduce of one device's shard of the result then adds these up. PALM's text gives the input as `N x K`. The
+//! table above and the code use `B M K`, as tests with small matrix products confirm. A bias adds `N / n` elements to
+//! the update; Table III omits biases.
 //!
-//! A convolution `(b, c, i, k)` is sharded in the same way, except that m divides the rows of its
-//! output (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size. The table
-//! assumes that windows have no padding and do not extend beyond a device's border rows. This
-//! module computes FLOPs from the output's size, which depends on stride and padding. If a device's
-//! windows cover rows of neighbouring devices, the device receives these rows
-//! ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before
-//! the sum over k, so that each device sums only its own rows. The input's gradient has the
-//! channels of the input (`B H W C`; PALM prints `B H W K`).
+//! A convolution `(b, c, i, k)` is sharded in the same way, except that m divides the rows of its output (see
+//! [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size. The table assumes that windows have no
+//! padding and do not extend beyond a device's border rows. This module computes FLOPs from the output's size, which
+//! depends on stride and padding. If a device's windows cover rows of neighbouring devices, it receives these rows
+//! ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before the sum over
+//! k, so that each device sums only its own rows. The input's gradient has the channels of the input (`B H W C`; PALM
+//! prints `B H W K`).
 //!
-//! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
+//! All shards are equal, so degrees that do not divide the sizes are rejected.
 
 use super::{MOST_WORK, PatternOptionError, check_limit, option_refused};
 use crate::model::{OperatorComputationSpec, OperatorKind};
@@ -56,10 +54,9 @@ pub use layout::{
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// The letters in the table come from PALM's Table III, where one letter can mean two axes.
-/// Therefore plans and error messages use b, m, n and k for all operators. Devices are numbered in
-/// the order of degrees in PALM's table, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`; the index
-/// along the last degree changes fastest.
+/// The letters in the table come from PALM's Table III, where one letter can mean two axes. Plans and error messages
+/// therefore use b, m, n and k for all operators. Devices are numbered in the order of degrees in PALM's table, `(b, m,
+/// n, k)`, `(b, c, i, k)` and `(b, c, i)`; the index along the last degree changes fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
     /// Number of shards along the sample axis.
@@ -73,8 +70,8 @@ pub struct ShardingDegrees {
 }
 
 impl ShardingDegrees {
-    /// Creates the sharding degrees of a convolution, given in the order of PALM's Table III: samples, input channels,
-    /// image rows, output channels.
+    /// Creates the sharding degrees of a convolution from the order in PALM's Table III: samples, input channels, image
+    /// rows, output channels.
     pub fn of_convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
             b,
@@ -114,16 +111,14 @@ impl ShardingDegrees {
     }
 }
 
-/// A result of which each device in a group has a partial sum; a collective must add up these
-/// partial sums.
+/// A result of which each device in a group has a partial sum; a collective must add these up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Number of elements of the result on one device; 0 if the operator has no such result.
     pub elements: u64,
     /// Number of devices that sum together; 1 if no communication is needed.
     pub size: u32,
-    /// Axes along which the summing devices differ; along all other axes, these devices have the
-    /// same index.
+    /// Axes along which the summing devices differ; along all others, they have the same index.
     pub over: &'static [OperatorShardAxis],
 }
 
@@ -133,9 +128,9 @@ pub struct OperatorShardWorkAndSums {
     grid: OperatorShardGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::SlidingWindowGeometry>,
-    /// FLOPs of a device's forward pass, two per multiplication; multiplications by padding count.
-    /// As in [`OperatorKind::multiplication_count`], matrix products count. As in PALM's Table III,
-    /// comparisons in pooling windows also count.
+    /// FLOPs of a device's forward pass, two per multiplication; multiplications by padding count. As in
+    /// [`OperatorKind::multiplication_count`], matrix products count. As in PALM's Table III, so do comparisons in
+    /// pooling windows.
     pub flops: u64,
     /// Sum of the output after a forward pass.
     pub forward: ShardReduction,
@@ -157,7 +152,7 @@ impl OperatorShardWorkAndSums {
         Self::from_spec(&work.to_axes_and_tensors(), batch, degrees, devices)
     }
 
-    /// Like `new`, but for an operator that is already converted to a spec.
+    /// Like `new`, but for an operator that is already a spec.
     pub(super) fn from_spec(
         spec: &OperatorComputationSpec,
         batch: u64,
@@ -184,13 +179,13 @@ impl OperatorShardWorkAndSums {
         for axis in OperatorShardAxis::ALL {
             sizes.check_axis_degree(axis, degrees.degree_along(axis))?;
         }
-        // These divisions have no remainder, because degrees that do not divide the sizes are
-        // rejected. No degree exceeds the number of devices.
+        // These divisions leave no remainder, because degrees that do not divide the sizes are rejected. No degree
+        // exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [OperatorShardAxis]| {
             let elements = limit("elements of a device", amount)?;
-            // If the operator has no such result, there is nothing to sum.
+            // An operator without such a result has nothing to sum.
             let over = if elements == 0 { &[] } else { over };
             Ok(ShardReduction {
                 elements,
@@ -223,13 +218,13 @@ impl OperatorShardWorkAndSums {
         self.mesh_axis_of(axis).shard_of_member(position)
     }
 
-    /// Returns the digit of a device's position that is the index of its shard along `axis`.
+    /// Returns the digit of a device's position that is its shard's index along `axis`.
     pub fn mesh_axis_of(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
         self.grid.mesh_axis_for_operator_axis(axis)
     }
 
-    /// Returns the groups that sum `reduction`. `devices` contains all devices, in order of
-    /// position. Groups are in order of their first members, and members are in order of position.
+    /// Returns the groups that sum `reduction`. `devices` contains all devices, in order of position. Groups are in
+    /// order of their first members, and members in order of position.
     ///
     /// # Panics
     /// Panics if the number of `devices` differs from the number of positions.
@@ -242,13 +237,13 @@ impl OperatorShardWorkAndSums {
             .collect()
     }
 
-    /// Returns two ranges of image rows: the rows that the device at `position` stores, and the
-    /// rows that its windows cover. Returns `None` if the operator has no windows.
+    /// Returns the image rows that the device at `position` stores, and those that its windows cover. `None` if the
+    /// operator has no windows.
     pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.shard_index(position, OperatorShardAxis::M))
     }
 
-    /// Like `image_rows_of`, for all devices that have shard `part` of the rows.
+    /// Like `image_rows_of`, for all devices with shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

@@ -18,8 +18,8 @@ pub(super) struct EmittedNode {
     pub memory: MemoryChanges,
 }
 
-/// A sink that records one rank's nodes. The sink also records the bytes that all ranks send and
-/// receive, by (source, destination, tag).
+/// A sink that records one rank's nodes. It also records the bytes that all ranks send and receive, by (source,
+/// destination, tag).
 #[derive(Default)]
 struct RankNodeAndMessageRecorder {
     rank: u32,
@@ -76,10 +76,10 @@ fn write_rank(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Returns the nodes of every rank, after checks that every pattern must pass. Ids ascend from 1
-/// without gaps, and dependencies have lower ids. Node counts equal the announced counts. Ranks of
-/// one class, and repeated runs, produce the same bytes. Ranks of one shape produce the same graph,
-/// with the announced slots (peers and group names). Every message is sent once and received once.
+/// Returns the nodes of every rank, after checks that every pattern must pass. Ids ascend from 1 without gaps, and
+/// dependencies have lower ids. Node counts equal the announced counts. Ranks of one class, and repeated runs, produce
+/// the same bytes. Ranks of one shape produce the same graph, with the announced slots (peers and group names). Every
+/// message is sent once and received once.
 pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate_options().unwrap();
     let (job, again) = (
@@ -113,8 +113,8 @@ pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode
     ranks
 }
 
-/// Checks every rank's own graph and slots (peers and group names). The graph and slots must equal
-/// those that are derived from the rank that represents the rank's shape.
+/// Checks every rank's own graph and slots (peers and group names). They must equal those derived from the
+/// representative of the rank's shape.
 pub(super) fn assert_rank_shapes_match(job: &CheckedWorkloadPattern) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);
@@ -219,8 +219,7 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = CheckedWorkloadPattern(Box::new(PairedRanksPattern { pairs: 3, wrong: 0 }));
     assert_rank_shapes_match(&job);
     let workload = job.build_workload().unwrap();
-    // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have their own shape, although their graphs
-    // are equal.
+    // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are equal.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
     assert_eq!(graphs.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1]);
     let three = &workload.instances()[3];

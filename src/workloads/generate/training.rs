@@ -77,14 +77,14 @@ impl TrainingPattern {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, PatternOptionError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
-            // Every layer is a chunk, so the model determines the number of layers.
+            // Every layer is a chunk, so the model determines their number.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.ranks_by_position()?;
-            // Clear the mapping, because it would otherwise renumber the ranks a second time.
+            // Clear the mapping, which would otherwise renumber the ranks a second time.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -93,8 +93,8 @@ impl TrainingPattern {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// Tries recomputation policies, from the least to the most recomputation. Returns the
-    /// generator for the first policy with which every stage fits into memory.
+    /// Tries recomputation policies, from the least to the most recomputation. Returns the generator for the first one
+    /// with which every stage fits into memory.
     fn choose_least_recomputed(
         self,
         micro_batches: u32,
@@ -107,8 +107,7 @@ impl TrainingPattern {
             RecomputePolicy::Full,
         ];
         if self.plan.attention == AttentionKernel::Flash {
-            // Flash attention always recomputes its scores, so selective recomputation would not
-            // differ from no recomputation.
+            // Flash attention always recomputes its scores, so selective recomputation would change nothing.
             choices.remove(1);
         }
         let mut least = u64::MAX;
@@ -153,8 +152,7 @@ pub(super) struct TrainingGenerator {
     /// Maximum number of messages that one layer sends, in one pass, from one member to another; 0
     /// if all members of a tensor group have the same nodes.
     slots: u32,
-    /// Maximum number of messages that one layer sends, in one pass, to the next rank of a context
-    /// group.
+    /// Maximum number of messages that one layer sends, in one pass, to the next rank of a context group.
     ring_slots: u32,
     /// Groups whose adapters exchange activations with other stages. `None` if each member
     /// exchanges its own activations.
@@ -242,7 +240,7 @@ impl TrainingGenerator {
         if plan.clip && plan.has_training() {
             placement.declare_replica_groups();
         }
-        // Counting nodes takes long, so count them only once per class of ranks.
+        // Counting nodes takes long, so do it only once per class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds)
@@ -305,8 +303,8 @@ impl TrainingGenerator {
             .part_of_chunk(stage, chunk, self.plan.pipeline)
     }
 
-    /// Returns the parts of a stage, each with its chunk, in the model's order. Stages with the
-    /// same parts return them in the same order.
+    /// Returns the parts of a stage, each with its chunk, in the model's order. Stages with the same parts return them
+    /// in the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
@@ -355,8 +353,8 @@ impl TrainingGenerator {
         is_in_switch && self.offloads_parameters() && among == ParallelGroupKind::Data
     }
 
-    /// Returns true if kernels copy parameters out of the buffers in which they are gathered, and
-    /// gradients into the buffers from which they are reduced, as in FSDP2.
+    /// Returns true if kernels copy parameters out of gather buffers, and gradients into reduction buffers, as in
+    /// FSDP2.
     fn copies_parameters(&self) -> bool {
         self.gathers_parameters() && self.plan.elementwise.is_pytorch()
     }
@@ -366,9 +364,8 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. A trace
-    /// shows these gathers at the beginning of each step, so that a single step takes the same time
-    /// as each step of a long training.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. A trace shows them at the
+    /// beginning of each step, so that a single step takes as long as each step of a long training.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
@@ -386,8 +383,8 @@ impl TrainingGenerator {
         parts.map(|(_, bytes)| bytes).sum()
     }
 
-    /// For each kind of group that gathers parameters, the bytes of a layer's parameters after the
-    /// gather. Replicas share all weights, except that fewer ranks share an expert's weights.
+    /// For each kind of group that gathers parameters, the bytes of a layer's parameters after the gather. Replicas
+    /// share all weights except experts', which fewer ranks share.
     fn gathered_parts(&self, layer: usize) -> Vec<(ParallelGroupKind, u64)> {
         let experts = self.lowered_layer(layer).expert_parameters.all;
         let parts = [
@@ -476,8 +473,7 @@ impl TrainingGenerator {
     /// group).
     fn list_final_reductions(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
         let mut sums = Vec::new();
-        // The map is ordered by group kind, so that all members of a group emit their sums in the
-        // same order.
+        // The map is ordered by group kind, so that all members of a group emit their sums in the same order.
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for layer in self.stage_layers(stage) {
             for (family, weights) in &self.lowered_layer(layer).partial {
@@ -516,8 +512,8 @@ impl TrainingGenerator {
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {
-            // Each rank of an expert-parallel group has only the gradients of its own experts, so
-            // the norm of these gradients needs a sum over the group.
+            // Each rank of an expert-parallel group has only its own experts' gradients, so their norm needs a sum over
+            // the group.
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums

@@ -13,10 +13,9 @@ pub(super) const EXAMPLE: &str =
 pub struct AxisPartMapping {
     /// The axis whose members are placed.
     pub axis: ParallelAxis,
-    /// Number of members along the dimension; if absent, all members that no other mapping of the
-    /// axis places.
+    /// Number of members along the dimension; if absent, all members that the axis's other mappings do not place.
     pub members: Option<u32>,
-    /// The machine's dimension that the members are placed along.
+    /// The machine's dimension along which the members are placed.
     pub along: MachineDimensionRef,
 }
 

@@ -1,5 +1,5 @@
-//! Binds a plan to a machine: takes the plan's open options from the machine, and checks that the
-//! machine has the plan's cores and dimensions.
+//! Binds a plan to a machine: takes the plan's open options from the machine, and checks that it has the plan's cores
+//! and dimensions.
 
 use super::{
     CoreGrid, CorePlacement, OffloadedState, ParallelismPlan, RecomputePolicy, ResidencyRule,
@@ -10,16 +10,14 @@ use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 /// Properties of a machine that plans depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanMachineProperties {
-    /// Bytes that an NPU can store in all its memories; the minimum over NPUs.
+    /// Bytes that an NPU can store in all its memories (minimum over NPUs).
     pub capacity: Option<u64>,
-    /// Bytes of an NPU's own memory; the minimum over NPUs. Plans with a residency rule use this
-    /// memory as SRAM.
+    /// Bytes of an NPU's own memory (minimum over NPUs). Plans with a residency rule use it as SRAM.
     pub sram: Option<u64>,
-    /// Maximum number of bytes per access to remote memory. Plans with a residency rule load from
-    /// this memory and store to it.
+    /// Maximum number of bytes per access to remote memory. Plans with a residency rule load from and store to this
+    /// memory.
     pub remote: Option<u64>,
-    /// Remote memory for offloaded state and, in plans with a residency rule, for bytes that do not
-    /// fit into SRAM.
+    /// Remote memory for offloaded state and, with a residency rule, for bytes that do not fit into SRAM.
     pub shared: Option<SharedRemoteMemoryCapacity>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
@@ -114,8 +112,7 @@ mod tests {
         );
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
         let mut open = plan(&[]);
-        // Traces depend on the capacity only if the capacity decides which activations are
-        // recomputed.
+        // Traces depend on the capacity only if it decides which activations are recomputed.
         assert_eq!(
             open.bind_machine(&facts()).unwrap(),
             PlanMachineProperties::default()

@@ -5,9 +5,8 @@ use crate::generate::PatternOptionError;
 use chakram_base::config::{ConfigDocument, ConfigError};
 
 impl ParallelismPlan {
-    /// Returns an error with key and line if `text`, the contents of plan file `file`, contains the
-    /// invalid value. Returns `None` if an option replaced the file's value, because the file is
-    /// then not the cause.
+    /// Returns an error with key and line if the invalid value is in `text`, the contents of the plan file `file`.
+    /// `None` if an option replaced the file's value, which is then not the cause.
     pub fn locate_error(text: &str, file: &str, error: &PatternOptionError) -> Option<ConfigError> {
         let PatternOptionError::Refused {
             option,
@@ -19,7 +18,7 @@ impl ParallelismPlan {
         };
         let document = ConfigDocument::parse(text, file).ok()?;
         let field = document.unchecked_root().get(option)?;
-        // Error messages format a list without brackets and quotes, so ignore these characters.
+        // Error messages format a list without brackets and quotes, so ignore these.
         let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
         let bare = |text: &str| text.chars().filter(plain).collect::<String>();
         (bare(field.raw_text()) == bare(found)).then(|| field.invalid_value_error(found, expected))

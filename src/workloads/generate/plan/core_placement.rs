@@ -22,8 +22,8 @@ words! {
     TensorNeighbours {
         /// The group's cores are consecutive.
         Near = "near",
-        /// The group's cores alternate with the cores of other replicas: between two successive
-        /// cores of a group, there is one core of every other replica.
+        /// The group's cores alternate with those of other replicas: between two successive cores, there is one core of
+        /// every other replica.
         Opposite = "opposite",
     }
 }
@@ -41,8 +41,7 @@ pub enum CorePlacement {
 }
 
 impl CorePlacement {
-    /// Appends the next word of an option: an explicit core, or an order. An order replaces all
-    /// earlier words.
+    /// Appends the next word of an option: an explicit core, or an order. An order replaces all earlier words.
     pub(super) fn append_option_word(&mut self, next: Self) {
         match (&mut *self, next) {
             (Self::Cores(all), Self::Cores(more)) => all.extend(more),

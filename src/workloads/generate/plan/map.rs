@@ -1,9 +1,9 @@
 //! Explicit mapping of axes to a machine's dimensions, such as `tp@nvlink` or `dp:2@1`.
 //!
-//! Rank r is on NPU r, and NPUs are numbered along the innermost dimension first. A mapping
-//! therefore determines a numbering of ranks. Dimensions are numbered from the innermost outward.
-//! Within one dimension, the first [`AxisPartMapping`] of the list is the innermost. If an axis has
-//! several mappings, its neighbouring members are neighbours along the first of these mappings.
+//! Rank r is on NPU r, and NPUs are numbered along the innermost dimension first. A mapping therefore determines a
+//! numbering of ranks. Dimensions are numbered from the innermost outward. Within one dimension, the first
+//! [`AxisPartMapping`] of the list is the innermost. Along the first of several mappings of an axis, neighbouring
+//! members are neighbours.
 
 use super::{AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{PatternOptionError, option_refused};
@@ -22,8 +22,8 @@ fn invalid_mapping_error(place: &[AxisPartMapping], expected: String) -> Pattern
 }
 
 impl ParallelismPlan {
-    /// Checks `place` against a machine's dimensions (innermost first; name and number of NPUs), and replaces
-    /// dimension names by indices.
+    /// Checks `place` against a machine's dimensions (innermost first; name and number of NPUs), and replaces dimension
+    /// names with indices.
     ///
     /// # Errors
     ///
@@ -126,8 +126,8 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// Returns the rank at each position of `order`, after `place` has placed the axes. The list is
-    /// empty if rank r is at position r.
+    /// Returns the rank at each position of `order`, after `place` has placed the axes. Empty if rank r is at position
+    /// r.
     pub fn ranks_by_position(&self) -> Result<Vec<u32>, PatternOptionError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";

@@ -4,8 +4,7 @@ use crate::generate::sharding::ShardingDegrees;
 use std::fmt;
 use std::str::FromStr;
 
-/// A name pattern that selects operators, and the number of parts into which a tensor group divides
-/// each axis of these operators.
+/// A name pattern that selects operators, and the number of parts into which a tensor group divides each of their axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorPatternDegrees {
     /// Name pattern, such as `mlp.up` (in every layer) or `stage2.0/conv1` (in one layer). A `*`
@@ -73,8 +72,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // Match each literal as early as possible, because this leaves the most text for later
-    // literals.
+    // Match each literal as early as possible, which leaves the most text for later ones.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

@@ -42,7 +42,7 @@ pub struct PlanOption {
     pub alias: Option<&'static str>,
     /// Placeholder for the flag's value in help; empty for an option without a flag.
     pub value: &'static str,
-    /// Help text of the option. Keys of other options are in braces, as in `with {zero} 3`.
+    /// Help text of the option. Braces mark the keys of other options, as in `with {zero} 3`.
     pub help: &'static str,
     /// Heading above the option in help texts.
     pub heading: &'static str,
@@ -56,7 +56,7 @@ pub struct PlanOption {
     pub is_list: bool,
     /// True if the flag without a value means true.
     pub is_switch: bool,
-    /// Keys of options that cannot be combined with this option.
+    /// Options that contradict this one.
     pub excludes: &'static [&'static str],
     /// Smallest valid number, for options that are numbers.
     least: u64,
@@ -70,8 +70,7 @@ pub struct PlanOption {
     refusals: &'static [OptionConflictCheck],
 }
 
-/// A conflict between options: a function that detects it, a function that formats the rejected
-/// value, and the expected value.
+/// A conflict between options: functions that detect it and format the rejected value, and the expected value.
 type OptionConflictCheck = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -152,7 +151,7 @@ impl PlanDraft {
         Ok(self.plan)
     }
 
-    /// Replaces the schedule by the given order of passes on each stage.
+    /// Replaces the schedule with the given order of passes on each stage.
     pub fn list_passes(&mut self, orders: StagePassOrders) {
         self.schedule = None;
         self.plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
@@ -171,8 +170,7 @@ impl ParallelismPlan {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
-    /// Sets an option to `words`, a default that the user did not give. On failure, the plan stays
-    /// unchanged.
+    /// Sets an option to `words`, a default that the user did not give. On failure, the plan stays unchanged.
     ///
     /// # Errors
     ///
@@ -240,9 +238,8 @@ macro_rules! plan_option {
     };
 }
 
-/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` declares an option
-/// if the type of its value differs from the type of its field; `, and NAME, …` declares another
-/// option for the same field.
+/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` declares an option whose value and
+/// field differ in type; `, and NAME, …` declares another option for the same field.
 macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*
@@ -253,9 +250,8 @@ macro_rules! plan_options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
-            /// The machine's remote memory. Under a residency rule, remote memory stores the state
-            /// that does not fit into the NPUs' own memory. The field is not an option, because
-            /// binding to a machine sets it.
+            /// The machine's remote memory. Under a residency rule, it stores the state that does not fit into the
+            /// NPUs' own memory. It is no option, because binding to a machine sets it.
             pub shared_memory: Option<SharedRemoteMemoryCapacity>,
         }
 
@@ -277,7 +273,7 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
-    /// If empty, all stages have the degree `tensor`; otherwise, `tensor` is the largest entry.
+    /// If empty, all stages have the degree `tensor`; otherwise, that is the largest entry.
     /// [`ParallelismPlan::tensor_of`] returns a stage's degree.
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
@@ -298,8 +294,8 @@ plan_options! {
         ]
     };
     pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
-    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, the maximum number of ranks
-    /// that can divide a layer's experts.
+    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, the maximum number of ranks that can divide a
+    /// layer's experts.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
             (|p| p.expert > 1 && !p.ranks_with_same_expert_shard().is_multiple_of(p.expert), |p| p.expert.to_string(),
@@ -309,9 +305,8 @@ plan_options! {
                 "1 where operators have degrees of their own"),
         ]
     };
-    /// Number of neighbouring members of a tensor group that shard each expert; if absent, all
-    /// members, as in Megatron-LM. The group's other members have other experts, or the same
-    /// experts for other tokens.
+    /// Number of neighbouring members of a tensor group that shard each expert; if absent, all members, as in
+    /// Megatron-LM. The others have other experts, or the same experts for other tokens.
     expert_tensor: Option<u32> = None,
     "Tensor-parallel degree of experts; by default {tensor}" {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
@@ -360,7 +355,7 @@ plan_options! {
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// If given, these token counts determine the load of experts, instead of a distribution.
+    /// If given, these token counts determine the load of experts instead of a distribution.
     expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != ExpertRoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
@@ -373,7 +368,7 @@ plan_options! {
     "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
     } as ExpertCapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
-    /// Copies of experts with many tokens, in addition to one copy of each expert.
+    /// Copies of experts with many tokens, besides one copy of each expert.
     redundant_experts: u32 = 0, "Copies of full experts, in addition to one copy of each, with {schedule} inference" {
         value: "N", default: "0", is_rare: true, least: 0, refusals: &[
             (|p| p.redundant_experts > 0 && p.has_training(), |p| p.redundant_experts.to_string(),
@@ -434,7 +429,7 @@ plan_options! {
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
-        // Only plan files have this key; the command line has a flag for a file with these orders.
+        // Only plan files have this key; on the command line, a flag names a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
         as StagePassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
@@ -463,8 +458,7 @@ plan_options! {
             draft.plan.ranks = ranks;
             draft.plan.place.clear();
         };
-    // Both `place` and the pair of `order` and `ranks` number ranks, so the later setting overrides
-    // the earlier one.
+    // `place` numbers ranks, and so do `order` and `ranks`; the later setting overrides the earlier one.
     place: Vec<AxisPartMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
@@ -578,7 +572,7 @@ plan_options! {
                 "residency = none beside it: rules of residency keep gradients of all weights"),
         ]
     } as u32 => |draft, rank| draft.plan.lora = Some(rank);
-    /// If empty, all matrix products of blocks have adapters, except the routers' products.
+    /// If empty, all matrix products of blocks except those of routers have adapters.
     lora_targets: Vec<OperatorPattern> = Vec::new(),
     "Products with adapters, with {lora}; by default all of blocks: attention.qkv,mlp.*" {
         value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
@@ -713,8 +707,8 @@ plan_options! {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
     };
     steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
-    /// If empty, layers are divided evenly. If stages have several chunks, the list has the first
-    /// chunks of all stages, then the second chunks of all stages, and so on.
+    /// If empty, layers are divided evenly. With several chunks per stage, the first chunks of all stages come first,
+    /// then the second chunks, and so on.
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
     /// If several patterns match an operator, the last one applies.

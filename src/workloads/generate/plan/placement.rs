@@ -41,8 +41,8 @@ pub enum ParallelGroupKind {
     ExpertNode,
     /// The ranks of an expert group that have the same index on their nodes.
     ExpertAcross,
-    /// Members of a tensor group that share an operator with its own degrees. The value is the
-    /// index of the partition that defines these subgroups.
+    /// Members of a tensor group that share an operator with its own degrees. The value is the index of the partition
+    /// that defines them.
     Operator(u16),
 }
 
@@ -93,8 +93,8 @@ pub struct RankPlacement {
     /// True if every stage has the same weights as its mirror image, the stage at the same distance
     /// from the pipeline's other end.
     mirrored: bool,
-    /// For each stage, the number of tensor-group members in all earlier stages. The last entry is
-    /// the total. The list is empty if all stages have equally large groups.
+    /// For each stage, the number of tensor-group members in all earlier stages. The last entry is the total. Empty if
+    /// all stages have equally large groups.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
     /// The rank at each position; empty if rank r is at position r.
@@ -160,13 +160,13 @@ impl RankPlacement {
         self.used[2] = self.member_count(ParallelGroupKind::Embedding) > 1;
     }
 
-    /// Declares one group per replica, with all ranks of the replica.
+    /// Declares one group per replica, with all of its ranks.
     pub fn declare_replica_groups(&mut self) {
         self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
 
-    /// Declares the partitions of tensor groups for operators; the number in
-    /// [`ParallelGroupKind::Operator`] is an index into `partitions`.
+    /// Declares the partitions of tensor groups for operators; the number in [`ParallelGroupKind::Operator`] is an
+    /// index into `partitions`.
     pub fn declare_operator_partitions(&mut self, partitions: Vec<EqualSizedMemberGroups>) {
         self.partitions = partitions;
     }
@@ -178,8 +178,7 @@ impl RankPlacement {
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` in messages and reports. The partition for members that share an expert has
-    /// its own name.
+    /// Name of `family` in messages and reports. The partition for members that share an expert has its own name.
     pub fn kind_name(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
@@ -200,7 +199,7 @@ impl RankPlacement {
         self.degrees[1] * self.replica_ranks_before_stage(self.degrees[2])
     }
 
-    /// Number of ranks that one replica has in the stages before `stage`.
+    /// Number of ranks of one replica in the stages before `stage`.
     pub fn replica_ranks_before_stage(&self, stage: u32) -> u32 {
         match self.members_before.get(stage as usize) {
             Some(before) => *before,
@@ -261,8 +260,7 @@ impl RankPlacement {
         }
     }
 
-    /// Size of a group of `family`. If stages have different degrees, returns the size of the
-    /// largest group.
+    /// Size of a group of `family`. If stages have different degrees, returns the size of the largest group.
     pub fn member_count(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -346,8 +344,8 @@ impl RankPlacement {
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// Inverse of [`expert_coordinates`](Self::expert_coordinates): returns the coordinates of the rank with
-    /// these indices.
+    /// Returns the coordinates of the rank with these indices; inverse of
+    /// [`expert_coordinates`](Self::expert_coordinates).
     fn rank_from_expert_coordinates(
         &self,
         stage: u32,
@@ -379,7 +377,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of group numbers that are reserved for `family`: at least its number of groups.
+    /// Number of group numbers reserved for `family`: at least its number of groups.
     pub fn group_count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {
@@ -455,8 +453,7 @@ impl RankPlacement {
         }
     }
 
-    /// Returns the number of the first group of `family`. Numbers start at 1, because number 0 is
-    /// the group of all ranks.
+    /// Returns the number of the first group of `family`. Numbers start at 1, because 0 is the group of all ranks.
     fn number_of_first_group(&self, family: ParallelGroupKind) -> u32 {
         let before = self.iter_group_kinds().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_group_kind_declared(*other));
@@ -479,8 +476,7 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if groups of `family` are declared by name: they are used, and they are smaller than the
-    /// world.
+    /// Returns true if groups of `family` are declared by name: they are used, and smaller than the world.
     pub fn is_group_kind_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.member_count(family) < self.rank_count()
     }

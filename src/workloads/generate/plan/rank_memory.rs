@@ -1,6 +1,6 @@
-//! Memory of ranks: each NPU's own memory, and remote memory. Plans with a residency rule store
-//! bytes in remote memory if they do not fit into the NPU's own memory. Plans that offload state
-//! store this state in remote memory, and everything else in the NPU's own memory.
+//! Memory of ranks: each NPU's own memory, and remote memory. Plans with a residency rule store bytes that do not fit
+//! into it in remote memory. Plans that offload state store this in remote memory, and everything else in the NPU's own
+//! memory.
 
 use super::{OffloadedState, ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
@@ -14,8 +14,7 @@ pub struct RankMemoryPeak {
     pub bytes: u64,
     /// Bytes of state that the rank keeps in remote memory.
     pub remote: u64,
-    /// True if nodes load from or store to remote memory; this memory can then store bytes that do
-    /// not fit on the NPU.
+    /// True if nodes load from or store to remote memory, which can then store bytes that do not fit on the NPU.
     pub streams: bool,
     used: u64,
 }
@@ -78,19 +77,18 @@ impl RankMemoryCapacity {
         }
     }
 
-    /// Bytes that a rank can store: its own memory and, if it `streams` and stores what does not fit
-    /// in remote memory, an equal share of remote memory.
+    /// Bytes that a rank can store: its own memory and, if it `streams` and stores the excess in remote memory, an
+    /// equal share of that.
     pub fn capacity_with_streaming(&self, streams: bool) -> u64 {
         let shared = self.shared.filter(|_| streams && self.spills);
         let share = shared.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         self.own.saturating_add(share)
     }
 
-    /// Returns true if ranks with these peaks fit into the memories; each entry has a peak and the
-    /// number of ranks with this peak. Bytes that do not fit into an NPU's own memory are stored in
-    /// remote memory if plans allow this, beside offloaded state. If one remote memory serves all
-    /// ranks, its whole capacity counts; otherwise, each rank must fit into its own share. Remote
-    /// memory of unknown capacity has room for all offloaded state.
+    /// Returns true if ranks with these peaks fit into the memories; each entry has a peak and its number of ranks. If
+    /// the plan allows this, bytes that exceed an NPU's own memory are in remote memory, together with offloaded state.
+    /// If one remote memory serves all ranks, its whole capacity counts; otherwise, each rank must fit into its own
+    /// share. Remote memory of unknown capacity has room for all offloaded state.
     pub fn can_fit_peaks(&self, peaks: impl IntoIterator<Item = (RankMemoryPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
@@ -121,9 +119,8 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than they have, and two
-    /// ranks need 12 B, 2 B more than they have. The four ranks together need 2 x 30 + 2 x 2 = 64 B
-    /// of remote memory.
+    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than they have, and two need 12 B, 2 B more
+    /// than they have. Together, they need 2 x 30 + 2 x 2 = 64 B of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankMemoryPeak::new;
@@ -146,8 +143,8 @@ mod tests {
         assert!(memory(30, 1).can_fit_peaks(unlike));
         assert!(!memory(29, 1).can_fit_peaks(unlike));
         assert_eq!(memory(30, 1).capacity_with_streaming(true), 40);
-        // Ranks that never access remote memory have only their own memory. If the plan does not
-        // use remote memory, all ranks have only their own memory.
+        // Ranks that never access remote memory have only their own memory. If the plan does not use remote memory,
+        // this holds for all ranks.
         assert!(!memory(64, 4).can_fit_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemoryCapacity {
             shared: None,

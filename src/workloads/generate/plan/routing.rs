@@ -1,21 +1,19 @@
 //! Load of experts: the number of tokens for each expert, and the number for the rank with the most
 //! tokens.
 //!
-//! Each of T tokens is sent to k of E experts. If routing is balanced, each expert receives T k / E
-//! copies. If routing is skewed, the experts are shuffled with a seed, and expert i in this order
-//! receives a share proportional to (i + 1)^-a. An expert receives each token at most once, so it
-//! receives at most T copies; the excess goes to other experts. Experts are assigned in order to N
-//! ranks, E / N to each.
+//! Each of T tokens is sent to k of E experts. With balanced routing, each expert receives T k / E copies. With skewed
+//! routing, the experts are shuffled with a seed, and expert i in this order receives a share proportional to (i +
+//! 1)^-a. An expert receives each token at most once, so it receives at most T copies; the excess goes to other
+//! experts. Experts are assigned in order to N ranks, E / N to each.
 //!
-//! With R redundant experts, copies of experts are added one by one, each for the expert whose
-//! copies have the most tokens. Then the E + R copies are assigned to ranks, (E + R) / N to each: in
-//! order of falling load, each copy goes to the rank with the least load that has a free place.
-//! This is the global policy of DeepSeek's expert-parallel load balancer (EPLB). The tokens of an
-//! expert are divided evenly among its copies.
+//! With R redundant experts, copies of experts are added one by one, each for the expert with the most tokens per copy.
+//! The E + R copies are then assigned to ranks, (E + R) / N to each: in order of falling load, each goes to the rank
+//! with the least load that has a free place. This is the global policy of DeepSeek's expert-parallel load balancer
+//! (EPLB). The tokens of an expert are divided evenly among its copies.
 //!
-//! All ranks with experts wait for the fullest rank, so generated traces give every rank the load
-//! of the fullest rank. The same load for every rank predicts the same step time as the ranks' own
-//! loads, but overestimates the exchanges and the memory of the other ranks.
+//! All ranks with experts wait for the fullest rank, so generated traces give every rank the load of the fullest rank.
+//! This predicts the same step time as the ranks' own loads, but overestimates the exchanges and the memory of the
+//! other ranks.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -154,8 +152,8 @@ fn expert_shares(
     weights
 }
 
-/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If
-/// `capacity` is given, returns the capacity factor. `redundant` is the number of redundant experts.
+/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If `capacity` is given,
+/// returns the capacity factor. `redundant` is the number of redundant experts.
 pub(in crate::generate) fn fullest_rank_load_ratio(
     balance: ExpertRoutingBalance,
     counts: &[u32],
@@ -164,7 +162,7 @@ pub(in crate::generate) fn fullest_rank_load_ratio(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(ExpertCapacityFactor(thousandths)) = capacity {
-        // If there is a capacity, unused slots are padded, so all ranks process equally many rows.
+        // With a capacity, unused slots are padded, so all ranks process equally many rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
@@ -209,12 +207,12 @@ fn balance_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
     of_ranks.into_iter().map(|(load, _)| load).collect()
 }
 
-/// Returns the mean number of ranks to which a token is sent: N (1 - C(E - E / N, k) / C(E, k)), if
-/// each token uniformly chooses k (`chosen`) of E experts, which are divided among N ranks.
+/// Returns the mean number of ranks to which a token is sent: N (1 - C(E - E / N, k) / C(E, k)), if each token
+/// uniformly chooses k (`chosen`) of E experts, which are divided among N ranks.
 ///
-/// With grouped routing, a token uniformly chooses `chosen_groups` of `groups` groups, and then its
-/// experts among the experts of these groups. If neither the number of groups nor the number of
-/// ranks divides the other number, the function ignores the groups, and its result is too large.
+/// With grouped routing, a token uniformly chooses `chosen_groups` of `groups` groups, and then its experts from these
+/// groups. If neither the number of groups nor the number of ranks divides the other, groups are ignored, and the
+/// result is too large.
 pub(in crate::generate) fn mean_ranks_per_token(
     [experts, chosen, ranks]: [u64; 3],
     [groups, chosen_groups]: [u64; 2],
@@ -300,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Returns the average number of ranks by enumeration of every choice of groups, and of experts of these groups.
+    /// Returns the average number of ranks by enumerating every choice of groups, and of experts in these groups.
     fn by_grouped_trial([experts, chosen, ranks]: [u64; 3], [groups, some]: [u64; 2]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for open in 0..1_u64 << groups {
@@ -361,8 +359,8 @@ mod tests {
             factor(ExpertRoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // A single rank has all copies, so its load is the mean. With more ranks, the ratio of the
-        // fullest rank to the mean grows.
+        // A single rank has all copies, so its load is the mean. With more ranks, the ratio of the fullest rank to the
+        // mean grows.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);
@@ -416,10 +414,9 @@ mod tests {
         );
     }
 
-    /// Experts with 12, 4, 2 and 2 of 20 tokens on two ranks. Two copies are added: the first expert
-    /// has 12, then 6, then 4 tokens per copy. Copies with 4, 4, 4, 4, 2 and 2 tokens fill two ranks
-    /// with three places each: 4 + 4 + 2 on both, which is the mean. Without copies, the first rank
-    /// has 16 tokens, 1.6 times the mean.
+    /// Experts with 12, 4, 2 and 2 of 20 tokens on two ranks. Two copies are added: the first expert has 12, then 6,
+    /// then 4 tokens per copy. Copies with 4, 4, 4, 4, 2 and 2 tokens fill two ranks with three places each: 4 + 4 + 2
+    /// on both, which is the mean. Without them, the first rank has 16 tokens, 1.6 times the mean.
     #[test]
     fn redundant_experts_share_the_tokens_of_full_experts() {
         let load = |redundant| {

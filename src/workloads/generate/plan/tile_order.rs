@@ -10,8 +10,7 @@ use super::{
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeSet;
 
-/// Grid of a tiled machine's cores, as plain data, so that placement does not depend on the
-/// machine's type.
+/// Grid of a tiled machine's cores, as plain data, so that placement does not depend on the machine's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreGrid {
     /// Number of dies along x and along y.
@@ -49,8 +48,7 @@ impl CoreGrid {
     }
 }
 
-/// Returns the coordinates of a rectangle row by row. If `turns` is true, every second row runs
-/// backward.
+/// Returns the coordinates of a rectangle row by row. If `turns` is true, every second row runs backward.
 fn walk_rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
     (0..size[1]).flat_map(move |y| {
         (0..size[0]).map(move |x| {
@@ -64,8 +62,7 @@ fn walk_rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator
     })
 }
 
-/// Returns the coordinates of a rectangle in an inward spiral. The spiral starts along the first
-/// row, to the right.
+/// Returns the coordinates of a rectangle in an inward spiral, which starts along the first row, to the right.
 fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     let count = size[0] as usize * size[1] as usize;
     let [mut least, mut end] = [[0, 0], size];
@@ -73,8 +70,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
-        // Walk back only if there are several rows (below: columns); otherwise, the walk would
-        // visit the same cores again.
+        // Walk back only if there are several rows (below: columns); otherwise, the same cores would be visited again.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }
@@ -87,7 +83,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
 }
 
 impl ParallelismPlan {
-    /// If the plan names an order of tiles, assigns a core of the machine to every position.
+    /// Assigns a core of the machine to every position, if the plan names an order of tiles.
     ///
     /// # Errors
     ///
@@ -148,7 +144,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// Rejects explicit cores unless there is one for each rank.
+    /// Rejects explicit cores unless there is one per rank.
     pub(in crate::generate) fn check_core_for_each_rank(&self) -> Result<(), PatternOptionError> {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {

@@ -1,9 +1,9 @@
-//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter the
-//! pipeline at both ends. A forward pass in one direction overlaps a backward pass in the other direction,
-//! and each pass hides the other's communication. Every part of the model has a copy on two stages.
-//! DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from the front and
-//! the i-th part from the back. A micro-batch first passes through the parts from the front, and then
-//! through the parts from the back. Below, the two halves of a micro-batch's path are called directions.
+//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter the pipeline at
+//! both ends. A forward pass in one direction overlaps a backward pass in the other, and each hides the other's
+//! communication. Every part of the model has a copy on two stages. DualPipeV (Qi et al., 2025) is one half of
+//! DualPipe: stage i of S has the i-th part from the front and the i-th part from the back. A micro-batch passes first
+//! through the parts from the front, then through those from the back. Below, the two halves of a micro-batch's path
+//! are called directions.
 //!
 //! Both DualPipe schedules have eight phases. h is a stage's distance from the nearer end, H is the number
 //! of stages up to the middle, and M is the number of micro-batches per direction. F is a forward pass, B
@@ -20,15 +20,14 @@
 //! | 7 | H - h - 1 | the first remaining W, I0 |
 //! | 8 | h + 1 | the first remaining W |
 //!
-//! The two stages in the middle need not wait for messages, so they run the passes of the first pair in
-//! phase 4 one after the other.
+//! The two middle stages need not wait for messages, so they run the first pair of phase 4 one pass after the other.
 
 use super::{PassKind, PipelinePass, PipelineStep};
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::VecDeque;
 
-/// Rejects odd numbers of stages or micro-batches, because they cannot be divided between two
-/// directions. Also rejects fewer micro-batches than twice the stages.
+/// Rejects odd numbers of stages or micro-batches, which cannot be divided between two directions. Also rejects fewer
+/// micro-batches than twice the stages.
 pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
@@ -55,13 +54,13 @@ pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), P
     Ok(())
 }
 
-/// Returns the steps of DualPipe. The first half of the micro-batches enters at the first stage,
-/// and passes through chunk 0 of each stage.
+/// Returns the steps of DualPipe. The first half of the micro-batches enters at the first stage, and passes through
+/// chunk 0 of each stage.
 pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // Stages in the second half of the pipeline have the directions swapped.
+    // In the pipeline's second half, stages have the directions swapped.
     let chunk = |way: u32| way ^ u32::from(upper);
     build_eight_phases(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -125,7 +124,7 @@ fn build_eight_phases(
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
-        // If the number of pairs is odd, split only the second pass of the middle pair.
+        // With an odd number of pairs, split only the second pass of the middle pair.
         let whole = distance.is_multiple_of(2) && i == middle;
         steps.push_backward_steps(1, i >= middle && !whole);
         steps.push_backward_steps(0, i >= middle);
@@ -183,8 +182,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
         }
     }
 
-    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the
-    /// other direction.
+    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the other.
     fn push_overlapping_pair(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);
         let beside = self.take_next_backward_pass(PassKind::Backward, 1 - way);

@@ -1,10 +1,8 @@
-//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline
-//! parallelism", 2019). All forward passes come before all backward passes, so every stage stores
-//! the activations of every micro-batch.
+//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019). All
+//! forward passes precede all backward passes, so every stage stores the activations of every micro-batch.
 //!
-//! In the figure of Huang et al., the last micro-batch runs backward first. In this module, the
-//! first micro-batch runs backward first, as in figure 3 of Narayanan et al. (SC'21); time and peak
-//! memory are the same.
+//! In the figure of Huang et al., the last micro-batch runs backward first. Here, the first one does, as in figure 3 of
+//! Narayanan et al. (SC'21); time and peak memory are the same.
 
 use super::ScheduleParameters;
 

@@ -23,10 +23,9 @@ impl PipelineSchedule {
     /// number of micro-batches. `stages` contains F + B of each stage, for one micro-batch and one
     /// chunk; without backward passes, B is 0. With v chunks, v m replaces m.
     ///
-    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
-    /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
-    /// warm-up lets fast stages run ahead, so 1F1B can be slower or faster than PALM's Eq. 1. The
-    /// 1F1B time is at least v m (F + B) for every stage, and at least sum(F + B).
+    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m - 1) (max F + max
+    /// B) + sum(F + B), which is never less. In 1F1B, the warm-up lets fast stages run ahead, so it can be slower or
+    /// faster than Eq. 1. Its time is at least v m (F + B) for every stage, and at least sum(F + B).
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
     /// first micro-batch before each of the v - 1 later layers. Each wait adds
@@ -40,16 +39,14 @@ impl PipelineSchedule {
             + self.layer_wise_waiting_time(slowest, through, micro_batches)
     }
 
-    /// Returns the bubble time of a pipeline with equal stages, divided by the computing time of a stage:
-    /// (S - 1) / (v m) (SC'21, section 2.2.2). In layer-wise schedules with fewer micro-batches than
-    /// stages, the result is larger by (v - 1) (S - m) / (v m). The result is not a fraction of the
-    /// makespan: the makespan is the computing time times (1 + the result).
+    /// Returns the bubble time of a pipeline with equal stages, divided by the computing time of a stage: (S - 1) / (v
+    /// m) (SC'21, section 2.2.2). In layer-wise schedules with fewer micro-batches than stages, it is larger by (v - 1)
+    /// (S - m) / (v m). This is not a fraction of the makespan, which is the computing time times (1 + the result).
     ///
-    /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
-    /// forward passes, input gradients and weight gradients take equal times. The formula also assumes
-    /// that two overlapping passes take the sum of their times. Idle time
-    /// ([`PipelineSchedule::stage_idle_time`]) is then a multiple of a third of the time that a
-    /// micro-batch takes on a stage. Returns `None` for orders from a file.
+    /// For separate weight gradients or overlapping passes, the formula assumes that forward passes, input gradients
+    /// and weight gradients take equal times. It also assumes that two overlapping passes take the sum of their times.
+    /// Idle time ([`PipelineSchedule::stage_idle_time`]) is then a multiple of a third of a micro-batch's time on a
+    /// stage. `None` for orders from a file.
     pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassDurations {
@@ -68,8 +65,8 @@ impl PipelineSchedule {
         Some(idle as f64 / (f64::from(self.chunk_count()) * f64::from(micro_batches)))
     }
 
-    /// Returns a stage's idle time per step, if all S stages have v chunks and the durations
-    /// `times`, and if there are enough micro-batches to fill the pipeline:
+    /// Returns a stage's idle time per step, if all S stages have v chunks and the durations `times`, and enough
+    /// micro-batches fill the pipeline:
     ///
     /// | schedule | idle |
     /// |---|---|
@@ -80,8 +77,8 @@ impl PipelineSchedule {
     /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
     /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
     ///
-    /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B means
-    /// the sum of B and W as used here. Returns `None` for schedules without a formula.
+    /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B means the sum of B and W as
+    /// used here. `None` for schedules without a formula.
     pub fn stage_idle_time(&self, stages: u32, split: bool, times: PassDurations) -> Option<Span> {
         let PassDurations {
             forward,

@@ -1,9 +1,9 @@
 //! Interleaved 1F1B (Narayanan et al., SC'21, section 2.2.2), in Megatron-LM's order. Every stage
 //! has v model chunks. A chunk processes S micro-batches before the next chunk runs.
 //!
-//! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes. (v - 1) S of these
-//! passes come before the last chunk runs, and two come for each later stage, one per direction.
-//! With exactly S micro-batches, all forward passes belong to the warm-up.
+//! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes. (v - 1) S of these precede the last chunk,
+//! and two come for each later stage, one per direction. With exactly S micro-batches, all forward passes belong to the
+//! warm-up.
 
 use super::ScheduleParameters;
 use crate::generate::{PatternOptionError, check_at_least, option_refused};
@@ -41,8 +41,7 @@ pub(super) fn interleaved_shape(
     ScheduleParameters {
         chunks,
         micro_batches_per_turn: stages,
-        // If micro-batches and stages are equal in number, Megatron-LM runs all forward passes
-        // first.
+        // If there are as many micro-batches as stages, Megatron-LM runs all forward passes first.
         warm_up: if micro_batches == stages {
             forwards
         } else {

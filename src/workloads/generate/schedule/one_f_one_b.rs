@@ -1,8 +1,7 @@
-//! 1F1B with a flush, which Narayanan et al. call PipeDream-Flush ("Memory-efficient
-//! pipeline-parallel DNN training", 2021); it is Megatron-LM's schedule without interleaving. Stage
-//! i of S runs S - i - 1 forward passes as a warm-up, and then alternates forward and backward
-//! passes. With equal stages, 1F1B takes the same time as GPipe, but stores the activations of at
-//! most S - i micro-batches.
+//! 1F1B with a flush, which Narayanan et al. call PipeDream-Flush ("Memory-efficient pipeline-parallel DNN training",
+//! 2021); it is Megatron-LM's schedule without interleaving. Stage i of S runs S - i - 1 forward passes as a warm-up,
+//! and then alternates forward and backward passes. With equal stages, it takes as long as GPipe, but stores the
+//! activations of at most S - i micro-batches.
 
 use super::ScheduleParameters;
 

@@ -32,7 +32,7 @@ pub struct StagePassOrders {
 /// An invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Number of the invalid line, counting from 1. If the whole file is invalid, the number of lines.
+    /// Number of the invalid line, counting from 1. For an invalid file as a whole, the number of lines.
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
     pub cell: Option<usize>,
@@ -61,8 +61,8 @@ const CELLS: &str = "a part, one of F, B, I and W, and a micro-batch, such as 2F
 /// Maximum number of parts, of micro-batches, and of steps per stage.
 const MOST: usize = 1 << 24;
 
-/// Kind, part and micro-batch of a pass. A pass has a part instead of a chunk, because the chunk is
-/// unknown while cells are parsed.
+/// Kind, part and micro-batch of a pass. It has a part instead of a chunk, because the chunk is unknown while cells are
+/// parsed.
 type ModelPartPass = (PassKind, u32, u32);
 
 /// Index of a cell in its line (from 1), the cell's pass, and the pass that overlaps it.
@@ -117,7 +117,7 @@ impl StagePassOrders {
     ///
     /// # Errors
     ///
-    /// Fails as [`StagePassOrders::parse`] does.
+    /// Fails like [`StagePassOrders::parse`].
     pub fn parse_stage_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
         let whole = |found: String, expected: String| PassOrderError {
             line: lines.len(),
@@ -241,8 +241,8 @@ impl StagePassOrders {
         // For each part and micro-batch, flags for completed passes: forward, input gradients,
         // weight gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
-        // Check the backward pass of a pair first: it must not use the forward pass of the same
-        // pair, because the two run at the same time.
+        // Check the backward pass of a pair first: it must not use the pair's forward pass, because the two run at the
+        // same time.
         let passes = cells.iter().flat_map(|(column, (first, second))| {
             [second.map(|pass| (*column, pass)), Some((*column, *first))]
         });
@@ -289,8 +289,8 @@ impl StagePassOrders {
         Ok(())
     }
 
-    /// Checks that stages do not wait for one another in a cycle. A pair starts when the inputs of
-    /// both passes are ready.
+    /// Checks that stages do not wait for one another in a cycle. A pair starts when the inputs of both passes are
+    /// ready.
     fn check_no_waiting_cycle(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
         // Passes that have ended; their results are available.

@@ -74,8 +74,7 @@ impl ParameterizedScheduleSteps {
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (kind, i) = match i {
             _ if i < warm_up => (PassKind::Forward, i),
-            // The end mirrors the warm-up: after the last forward pass, only backward passes
-            // remain.
+            // The end mirrors the warm-up: after the last forward pass, only backward passes remain.
             _ if i >= 2 * forwards - warm_up => (PassKind::Backward, i - forwards),
             _ if (i - warm_up).is_multiple_of(2) => {
                 (PassKind::Forward, warm_up + (i - warm_up) / 2)
@@ -83,8 +82,7 @@ impl ParameterizedScheduleSteps {
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
         let pass = self.shape.pass_with_index(kind, i);
-        // Micro-batches pass through a chunk in order, so the last micro-batch's pass is the
-        // chunk's last step.
+        // Micro-batches pass through a chunk in order, so the last one's pass is the chunk's last step.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PipelineStep {
             pass,

@@ -1,5 +1,4 @@
-//! Compares orders of passes with handwritten orders. Compares times and memory peaks with a
-//! simulated pipeline.
+//! Compares orders of passes with handwritten ones. Compares times and memory peaks with a simulated pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -12,8 +11,8 @@ mod split;
 
 use oracle::{PipelineSimulationResult, play};
 
-/// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second
-/// chunk, and `3b'` is its backward pass.
+/// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second chunk, and `3b'` its
+/// backward pass.
 fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
     let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
@@ -78,7 +77,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // The step has fewer micro-batches than the stage's usual number of warm-up passes.
+    // The step has fewer micro-batches than the stage usually has warm-up passes.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
@@ -99,7 +98,7 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
     assert_eq!(order(interleaved(2), 0, 4, 8), first);
 
-    // If the number of micro-batches equals the number of stages, all forward passes come first.
+    // With as many micro-batches as stages, all forward passes come first.
     assert_eq!(
         order(interleaved(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
@@ -155,7 +154,7 @@ fn activations_are_held_until_their_way_back() {
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
-    // Stage i of S stores S - i passes, but never more than the number of micro-batches.
+    // Stage i of S stores S - i passes, but never more than there are micro-batches.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
@@ -306,9 +305,8 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass depends on exactly one other pass, and at most one other pass needs its
-        // result. The exceptions are the forward passes of the first layers and the backward passes
-        // of the last layers.
+        // Every pass depends on exactly one other, and at most one other needs its result. The exceptions are the
+        // forward passes of the first layers and the backward passes of the last layers.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

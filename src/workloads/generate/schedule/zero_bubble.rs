@@ -1,6 +1,5 @@
-//! Zero-bubble schedules (Qi et al., "Zero bubble pipeline parallelism", 2024): separate passes
-//! compute weight gradients and fill the bubble. The previous stage waits only for input gradients,
-//! so it starts earlier.
+//! Zero-bubble schedules (Qi et al., "Zero bubble pipeline parallelism", 2024): separate passes compute weight
+//! gradients and fill the bubble. The previous stage waits only for input gradients, and so starts earlier.
 
 use super::{PassKind, PipelinePass};
 
@@ -12,10 +11,9 @@ fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     }
 }
 
-/// Returns ZB-H1's steps: the order of 1F1B, with weight gradients postponed. Stage i of S computes
-/// a micro-batch's weight gradients i micro-batches later than its input gradients. Therefore every
-/// stage stores the activations of at most S micro-batches, the same number as the first stage in
-/// 1F1B.
+/// Returns ZB-H1's steps: the order of 1F1B, with weight gradients postponed. Stage i of S computes a micro-batch's
+/// weight gradients i micro-batches later than its input gradients. Every stage therefore stores the activations of at
+/// most S micro-batches, as many as the first stage in 1F1B.
 pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -44,8 +42,7 @@ pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<Pi
     // For each kind of pass (forward, input gradients, weight gradients), the next micro-batch of
     // each chunk.
     let mut next = [[0_u32; 2]; 3];
-    // If there are few micro-batches, take the order of a full pipeline, and leave out the
-    // micro-batches that do not exist.
+    // With few micro-batches, take the order of a full pipeline, and leave out those that do not exist.
     let enough = micro_batches.max(2 * stages - 1);
     let mut add = |kind: PassKind, chunk: u32, next: &mut [[u32; 2]; 3]| {
         let row = match kind {

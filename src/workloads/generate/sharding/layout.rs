@@ -1,13 +1,12 @@
 //! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
-//! The members are numbered in mixed radix. Each digit of a member's number is a [`MemberNumberDigit`]: the index
-//! of the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a result:
-//! samples, rows and columns. If members differ only in digits that the layout does not use, they have
-//! copies of the same shard. All shards of a result have the same size, so this module gives sizes as
-//! fractions of the result.
+//! The members are numbered in mixed radix. Each digit of a member's number is a [`MemberNumberDigit`]: the index of
+//! the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a result: samples, rows and
+//! columns. Members that differ only in digits that the layout does not use have copies of the same shard. All shards
+//! of a result are equal, so sizes here are fractions of the result.
 //!
-//! Redistribution sends the minimum: each member receives exactly the elements that it needs but does not
-//! have. [`plan_redistribution`] returns the required communication. Some examples, with members 0, 1, …:
+//! Redistribution sends the minimum: each member receives exactly the elements that it needs and lacks.
+//! [`plan_redistribution`] returns the required communication. Some examples, with members 0, 1, …:
 //!
 //! | from | to | members | transfers |
 //! |---|---|---|---|
@@ -67,8 +66,8 @@ impl MemberNumberDigit {
 /// overlap.
 fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
     let mut cut: Vec<MemberNumberDigit> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, a digit must not begin before the end of the previous digit,
-    // because the two would overlap.
+    // In ascending order of strides, no digit may begin before the end of the previous one, because the two would
+    // overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -82,8 +81,7 @@ fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
 
 /// Layout of a result over the members of a group: how its samples, rows and columns are sharded.
 ///
-/// The digits belong to one numbering and do not overlap, so every shard has the same number of
-/// copies.
+/// The digits belong to one numbering and do not overlap, so all shards have equally many copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
     /// Sharding along the samples.

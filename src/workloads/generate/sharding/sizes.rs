@@ -7,8 +7,8 @@ use crate::model::{DividingDegreeOrReason, OperatorComputationSpec};
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates that are tried when an error's hint searches for a valid degree.
-/// Without this limit, rejecting absurd sizes would take a long time.
+/// Maximum number of candidates for a valid degree in an error's hint. Without it, rejecting absurd sizes would take a
+/// long time.
 const LOOK: usize = 1 << 20;
 
 /// Valid numbers of shards along an axis.
@@ -48,8 +48,7 @@ impl ValidAxisDegrees {
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct UnshardedOperatorTotals {
-    /// The axes in the order in which devices are numbered. The index along the first axis in this
-    /// list changes slowest.
+    /// The axes in the order in which devices are numbered. The index along the first axis changes slowest.
     pub order: [OperatorShardAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
     pub extents: [ValidAxisDegrees; 4],
@@ -57,8 +56,8 @@ pub(super) struct UnshardedOperatorTotals {
     pub flops: u128,
     /// Number of output elements that are summed over k.
     pub outputs: u128,
-    /// Number of elements in the input's gradient that are summed over n. 0 if n shards the input
-    /// in the same way as the output, or if the input is not another layer's output.
+    /// Number of elements in the input's gradient that are summed over n. 0 if n shards the input like the output, or
+    /// if the input is no other layer's output.
     pub inputs: u128,
     /// For each weight tensor, its number of elements, and whether n and k shard it.
     pub weights: Vec<(u128, [bool; 2])>,
@@ -71,8 +70,7 @@ impl UnshardedOperatorTotals {
     pub(super) fn new(spec: &OperatorComputationSpec, batch: u64) -> Self {
         use OperatorShardAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Count two FLOPs per multiplication, and also two per element that a pooling window
-        // compares.
+        // Count two FLOPs per multiplication, and two per element compared in a pooling window.
         let products = spec.products.iter().map(|one| {
             let sums = spec
                 .tensor_element_count(one.result)

@@ -1,5 +1,4 @@
-//! Compares the announced reductions with small products that are computed shard by shard. Also
-//! tests error messages.
+//! Compares the announced reductions with small products computed shard by shard. Also tests error messages.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -13,10 +12,10 @@ mod transformer;
 /// Index of an element in its tensor; 0 for axes that the tensor does not have.
 type TensorElementIndex = [u64; 4];
 
-/// Values of a tensor, or of one device's part of the tensor.
+/// Values of a tensor, or of one device's part of it.
 type Values = BTreeMap<TensorElementIndex, i64>;
 
-/// For each element of a result, its partial sums, each with the device that has it.
+/// For each element of a result, its partial sums with their devices.
 type PartialSumsByElementAndDevice = BTreeMap<TensorElementIndex, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums that `device` has.
@@ -26,24 +25,22 @@ fn note(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) 
     }
 }
 
-/// Returns a pseudo-random value from -512 to 511. Such values are small enough that sums do not
-/// overflow, and varied enough that wrong sums rarely equal correct sums.
+/// Returns a pseudo-random value from -512 to 511. They are small enough that sums do not overflow, and varied enough
+/// that wrong sums rarely equal correct ones.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Returns ranks that differ from their positions, so that a test fails if the code mixes up ranks
-/// and positions.
+/// Returns ranks that differ from their positions, so that a test fails if the code confuses them.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
 }
 
-/// Checks `parts` against `reduction`. Every device must have the announced number of elements. The
-/// devices with partial sums of an element must form one group, and these sums must add up to the
-/// value in `whole`.
+/// Checks `parts` against `reduction`. Every device must have the announced number of elements. The devices with
+/// partial sums of an element must form one group, and their sums must add up to the value in `whole`.
 fn hold(
     case: &str,
     sharding: &OperatorShardWorkAndSums,
@@ -232,8 +229,8 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // The 8 query heads and the 4 key and value heads are sharded by 4. Each device takes 4 B S^2
-    // (8 x 16) / 8 FLOPs, and nothing is summed.
+    // The 8 query heads and the 4 key and value heads are sharded by 4. Each device takes 4 B S^2 (8 x 16) / 8 FLOPs,
+    // and nothing is summed.
     let found =
         OperatorShardWorkAndSums::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);

@@ -1,13 +1,11 @@
-//! Adapters, through which stages exchange data (PALM, Fig. 11). An adapter is a member of a tensor
-//! group that exchanges messages with other stages. Each adapter acts for its share of the group:
-//! itself and some other members.
+//! Adapters, through which stages exchange data (PALM, Fig. 11). An adapter is a member of a tensor group that
+//! exchanges messages with other stages. It acts for its share of the group: itself and some other members.
 //!
-//! After a stage's last matrix product, each member has a partial sum. With
-//! [`AdapterSums::Source`], the whole group adds up the partial sums before its adapters send the
-//! result. Each adapter of the destination then broadcasts the result to its share of the group
-//! (PALM's Eq. 7). With [`AdapterSums::Destination`], each share of the source group sums its
-//! partial results on its adapter. The adapters send these sums. The destination's adapters
-//! all-reduce them, and then broadcast the result (PALM's Eq. 8).
+//! After a stage's last matrix product, each member has a partial sum. With [`AdapterSums::Source`], the whole group
+//! adds up the partial sums before its adapters send the result. Each adapter of the destination then broadcasts the
+//! result to its share of the group (PALM's Eq. 7). With [`AdapterSums::Destination`], each share of the source group
+//! sums its partial results on its adapter. They send these sums. The destination's adapters all-reduce them, and then
+//! broadcast the result (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramNodeOperation};
@@ -89,9 +87,8 @@ impl InterStageAdapterGroups {
     }
 }
 
-/// Returns the index in `program` of the tensor group's all-reduce that produces the program's
-/// result. Returns `None` if another collective follows this all-reduce, or a matrix product that
-/// does not compute weight gradients.
+/// Returns the index in `program` of the tensor group's all-reduce that produces the program's result. `None` if
+/// another collective follows it, or a matrix product that does not compute weight gradients.
 fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramNodeOperation| {
         matches!(
@@ -104,7 +101,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
         )
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
-    // Weight gradients do not depend on the all-reduce, so they may come after it.
+    // Weight gradients do not depend on it, so they may follow.
     let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
         found.any(|&node| node as usize == item)
@@ -118,8 +115,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
-    /// Returns the shares of `stage`, or `None` if every member exchanges its own data with other
-    /// stages.
+    /// Returns the shares of `stage`; `None` if every member exchanges its own data with other stages.
     pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<AdapterShareSizeAndGroups> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
@@ -138,9 +134,8 @@ impl TrainingGenerator {
             .is_multiple_of(self.members_per_stage_adapter(place.stage))
     }
 
-    /// Returns the sum in part `at` that adapters compute instead of the whole group. The result is
-    /// the layer of the sum, and the sum's index in the layer's program for `kind`. Returns `None`
-    /// if the part has no such sum.
+    /// Returns the sum in part `at` that adapters compute instead of the whole group. The result is the layer of the
+    /// sum, and the sum's index in the layer's program for `kind`. `None` if there is none.
     pub(super) fn sum_left_to_adapters(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);

@@ -1,34 +1,31 @@
 //! Gradient buckets: sets of gradients that are reduced together.
 //!
-//! Gradients enter buckets in the order in which a backward pass computes them. A bucket ends with
-//! the gradient that fills it to the configured size. The last bucket of a model chunk has the
-//! remaining gradients, so it may be small. The first bucket of a chunk may have a different size.
+//! Gradients enter buckets in the order in which a backward pass computes them. A bucket ends with the gradient that
+//! fills it to the configured size. The last one in a model chunk has the remaining gradients, so it may be small. A
+//! chunk's first bucket may have a different size.
 //!
-//! If gradients enter one by one, the buckets equal those that PyTorch's `DistributedDataParallel`
-//! uses from the second step on. PyTorch's buckets follow the order in which the first step
-//! computed gradients (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
+//! Gradients that enter one by one give the buckets that PyTorch's `DistributedDataParallel` uses from the second step
+//! on. PyTorch's buckets follow the order in which the first step computed gradients (`Reducer::rebuild_buckets`,
+//! `compute_bucket_assignment_by_size`):
 //!
-//! - Operators are processed from the last to the first. In a product with a bias, the bias
-//!   gradient comes first: it is accumulated directly, but the matrix gradient must first be
-//!   transposed. In all other operators, the weight gradient comes first. The order of a norm's two
-//!   gradients has no effect, because both have the same size.
-//! - PyTorch's `bucket_cap_mb` corresponds to the option `bucket`, in MiB. PyTorch's defaults
-//!   correspond to `bucket = "25 MiB"` and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set,
-//!   version 2.3 keeps 1 MiB for the first bucket, but later versions (checked: 2.15) also apply
-//!   the new size to the first bucket.
-//! - Buckets are reduced in this order, each as soon as its last gradient has been computed.
-//!   Therefore a bucket's reduction waits only for the nodes up to its last gradient.
+//! - Operators are processed from the last to the first. In a product with a bias, the bias gradient comes first: it is
+//!   accumulated directly, but the matrix gradient must first be transposed. In all other operators, the weight
+//!   gradient comes first. The order of a norm's two gradients has no effect, because they are equally large.
+//! - PyTorch's `bucket_cap_mb` corresponds to the option `bucket`, in MiB. PyTorch's defaults correspond to `bucket =
+//!   "25 MiB"` and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps 1 MiB for the first bucket,
+//!   but later versions (checked: 2.15) apply the new size to it too.
+//! - Buckets are reduced in this order, each as soon as its last gradient has been computed. A bucket's reduction
+//!   therefore waits only for the nodes up to its last gradient.
 //!
 //! With expert parallelism, gradients of experts have separate buckets, because fewer ranks have
 //! copies of experts. Expert buckets follow the same rules (`overlap_grad_reduce` in Megatron-LM,
 //! which has separate buffers for experts).
 //!
-//! In this module, a model's matrix product has a single matrix and a single bias, even if
-//! implementations have several (for example one each for queries, keys and values). Events that
-//! occur only once per run are ignored: the first step, in which one bucket has all gradients; two
-//! broadcasts in which ranks agree on new buckets; and the broadcasts of the initial weights.
-//! Broadcasts of untrained buffers, such as the running means of a batch norm before a forward
-//! pass, are also ignored.
+//! Here, a model's matrix product has a single matrix and a single bias, even if implementations have several (for
+//! example one each for queries, keys and values). Events that occur only once per run are ignored: the first step, in
+//! which one bucket has all gradients; two broadcasts in which ranks agree on new buckets; and the broadcasts of the
+//! initial weights. So are broadcasts of untrained buffers, such as the running means of a batch norm before a forward
+//! pass.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
@@ -41,8 +38,7 @@ pub(super) struct GradientBucket {
     /// Number of operators, counted from the layer's last, whose gradients must be complete before
     /// the bucket is complete.
     pub operators: u32,
-    /// True if the first of these operators (the last one in backward order) also has gradients in
-    /// the next bucket.
+    /// True if the first of these operators (the last in backward order) also has gradients in the next bucket.
     pub divided: bool,
     /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
@@ -77,10 +73,9 @@ impl BucketAssigner {
         }
     }
 
-    /// Returns the buckets of a model chunk; `among` is the group that reduces them. `layers` has
-    /// one entry per layer, from the last layer to the first. An entry contains the layer and its
-    /// number of weights. The entry also contains, for each operator from the last to the first,
-    /// the number of weights in each gradient that the operator computes.
+    /// Returns the buckets of a model chunk; `among` is the group that reduces them. `layers` has one entry per layer,
+    /// from the last layer to the first. An entry contains the layer and its number of weights. For each operator from
+    /// the last to the first, it also contains the number of weights in each gradient that the operator computes.
     pub fn assign_buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,

@@ -18,8 +18,8 @@ use crate::generate::{MOST_NODES, MOST_WORK, PatternOptionError, check_limit, op
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members in a tensor group, if operators have their own degrees. The limit
-/// exists because later code compares all pairs of members.
+/// Maximum number of members in a tensor group, if operators have their own degrees. It exists because later code
+/// compares all pairs of members.
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches per step.
@@ -64,9 +64,9 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, P
     Ok(micro_batches)
 }
 
-/// If a stage has both the model's first and last part, and these parts share a tied matrix, checks
-/// that the stage completes the first part's gradients last. The tied matrix's gradients are summed
-/// when the first part is complete, so the last part's gradients must be complete by then.
+/// If a stage has both the model's first and last part, with a shared tied matrix, checks that it completes the first
+/// part's gradients last. The tied matrix's gradients are summed when the first part is complete, so the last part's
+/// gradients must be complete by then.
 fn check_tied_gradients_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -96,9 +96,9 @@ fn check_tied_gradients_last(
     Err(option_refused("pass_orders", "others", expected))
 }
 
-/// Rejects plans for which SRAM cannot store the smallest tile of a matrix product: a row of
-/// inputs, a column of weights, and their result. If a product sums over K values, each core of a
-/// tensor group with t cores has at least K / t of these values.
+/// Rejects plans for which SRAM cannot store the smallest tile of a matrix product: a row of inputs, a column of
+/// weights, and their result. If a product sums over K values, each core of a tensor group with t cores has at least K
+/// / t of them.
 fn check_smallest_tile_fits(
     model: &Model,
     plan: &ParallelismPlan,
@@ -140,19 +140,18 @@ pub(super) fn max_nodes_per_rank(
     micro_batches: u32,
 ) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
-    // An operator has at most 28 nodes, for both directions together and including reductions and
-    // messages. With a residency rule, at most four of these nodes are kernels with operands: the
-    // forward kernel, its recomputation, and two backward kernels (gradients of the input and of
-    // the weights). Each kernel with operands has a load, a store, and a node that waits for both;
-    // the optimizer has one load and one store.
+    // An operator has at most 28 nodes, for both directions together and including reductions and messages. With a
+    // residency rule, at most four of these are kernels with operands: the forward kernel, its recomputation, and two
+    // backward kernels (gradients of the input and of the weights). Each of them has a load, a store, and a node that
+    // waits for both; the optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Each expert has kernels for casts, kernels for a matrix product and its two gradients, and
-    // additional kernels of these products.
+    // Each expert has kernels for casts, for a matrix product and its two gradients, and additional kernels of these
+    // products.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
@@ -181,14 +180,13 @@ pub(super) fn max_nodes_per_rank(
 /// Maximum number of samples in a micro-batch.
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
-/// Upper bound on the bytes per parameter: its weight, gradient and optimizer state, and the bytes
-/// that one step moves for it. The largest sum is 86 bytes, for Adam with 8-byte values and all
-/// additional passes.
+/// Upper bound on the bytes per parameter: its weight, gradient and optimizer state, and the bytes that a step moves
+/// for it. The largest sum is 86 bytes, for Adam with 8-byte values and all additional passes.
 const STATE: u128 = 96;
 
-/// Rejects models and batches for which sums could overflow later. Sums of FLOPs must fit into 128
-/// bits, and a rank's total number of bytes at any time must fit into 64 bits. The bounds use the
-/// whole model, because a rank's part of an operator never exceeds the operator.
+/// Rejects models and batches for which sums could overflow later. Sums of FLOPs must fit into 128 bits, and a rank's
+/// total number of bytes at any time must fit into 64 bits. The bounds use the whole model, because a rank's part of an
+/// operator never exceeds the operator.
 fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
@@ -337,9 +335,8 @@ fn check_layers_fit_stages(
     Ok(())
 }
 
-/// Rejects a model that cannot be divided among the stages. The number of parts must divide
-/// `count`, the number of blocks or layers. If the plan balances multiplications, the number of
-/// parts must not exceed the number of layers.
+/// Rejects a model that cannot be divided among the stages. The number of parts must divide `count`, the number of
+/// blocks or layers. If the plan balances multiplications, there must not be more parts than layers.
 fn check_layers_divisible(
     plan: &ParallelismPlan,
     count: u64,
@@ -394,9 +391,8 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Rejects stages whose total number of layers differs from the model's number of layers, for
-/// example because the user counted only blocks. This check must run before all other checks that
-/// depend on the model.
+/// Rejects stages whose total number of layers differs from the model's, for example because the user counted only
+/// blocks. This check must precede all others that depend on the model.
 fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -408,9 +404,8 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Patte
     Err(option_refused("stages", format!("{said} layers"), expected))
 }
 
-/// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages.
-/// [`check_total_layers`] has already checked that the stages contain all layers, so consecutive
-/// ranges end with the last layer.
+/// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages. [`check_total_layers`] has
+/// already checked that they contain all layers, so consecutive ranges end with the last layer.
 fn check_stage_layer_ranges(
     plan: &ParallelismPlan,
     count: usize,
@@ -471,8 +466,8 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Patt
     check_operators_divisible(model, [members, plan.tensor_degree_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded over `members` members as its tensor split requires.
-/// Operators of experts are sharded over `expert_members` members instead.
+/// Checks that every operator can be sharded over `members` members as its tensor split requires. Operators of experts
+/// are sharded over `expert_members` members instead.
 fn check_operators_divisible(
     model: &Model,
     [members, expert_members]: [u64; 2],
@@ -537,8 +532,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
     Ok(())
 }
 
-/// Checks that the messages of a tensor group do not need more tags than exist, and that the nodes
-/// of a rank do not need more ids than exist.
+/// Checks that the messages of a tensor group need no more tags than exist, and the nodes of a rank no more ids.
 pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,

@@ -10,21 +10,18 @@
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
 //! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
 //!
-//! In a ring, the first step uses the rank's own keys. The transfer for each later step overlaps
-//! the kernel of the previous step. A rank has two pieces of the sequence. With a causal mask, a
-//! rank's queries attend to half of another rank's keys. If the other rank is earlier in the
-//! context group, all `s / c` queries attend to its first piece. If the other rank is later, half
-//! of the queries attend to both of its pieces. In both cases, there are `(s / c)^2 / 2` query-key
-//! pairs. The plan treats every rank as in the first case, which applies to the last rank in all
-//! steps. A `merge` kernel adds the result of each step to the results of earlier steps. The
-//! backward pass begins with the keys that arrived last. So each rank ends with the summed
-//! gradients of its own keys and values.
+//! In a ring, the first step uses the rank's own keys. The transfer for each later step overlaps the previous step's
+//! kernel. A rank has two pieces of the sequence. With a causal mask, a rank's queries attend to half of another rank's
+//! keys. If the other rank is earlier in the context group, all `s / c` queries attend to its first piece. If the other
+//! rank is later, half of the queries attend to both of its pieces. In both cases, there are `(s / c)^2 / 2` query-key
+//! pairs. The plan treats every rank as in the first case, which the last rank has in all steps. A `merge` kernel adds
+//! the result of each step to the results of earlier steps. The backward pass begins with the keys that arrived last.
+//! Each rank therefore ends with the summed gradients of its own keys and values.
 //!
-//! Gathered keys and values are freed after attention. A sequence is divided into `2 c` pieces.
-//! Rank `i` has the `i`-th piece from the start and the `i`-th piece from the end of the sequence,
-//! so that all ranks compute the same number of causal scores (section 3.3.2 of "The Llama 3 Herd
-//! of Models"). Ranks of a context group have the same weights, and each computes a part of the
-//! gradients. So gradients are summed over all `data x context` replicas.
+//! Gathered keys and values are freed after attention. A sequence is divided into `2 c` pieces. Rank `i` has the `i`-th
+//! piece from the start and the `i`-th piece from the end of the sequence, so that all ranks compute the same number of
+//! causal scores (section 3.3.2 of "The Llama 3 Herd of Models"). Ranks of a context group have the same weights, and
+//! each computes a part of the gradients. Gradients are therefore summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{PatternOptionError, option_refused};
@@ -33,7 +30,7 @@ use crate::model::{
 };
 use std::borrow::Cow;
 
-/// Returns `model` with only the tokens that one rank has.
+/// Returns `model` with only one rank's tokens.
 pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
@@ -81,9 +78,9 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorShardAxis, shards: u64) {
         .for_each(|(_, size)| *size /= shards);
 }
 
-/// Returns the bytes that a rank exchanges in its context group before and after an operator, for
-/// the rank's own tokens. The first number is for queries; the second is for keys and values.
-/// `sample` is the number of bytes per value times the number of samples per micro-batch.
+/// Returns the bytes that a rank exchanges in its context group before and after an operator, for its own tokens. The
+/// first number is for queries; the second is for keys and values. `sample` is the number of bytes per value times the
+/// number of samples per micro-batch.
 pub(super) fn context_exchange_bytes(spec: &OperatorComputationSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.tensor_element_count(axes).saturating_mul(sample);
@@ -98,8 +95,8 @@ pub(super) fn context_exchange_bytes(spec: &OperatorComputationSpec, sample: u12
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Rejects a degree that does not divide the tokens or heads of `model`. Also rejects operators
-/// that chakram cannot shard by tokens.
+/// Rejects a degree that does not divide the tokens or heads of `model`. Also rejects operators that chakram cannot
+/// shard by tokens.
 pub(super) fn check_context_degree(
     model: &Model,
     plan: &ParallelismPlan,
@@ -126,7 +123,7 @@ pub(super) fn check_context_degree(
     })
 }
 
-/// If the plan's degree is invalid for `operator`, returns a description of valid degrees.
+/// If the plan's degree is invalid for `operator`, describes valid ones.
 fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
     let shards = u64::from(plan.context);
     let spec = operator.work.to_axes_and_tensors();
@@ -162,8 +159,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllGather | ContextExchange::Ring => {
             let tokens = spec.extent_of_axis('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
-            // With a causal mask, each rank needs two pieces, because ranks with one piece would
-            // have unequal amounts of work.
+            // With a causal mask, each rank needs two pieces, because single pieces would mean unequal work.
             let pieces = if causal { 2 * shards } else { shards };
             (!tokens.is_multiple_of(pieces)).then(|| match causal {
                 true => format!(

@@ -1,10 +1,9 @@
 //! Kernel costs of operators: FLOPs, bytes, and the tensors that are saved for the backward pass.
 //!
-//! `n` is the number of rows in all samples of a micro-batch, or one member's share of these rows.
-//! `d` is the number of bytes per value, and `g` is the number of bytes per weight gradient. Only
-//! matrix products count as FLOPs, two per multiply-add. Elementwise work does not count, because
-//! papers that state a model's FLOPs usually omit it. A kernel reads each operand once, and writes
-//! each result once.
+//! `n` is the number of rows in all samples of a micro-batch, or one member's share of these rows. `d` is the number of
+//! bytes per value, and `g` is the number of bytes per weight gradient. Only matrix products count as FLOPs, two per
+//! multiply-add. Elementwise work does not count, because papers usually omit it from a model's FLOPs. A kernel reads
+//! each operand once, and writes each result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -52,7 +51,7 @@ pub(super) struct KernelCostParameters {
     pub gradient: u64,
     /// True if gradients are accumulated over several micro-batches.
     pub sums: bool,
-    /// True if attention is one fused kernel, false if it is several kernels.
+    /// True for one fused kernel of attention, false for several kernels.
     pub fused: bool,
     /// Implementation of the softmax in unfused attention.
     pub softmax: SoftmaxKernel,
@@ -93,8 +92,7 @@ impl KernelCostParameters {
         let mut kernels = self.kernels_from_axes_and_tensors(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
-        // Count scores separately, because selective recomputation omits only the scores from the
-        // saved bytes.
+        // Count scores separately, because selective recomputation omits only them from the saved bytes.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (
@@ -102,8 +100,7 @@ impl KernelCostParameters {
             self.linear,
             self.casts_operands(),
         ) {
-            // The backward pass uses the cast tensor, so the cast tensor is saved instead of the
-            // original.
+            // The backward pass uses the cast tensor, so this is saved instead of the original.
             kernels.keeps = kernels.keeps / (2 * self.number) * bytes_of_two_numbers(dtype);
         }
         if let OperatorKind::Activation {
@@ -156,8 +153,8 @@ impl KernelCostParameters {
                 output,
             }
         };
-        // The output's gradient is an operand of the backward kernel. If no separate kernel computes the
-        // weight gradient, the backward kernel also reads the forward input.
+        // The output's gradient is an operand of the backward kernel. Without a separate kernel for the weight
+        // gradient, it also reads the forward input.
         let apart = kernels.weights.is_some();
         let backward = if looks_up {
             OperatorOperandBytes {

@@ -3,32 +3,29 @@
 //! The first applicable rule of this list determines an operator's sharding:
 //!
 //! 1. the degrees that the plan gives for this operator;
-//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
-//!    member. If neither the model nor the plan specifies a split, it is derived. A product is then
-//!    split by inputs if its input is split by columns. Otherwise, a product is split by outputs
-//!    or, if the number of outputs does not divide evenly, by inputs. Tables that sum their rows
-//!    are split by columns, because a gather of columns moves half the bytes of a sum over rows;
+//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per member. If neither
+//!    the model nor the plan specifies it, it is derived. A product is then split by inputs if its input is split by
+//!    columns. Otherwise, a product is split by outputs or, if the number of outputs does not divide evenly, by inputs.
+//!    Tables that sum their rows are split by columns, because a gather of columns moves half as many bytes as a sum
+//!    over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
-//! 4. the layout of the operator's input: split by samples, and also by rows if the rows divide
-//!    evenly. The columns stay split only if the operator treats columns independently
-//!    (activations, residuals, pools, norms over the channels of images, attention heads, and
-//!    classes of a loss inside a sharded region).
+//! 4. the layout of the operator's input: split by samples, and by rows too if they divide evenly. The columns stay
+//!    split only if the operator treats columns independently (activations, residuals, pools, norms over the channels
+//!    of images, attention heads, and classes of a loss inside a sharded region).
 //!
 //! An input that arrives in a different layout is redistributed before the operator
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
-//! The skip path around a branch has the result of the previous residual sum. If a layer begins
-//! with a norm or an activation, norms and activations are part of the branch (GPT-2, Llama).
-//! Otherwise, norms and activations come after the sums, and the skip path has their output (BERT,
-//! ResNet). The tables of an embedding have separate results until a sum uses all of them. The
-//! tables of embedding bags have separate results until an interaction uses them. A residual passes
-//! its gradient to each of its inputs; each of these gradients is redistributed separately.
+//! The skip path around a branch has the previous residual sum. If a layer begins with a norm or an activation, these
+//! are part of the branch (GPT-2, Llama). Otherwise, they come after the sums, and the skip path has their output
+//! (BERT, ResNet). The tables of an embedding have separate results until a sum uses all of them. The tables of
+//! embedding bags have separate results until an interaction uses them. A residual passes its gradient to each of its
+//! inputs, where it is redistributed separately.
 //!
-//! A layout describes the fraction of a result that a member has, not the individual elements that
-//! an operator needs. Therefore an operator that needs only the first token, such as a classifier
-//! after a transformer, receives all tokens if tokens are sharded. Norms over the channels of
-//! images use only the member's own samples and rows, as BatchNorm does without synchronized
-//! statistics.
+//! A layout describes the fraction of a result that a member has, not the individual elements that an operator needs.
+//! So an operator that needs only the first token, such as a classifier after a transformer, receives all tokens if
+//! they are sharded. Norms over the channels of images use only the member's own samples and rows, as BatchNorm does
+//! without synchronized statistics.
 
 use super::layer::LayerLoweringOptions;
 use super::shard_spec::ShardDigitPerAxis;
@@ -48,8 +45,7 @@ use crate::model::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Digit in which members with different partial sums differ, if the sums have not been added
-    /// up yet.
+    /// Digit in which members with different partial sums differ, if these have not been added up yet.
     pub partial_over: Option<MemberNumberDigit>,
     /// Number of elements per sample, summed over all members.
     pub elements: u64,
@@ -80,8 +76,7 @@ pub(super) struct ShardedOperator<'l> {
     /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path.
     /// If an input has several tables, each table has its own branch.
     pub branch: u32,
-    /// If an image is sharded by rows, the sharding of the operator's windows, which determines the
-    /// rows that the windows cover.
+    /// For an image sharded by rows, the sharding of the operator's windows, which determines the rows that they cover.
     pub windows: Option<OperatorShardWorkAndSums>,
 }
 
@@ -96,8 +91,7 @@ pub(super) struct LayerDataflow<'l> {
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, which wait until an operator uses all of them, for example the
-    /// results of several tables.
+    /// Results outside the chain, which wait until an operator uses them all, for example those of several tables.
     side: Vec<ShardedActivation>,
     /// True if norms and activations come after residual sums, so that the next skip path has their
     /// output.
@@ -108,7 +102,7 @@ struct DataflowCursor {
 pub(super) struct ActivationLayoutTracer<'p> {
     pub operators: &'p [OperatorPatternDegrees],
     pub members: u32,
-    /// Number of members that shard each expert, or `None` if all members shard it.
+    /// Number of members that shard each expert; `None` if all do.
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
@@ -187,8 +181,8 @@ impl<'p> ActivationLayoutTracer<'p> {
             });
             last = Some(gives);
         }
-        // If the layer's last operator is outside the chain, its result is not the layer's output,
-        // so return the chain's result.
+        // If the layer's last operator is outside the chain, its result is not the layer's output, so return the
+        // chain's.
         let end = way
             .main
             .or(last)
@@ -202,8 +196,8 @@ impl<'p> ActivationLayoutTracer<'p> {
         Ok(LayerDataflow { steps, end })
     }
 
-    /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces
-    /// a sum over all members, so that each member gets its own tokens.
+    /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces a sum over all
+    /// members, so that each gets its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MemberNumberDigit::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -252,8 +246,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         }
     }
 
-    /// Returns the sharding of `operator` and, if an image is sharded by rows, the sharding of its
-    /// windows.
+    /// Returns the sharding of `operator` and, for an image sharded by rows, of its windows.
     fn operator_sharding(
         &self,
         layer: &str,
@@ -261,7 +254,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         spec: &OperatorComputationSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardDigitPerAxis, Option<OperatorShardWorkAndSums>), PatternOptionError> {
-        // Search from the end, because later entries override earlier entries.
+        // Search from the end, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
             return self.default_sharding(operator, spec, before);
@@ -325,8 +318,8 @@ impl<'p> ActivationLayoutTracer<'p> {
             true => self.derive_tensor_split(spec, before),
             false => operator.cut,
         };
-        // A block of neighbouring members shards each expert and processes the same tokens. Members
-        // of other blocks process other tokens.
+        // A block of neighbouring members shards each expert and processes the same tokens. Other blocks process other
+        // tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MemberNumberDigit::new(self.members / members, members);
@@ -434,8 +427,8 @@ impl DataflowCursor {
         }
     }
 
-    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each input
-    /// has the layout in which it arrives and the layout that the operator needs.
+    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each has the layout in which
+    /// it arrives and the one that the operator needs.
     fn advance_past_operator(
         &mut self,
         operator: &LayerOperator,
@@ -496,9 +489,8 @@ impl DataflowCursor {
     }
 }
 
-/// Marks the pending sum of `held` as complete before a second operator uses it, because the
-/// redistribution for the first operator has computed the sum. If the sum was a reduce-scatter, its
-/// result is sharded among the members.
+/// Marks the pending sum of `held` as complete before a second operator uses it, because the redistribution for the
+/// first has computed it. If the sum was a reduce-scatter, its result is sharded among the members.
 fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
@@ -508,9 +500,8 @@ fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, member
     }
 }
 
-/// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2
-/// and Llama do. In BERT and ResNet, the norm comes after a residual sum, and the next skip path
-/// has the norm's output.
+/// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2 and Llama do. In
+/// BERT and ResNet, it follows a residual sum, and the next skip path has its output.
 fn has_norm_before_branch(operator: &LayerOperator) -> bool {
     operator.work.to_axes_and_tensors().is_elementwise()
 }

@@ -83,9 +83,8 @@ impl DistinctLayers {
                 false => context.recompute,
             };
             lowering.context.recompute = recompute;
-            // Patterns select operators by layer names, so if the plan has degrees for individual
-            // operators, every layer is lowered separately. Otherwise, equal layers with equal
-            // inputs have equal shardings.
+            // Patterns select operators by layer names, so with degrees for individual operators, every layer is
+            // lowered separately. Otherwise, equal layers with equal inputs have equal shardings.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

@@ -1,10 +1,9 @@
 //! Emits the nodes of a rank, in the order in which the host would launch them.
 //!
-//! All kernels of a rank form one chain: each kernel waits for the previous kernel, and the passes
-//! are in the schedule's order. The only exceptions are weight gradients that overlap a sum over
-//! the tensor group: they are outside this chain. A pass begins with a receive from the previous
-//! stage; the pass's kernels wait for the receive. A pass ends with a send; no node waits for the
-//! send. Gradient reductions and parameter gathers have their own lanes.
+//! All kernels of a rank form one chain: each waits for the previous one, and passes are in the schedule's order. The
+//! only exceptions are weight gradients that overlap a sum over the tensor group; they are outside this chain. A pass
+//! begins with a receive from the previous stage, for which its kernels wait. It ends with a send, for which no node
+//! waits. Gradient reductions and parameter gathers have their own lanes.
 
 use super::TrainingGenerator;
 use super::program::{
@@ -45,8 +44,7 @@ pub const EXPERT_LANE: i64 = 5;
 pub const CONTEXT_LANE: i64 = 6;
 /// Lane of loads and stores of operands that are not kept in SRAM.
 pub const MEMORY_LANE: i64 = 4;
-/// First lane for kernels of parallel branches. If there are more branches than lanes, some
-/// branches share a lane.
+/// First lane for kernels of parallel branches. If there are more branches than lanes, some share a lane.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
 
@@ -61,7 +59,7 @@ pub(super) struct RankEmitter<'w, 's> {
     chain_tail: Vec<u64>,
     /// Nodes on which the current program depends.
     entry: Vec<u64>,
-    /// Node ids of the items that the current (or else the last) program has emitted.
+    /// Ids of the nodes that the current (or else the last) program has emitted, by item.
     ids: Vec<u64>,
     /// Layer and item of the sum that adapters compute in the current pass instead of the group, if
     /// any.
@@ -70,8 +68,8 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Dependencies of the next node; one buffer is reused for all nodes.
     data: Vec<u64>,
-    /// Nodes that have computed gradients, but for which no reduction waits yet. The first list is
-    /// for weights that all replicas have, and the second list is for experts' weights.
+    /// Nodes that have computed gradients, but have no reduction waiting for them yet. The first list is for weights
+    /// that all replicas have, and the second for experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Nodes of the gradient reductions of the current step.
     reduced: Vec<u64>,
@@ -136,13 +134,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.iter_passes() {
                     let chunk = &mut kept[pass.chunk as usize];
-                    // Without resharding, the parameters stay gathered after the chunk's first pass
-                    // in a step.
+                    // Without resharding, the parameters stay gathered after the chunk's first pass in a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.emit_pass_start(pass, present)?));
                 }
-                // Both passes start at the current end of the chain, because neither pass depends
-                // on the other.
+                // Both passes start at the current end of the chain, because neither depends on the other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
                 let mut ends = Vec::new();
                 for (pass, gathers) in begun {
@@ -165,8 +161,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.emit_remaining_frees()
     }
 
-    /// Frees memory that no later node frees. Such memory remains if the plan omits all kernels of
-    /// the layers that would free it.
+    /// Frees memory that no later node frees. It remains if the plan omits all kernels of the layers that would free
+    /// it.
     fn emit_remaining_frees(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
@@ -220,8 +216,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ..NodeLabels::default()
         };
         let (lane, memory) = (node.lane, node.memory);
-        // Outside layers, the only compute nodes are the optimizer's kernel and copies before or
-        // after collectives.
+        // Outside layers, the only compute nodes are the optimizer's kernel, and copies before or after collectives.
         let kernel = match (node.phase, node.op) {
             (TrainingPhase::Optimizer, _) => {
                 Some(KernelShape::Moving(MemoryBoundKernelClass::Optimizer))
@@ -245,8 +240,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// Returns the stage of `other`. Returns `None` if this is the same stage, which needs no
-    /// message.
+    /// Returns the stage of `other`. `None` for the same stage, which needs no message.
     fn other_stage_of_pass(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
@@ -277,8 +271,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         if let Some(receiver) = self.other_stage_of_pass(behind) {
             let sent =
                 self.emit_output_send(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
-            // Without overlap, the chain waits for the send, so that the stage does not compute
-            // during the send.
+            // Without overlap, the chain waits for the send, so that the stage does not compute meanwhile.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
                 self.chain_tail.clear();
                 self.chain_tail.push(sent);
@@ -306,8 +299,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.chain_tail
                 .extend(gathers.ids.get(k).into_iter().flatten());
             if forward {
-                // Only the first micro-batch needs to wait for the gathers, because later
-                // micro-batches run after it.
+                // Only the first micro-batch needs to wait for the gathers, because later ones run after it.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -377,8 +369,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program, and the reductions of buckets that the program completes. The
-    /// program's last node frees `freed` bytes of gathered parameters.
+    /// Emits a layer's program, and the reductions of the buckets that it completes. Its last node frees `freed` bytes
+    /// of gathered parameters.
     fn emit_layer_program(
         &mut self,
         program: &LayerProgram,
@@ -407,13 +399,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let handed = self.handed == Some((layer, i));
             let id = self.emit_program_node(item, layer, pass, memory, handed)?;
             self.ids.push(id);
-            // After the last item, reductions wait until `self.chain_tail` has advanced, so the
-            // code after the loop emits them.
+            // After the last item, reductions wait until `self.chain_tail` has advanced, so the code after the loop
+            // emits them.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.emit_complete_bucket_reductions(finding, pass)?;
             }
         }
-        // The layer has no node that could free the memory, so the next node frees it.
+        // No node of the layer could free the memory, so the next node frees it.
         if count == 0 {
             add_bytes(
                 &mut self.pending_memory.frees,
@@ -573,8 +565,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.emit_streaming_accesses(own, moved, labels)
     }
 
-    /// Returns a tag that no other message between the same ranks has. `slots` is the number of
-    /// messages per layer, and `slot` is the index of this message.
+    /// Returns a tag that is unique among messages between the same ranks. `slots` is the number of messages per layer,
+    /// and `slot` is the index of this one.
     fn message_tag(&self, layer: usize, [slots, slot]: [u32; 2], pass: PipelinePass) -> i32 {
         let plan = self.plan;
         let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
@@ -654,9 +646,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         })
     }
 
-    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the later layers
-    /// that are gathered ahead of use. Experts' parameters have a separate gather, because
-    /// different ranks share them.
+    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for later layers that are gathered ahead
+    /// of use. Experts' parameters have a separate gather, because other ranks share them.
     fn emit_parameter_gathers(
         &mut self,
         gathers: &mut PassParameterGathers,

@@ -12,16 +12,14 @@
 //! | backward | `lora.b.dgrad`, `lora.a.dgrad`, and `lora.sum` of both gradients of `x` | `2 n r (k + m)` | |
 //! | | `lora.b.wgrad`, `lora.a.wgrad` | `2 n r (k + m)` | |
 //!
-//! With `elementwise` megatron and eager, a separate kernel `lora.scale` scales the adapter's
-//! result and its gradient, as in Megatron-Bridge and PEFT; otherwise, the kernel that adds the
-//! result also scales it. Products of adapters use the plan's number format, even if `linears` sets
-//! a different format.
+//! With `elementwise` megatron and eager, a separate kernel `lora.scale` scales the adapter's result and its gradient,
+//! as in Megatron-Bridge and PEFT; otherwise, the kernel that adds the result also scales it. Adapters' products use
+//! the plan's number format, even if `linears` sets another.
 //!
-//! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`.
-//! If the group shards the product by inputs, the group shards `A`, and every member has `B`.
-//! Products are linear, so the frozen product's sums over the group include the adapter's part
-//! without additional communication. For the matrix that every member has, each member computes
-//! only a part of the gradient, so the group sums this gradient once per step.
+//! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`. If it shards the
+//! product by inputs, it shards `A`, and every member has `B`. Products are linear, so the frozen product's sums over
+//! the group include the adapter's part without further communication. For the matrix that every member has, each
+//! computes only a part of the gradient, which the group therefore sums once per step.
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
 use crate::generate::{PatternOptionError, option_refused};
@@ -134,8 +132,7 @@ fn has_adapter(work: &OperatorKind) -> bool {
     )
 }
 
-/// Rejects a frozen table whose weights a trained matrix product shares, and a trained table whose
-/// weights a frozen product shares.
+/// Rejects a frozen table that shares weights with a trained matrix product, and the reverse.
 fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
@@ -159,8 +156,7 @@ fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
     }
 }
 
-/// Returns the two matrix products of the adapter of `work`, or `None` if the operator has no
-/// adapter.
+/// Returns the two matrix products of the adapter of `work`; `None` if it has no adapter.
 pub(super) fn adapter_products(
     training: TrainedOperatorWeights,
     work: &OperatorKind,

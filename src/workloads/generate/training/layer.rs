@@ -22,19 +22,17 @@ pub(super) struct LayerLoweringOptions {
     pub expert: u64,
     /// Kernels that compute the experts' matrix products.
     pub expert_products: ExpertProducts,
-    /// Method by which ranks exchange tokens with ranks that have other experts.
+    /// How ranks exchange tokens with ranks that have other experts.
     pub exchange: ExpertExchangeForm,
-    /// Number format of tokens that are sent to experts, if it differs from the activations'
-    /// format.
+    /// Number format of tokens sent to experts, if it differs from the activations'.
     pub exchange_dtype: Option<Dtype>,
-    /// Number of token copies that ranks with different experts exchange, relative to balanced
-    /// loads.
+    /// Number of token copies exchanged between ranks with different experts, relative to balanced loads.
     pub loads: RelativeExpertExchangeLoads,
     /// True if experts' gradients and other gradients are summed over different groups of ranks.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
     pub context: Option<ContextExchange>,
-    /// Number of ranks that share the tokens of a sequence.
+    /// Number of ranks that share a sequence's tokens.
     pub context_ranks: u32,
     pub recompute: RecomputePolicy,
     pub without: RemovedEffectSet,
@@ -67,14 +65,12 @@ pub(super) struct MatrixTiedToEmbedding {
 /// The programs and weights of a lowered layer.
 #[derive(Clone, Debug)]
 pub(super) struct LoweredLayer {
-    /// Forward programs: one program if all members of a tensor group run the same program,
-    /// otherwise one per member.
+    /// Forward programs: one if all members of a tensor group run the same program, otherwise one per member.
     pub forward: Vec<LayerProgram>,
-    /// Backward programs; the list has the same length as the list of forward programs.
+    /// Backward programs, as many as forward programs.
     pub backward: Vec<LayerProgram>,
-    /// Programs of split backward passes: one list for input gradients, and one list for weight
-    /// gradients. Each list has the same length as the list of forward programs, or is empty if
-    /// backward passes are not split.
+    /// Programs of split backward passes: one list for input gradients, and one for weight gradients. Each has as many
+    /// programs as the forward pass, or none if backward passes are not split.
     pub apart: [Vec<LayerProgram>; 2],
     /// Number of weights on one member, including adapters.
     pub parameters: AllAndTrainedWeightCounts,
@@ -109,8 +105,8 @@ impl LoweredLayer {
 }
 
 impl LayerLoweringOptions {
-    /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks,
-    /// mainly those for the logits, always have the plan's number format.
+    /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks, mainly the logits',
+    /// always have the plan's number format.
     pub fn sizes_of(&self, layer: &ModelLayer) -> KernelCostParameters {
         let linear = self.sizes.linear;
         KernelCostParameters {
@@ -127,8 +123,8 @@ impl LayerLoweringOptions {
             || (loss || logits) && self.without.has_effect(AblationEffect::Logits)
     }
 
-    /// Removes two kinds of kernels from an operator of `layer`: kernels that the plan omits, and
-    /// kernels that are part of the experts' fused matrix products.
+    /// Removes two kinds of kernels from an operator of `layer`: those that the plan omits, and those inside the
+    /// experts' fused matrix products.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
@@ -166,8 +162,7 @@ impl LayerLoweringOptions {
     }
 }
 
-/// Returns true for the kernels that compute a router's scores, because the experts' fused matrix
-/// products do not include them.
+/// Returns true for the kernels of a router's scores, which the experts' fused matrix products do not include.
 fn is_router_score_kernel(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",

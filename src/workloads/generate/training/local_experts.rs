@@ -1,18 +1,15 @@
 //! The experts that a rank has under expert parallelism of degree `e`: `x / e` of a layer's `x`
 //! experts.
 //!
-//! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid
-//! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's option
-//! `--expert-tensor-parallel-size`. In a tensor group, `expert_tensor` neighbours form a block that
-//! shards each expert, and `expert` such blocks divide a layer's experts. Replicas have the same
-//! shard of the same experts, and sum the gradients of this shard. With sequence parallelism, each
-//! member of a tensor group sends copies of its own tokens, and the members that shard an expert
-//! gather these copies.
+//! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid `expert_tensor x expert x
+//! replicas` for experts, as with Megatron-LM's option `--expert-tensor-parallel-size`. In a tensor group,
+//! `expert_tensor` neighbours form a block that shards each expert, and `expert` such blocks divide a layer's experts.
+//! Replicas have the same shard of the same experts, and sum its gradients. With sequence parallelism, each member of a
+//! tensor group sends copies of its own tokens, and the members that shard an expert gather these copies.
 //!
-//! If routing is balanced, a rank with `t` tokens and `c` copies per token sends `t c` copies and
-//! receives the same number. The rank's own experts process the received copies. Therefore expert
-//! parallelism divides the weights among ranks, but does not change the number of rows of a rank.
-//! If routing is skewed, every rank gets the row count of the fullest rank
+//! With balanced routing, a rank with `t` tokens and `c` copies per token sends `t c` copies and receives as many. Its
+//! own experts process the received copies. Expert parallelism therefore divides the weights among ranks, but does not
+//! change a rank's number of rows. With skewed routing, every rank gets the row count of the fullest rank
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
@@ -77,8 +74,8 @@ fn scale_rows(rows: u64, factor: f64) -> u64 {
     }
 }
 
-/// Returns `count` times `factor`, rounded to an integer. For a balanced load, keeps the exact
-/// integer, because a float does not have enough digits for every integer.
+/// Returns `count` times `factor`, rounded to an integer. For a balanced load, keeps the exact integer, because floats
+/// cannot represent every integer.
 pub(super) fn scale_count(count: u128, factor: f64) -> u128 {
     match factor == 1.0 {
         true => count,
@@ -86,8 +83,7 @@ pub(super) fn scale_count(count: u128, factor: f64) -> u128 {
     }
 }
 
-/// Returns the number of experts in a layer, and the number of experts that each token chooses;
-/// `None` if the layer has no experts.
+/// Returns the number of experts in a layer, and of experts per token; `None` if the layer has no experts.
 fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
@@ -111,8 +107,7 @@ fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &Parallelis
     })
 }
 
-/// Loads, as numbers of token copies divided by the number that a rank's experts process if all
-/// ranks have equal loads.
+/// Loads, as numbers of token copies divided by the number that a rank's experts process under equal loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RelativeExpertExchangeLoads {
     /// Copies that the experts on the fullest rank process.
@@ -121,7 +116,7 @@ pub(super) struct RelativeExpertExchangeLoads {
     pub local_experts: u64,
     /// Copies that a rank sends to other ranks.
     pub sent: f64,
-    /// Copies that a rank sends to other nodes, which then pass the copies to their ranks.
+    /// Copies that a rank sends to other nodes, which pass them on to their ranks.
     pub over_nodes: f64,
 }
 
@@ -175,9 +170,9 @@ pub(super) fn load_and_exchange_ratios(
     loads
 }
 
-/// Returns true if the host must know the number of tokens that each expert receives: to launch one
-/// kernel per expert, or to size the buffers of an all-to-all. With a capacity factor, the numbers
-/// are known in advance. Fused kernels read the numbers from the device's memory.
+/// Returns true if the host must know the number of tokens that each expert receives: to launch one kernel per expert,
+/// or to size the buffers of an all-to-all. With a capacity factor, they are known in advance. Fused kernels read them
+/// from the device's memory.
 pub(super) fn counts_on_host(plan: &ParallelismPlan) -> bool {
     let sizes_buffers = plan.expert > 1 && plan.expert_exchange != ExpertExchangeForm::AllGather;
     plan.capacity_factor.is_none()

@@ -1,10 +1,8 @@
-//! Model FLOPs of a step. Model FLOPs utilization (MFU) is the rate of model FLOPs, divided by the
-//! peak rate.
+//! Model FLOPs of a step. Model FLOPs utilization (MFU) is their rate divided by the peak rate.
 //!
-//! A multiplication in the forward pass counts as two FLOPs. In the backward pass, a multiplication
-//! counts as two FLOPs for each factor that needs a gradient. Recomputation does not count, as in
-//! Chowdhery et al., "PaLM", 2022, appendix B, and Korthikanti et al., "Reducing Activation
-//! Recomputation in Large Transformer Models", 2022, section 6 and appendix A:
+//! A multiplication in the forward pass counts as two FLOPs. In the backward pass, it counts as two FLOPs for each
+//! factor that needs a gradient. Recomputation does not count, as in Chowdhery et al., "PaLM", 2022, appendix B, and
+//! Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 6 and appendix A:
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
@@ -12,14 +10,13 @@
 //! | product with frozen weights | `2m` | `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! For attention, `m` is the number of multiplications that the kernels execute. With a causal
-//! mask, a fused kernel computes `s (s + 1) / 2` token pairs for a sequence of `s` tokens. Unfused
-//! kernels compute `s s` pairs. Publications count `s s` for both kinds of kernels. A fused
-//! backward kernel may recompute scores; this work counts only as hardware FLOPs. Operators that
-//! the plan omits do not count.
+//! For attention, `m` is the number of multiplications that the kernels execute. With a causal mask, a fused kernel
+//! computes `s (s + 1) / 2` token pairs for a sequence of `s` tokens. Unfused kernels compute `s s` pairs. Publications
+//! count `s s` for both. A fused backward kernel may recompute scores, which count only as hardware FLOPs. Operators
+//! that the plan omits do not count.
 //!
-//! The ranks' kernels execute at least the model FLOPs. Additional FLOPs come from padded heads,
-//! replicated operators, and recomputation.
+//! The ranks' kernels execute at least the model FLOPs. Further FLOPs come from padded heads, replicated operators, and
+//! recomputation.
 
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
@@ -72,15 +69,13 @@ impl TrainingGenerator {
                 let of_weights = operator.training == TrainedOperatorWeights::All;
                 u128::from(of_weights) + u128::from(input_gradient)
             }
-            // If both factors of a matrix product are results, either both need gradients or
-            // neither does. The gains of attention's norms also have gradients, which depend on the
-            // gradients of both factors.
+            // If both factors of a matrix product are results, either both need gradients or neither does. The gains of
+            // attention's norms have gradients too, which depend on those of both factors.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }
 
-    /// Returns the kind of token pairs that count as model FLOPs, or `None` for a model without
-    /// attention.
+    /// Returns the kind of token pairs that count as model FLOPs; `None` without attention.
     pub(super) fn counted_attention_kind(&self) -> Option<CountedAttention> {
         let operators = self
             .model

@@ -2,9 +2,9 @@
 //! (`torchtitan/distributed/activation_checkpoint.py`). The policy saves the outputs of attention
 //! and of every second matrix product, and recomputes all other outputs.
 //!
-//! Frameworks have separate products for queries, keys, values, and the two halves of a gate.
-//! Therefore, in a block with a gated MLP, the policy recomputes three matrix products: the key
-//! projection, the output projection after attention, and the second half of the gate:
+//! Frameworks have separate products for queries, keys, values, and the two halves of a gate. In a block with a gated
+//! MLP, the policy therefore recomputes three matrix products: the key projection, the output projection after
+//! attention, and the second half of the gate:
 //!
 //! | operator | recomputed | kept of its input |
 //! |---|---|---|
@@ -18,9 +18,9 @@
 //! | activation | all | half of a gate, or everything without a gate |
 //! | product out of the MLP, last sum | | |
 //!
-//! The recomputation runs before the block's backward pass. The policy saves only outputs of
-//! `aten.mm`, but an 8-bit product is an `aten._scaled_mm`. Therefore 8-bit models recompute every
-//! product except the last one, because the backward pass needs the outputs of all other products.
+//! The recomputation runs before the block's backward pass. The policy saves only outputs of `aten.mm`, but an 8-bit
+//! product is an `aten._scaled_mm`. 8-bit models therefore recompute every product except the last, because the
+//! backward pass needs the outputs of all others.
 
 use super::super::PatternOptionError;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
@@ -33,7 +33,7 @@ use crate::model::{
 pub(super) struct RecomputedOperatorPart {
     /// Kernels that the backward pass runs again.
     pub kernels: Vec<LoweredKernel>,
-    /// Bytes that are freed after the forward pass, because the backward pass recomputes them.
+    /// Bytes freed after the forward pass, because the backward pass recomputes them.
     pub dropped: u64,
 }
 
@@ -96,8 +96,8 @@ pub(super) fn recomputed_operator_part(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // The backward pass recomputes a norm from its input. Only the first norm's input is saved,
-        // because this input is also the block's input.
+        // The backward pass recomputes a norm from its input. Only the first norm's input is saved, because it is also
+        // the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {
         let part = match (unsaved, is_gated(&own)) {

@@ -14,9 +14,8 @@
 //! PyTorch's unfused Adam (52 more than a fused kernel), gradient clipping (12: norm and scaling),
 //! and weight casts for 8-bit products.
 //!
-//! With a 16-bit format and mixed precision, Adam needs 16 bytes per parameter. With ZeRO, each of
-//! `N` replicas keeps only its shard of the sharded state (Rajbhandari et al., 2020, figure 1:
-//! `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
+//! With a 16-bit format and mixed precision, Adam needs 16 bytes per parameter. With ZeRO, each of `N` replicas keeps
+//! only its shard of the sharded state (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
 
 use crate::generate::plan::{Optimizer, ZeroStage};
 
@@ -106,7 +105,7 @@ impl MemoryPerParameter {
         }
     }
 
-    /// Bytes of gradient per parameter, or 0 if no optimizer needs gradients.
+    /// Bytes of gradient per parameter; 0 if no optimizer needs gradients.
     pub fn gradient_bytes(&self) -> u64 {
         match self.optimizer {
             Optimizer::None => 0,

@@ -24,7 +24,7 @@ impl TrainingGenerator {
             let places = places.filter(|place| placement.has_group_at(family, *place));
             let first = |place: &RankCoordinates| match placement.group_name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
-                // The group of all ranks has no group number, so 0 represents it.
+                // The group of all ranks has no number, so 0 represents it.
                 _ => seen.insert(0),
             };
             let firsts = places.filter(first);
@@ -60,8 +60,7 @@ impl TrainingGenerator {
         roles
     }
 
-    /// Returns the ranks of each pipeline (the ranks through which a micro-batch passes), in order
-    /// of stages.
+    /// Returns the ranks of each pipeline (through which a micro-batch passes), in order of stages.
     pub(super) fn ranks_by_pipeline(&self) -> Vec<Vec<u32>> {
         let places =
             (0..self.placement.rank_count()).map(|rank| self.placement.coordinates_of_rank(rank));

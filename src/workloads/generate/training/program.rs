@@ -6,8 +6,7 @@ use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core. Only one kernel of the operator loads and stores
-/// these operands.
+/// Bytes of an operator's operands on one core. Only one of its kernels loads and stores them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperatorOperandBytes {
     pub input: u64,
@@ -25,11 +24,10 @@ pub(super) enum ProgramNodeOperation {
         shape: Option<KernelShape>,
         /// Number format in which the kernel computes, if it differs from the plan's format.
         dtype: Option<Dtype>,
-        /// The operator's operands, if their loads and stores are counted at this kernel.
+        /// The operator's operands, if this kernel counts their loads and stores.
         operands: Option<OperatorOperandBytes>,
     },
-    /// A collective of the tensor group, or of a part of the group; its bytes are defined like
-    /// `comm_size`.
+    /// A collective of the tensor group, or of a part of it; its bytes are defined like `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
@@ -71,11 +69,10 @@ pub(super) struct ProgramNode {
     /// Index of the kernel's lane; 0 is the chain's lane.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
-    /// True for nodes that compute weight gradients, and for nodes whose results only such nodes
-    /// use.
+    /// True for nodes that compute weight gradients, or whose results only such nodes use.
     pub of_weights: bool,
-    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, these
-    /// bytes stay allocated until that pass.
+    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, they stay allocated until
+    /// then.
     pub holds: u64,
     pub memory: MemoryChanges,
     pub inputs: String,
@@ -100,19 +97,18 @@ pub(super) struct LayerProgram {
 pub(super) struct OperatorWeightGradients {
     /// The nodes that compute these gradients.
     pub nodes: Vec<u32>,
-    /// Number of program nodes up to and including the last node that computes these gradients.
+    /// Number of program nodes up to the last one that computes these gradients.
     pub until: u32,
     /// Number of weights in each gradient, in the order in which the gradients are computed.
     pub weights: [u64; 2],
-    /// True if the weights belong to experts that some other ranks do not have.
+    /// True if the weights belong to experts that some other ranks lack.
     pub of_experts: bool,
 }
 
 impl LayerProgram {
-    /// Splits the program in two: the first program has all nodes except those for weight
-    /// gradients, which are in the second program. If a node of the first program depends on a node
-    /// of the second program, it depends on that node's dependencies instead. In the second
-    /// program, each kernel waits for the previous kernel.
+    /// Splits the program in two: the second has the nodes for weight gradients, and the first has all others. If a
+    /// node of the first depends on a node of the second, it depends on that node's dependencies instead. In the second
+    /// program, each kernel waits for the previous one.
     pub fn split_weight_gradients(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
         // `numbers` contains each node's index in its new program. `stands` contains the nodes that
@@ -151,8 +147,7 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // The second program still reads `item`'s output gradients, so the first program frees
-            // none of them.
+            // The second program still reads `item`'s output gradients, so the first frees none of them.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -203,8 +198,8 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of the class `class` to `sums`. The sum saturates, because layers without nodes add
-/// bytes in every pass without a limit.
+/// Adds `bytes` of the class `class` to `sums`. The sum saturates, because layers without nodes add bytes in every pass
+/// without a limit.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -285,9 +280,8 @@ impl LayerProgramBuilder {
         item
     }
 
-    /// Adds kernels that run after `item` and also contribute to its weight gradient. `item` is the
-    /// node that computes an operator's weight gradient. The chain waits for the added kernels
-    /// unless `beside` is true.
+    /// Adds kernels that run after `item` and contribute to its weight gradient. `item` is the node that computes an
+    /// operator's weight gradient. The chain waits for them unless `beside` is true.
     pub fn push_after_weight_gradient<'k>(
         &mut self,
         mut item: u32,

@@ -1,8 +1,8 @@
-//! Number of parameters on a rank, and the state (weights, gradients, optimizer state) of the parameters
-//! that the rank stores and updates.
+//! Number of parameters on a rank, and the state (weights, gradients, optimizer state) of those that it stores and
+//! updates.
 //!
-//! ZeRO shards the state of common weights among all replicas. The state of experts is sharded among the
-//! replicas that have the same experts.
+//! ZeRO shards the state of common weights among all replicas. The state of experts is sharded among the replicas that
+//! have the same ones.
 
 use super::layer::AllAndTrainedWeightCounts;
 use super::{TrainingGenerator, cost};
@@ -21,8 +21,7 @@ impl TrainingGenerator {
         )
     }
 
-    /// Returns the number of expert weights of a rank; fewer replicas have copies of them than of
-    /// other weights.
+    /// Returns the number of expert weights of a rank; fewer replicas have copies of these than of other weights.
     fn stage_expert_weight_counts(&self, stage: u32) -> AllAndTrainedWeightCounts {
         let layers = self.stage_layers(stage);
         sum_weight_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
@@ -84,17 +83,15 @@ impl TrainingGenerator {
             if self.plan.dtype == Dtype::Fp16 {
                 bytes += 16;
             }
-            // Clipping computes the norm of all gradients, and multiplies the gradients by the
-            // clipping factor.
+            // Clipping computes the norm of all gradients, and multiplies them by the clipping factor.
             if self.plan.clip {
                 bytes += 12;
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Unfused Adam works on lists of single-precision tensors. The unfused kernels move
-            // these bytes per parameter: decay (8), first moment (12), second moment (8 + 12),
-            // root, correction and epsilon (8 each), weights (16). Together, these are 80 bytes; a
-            // fused kernel moves only 28 bytes.
+            // Unfused Adam works on lists of single-precision tensors. Its kernels move these bytes per parameter:
+            // decay (8), first moment (12), second moment (8 + 12), root, correction and epsilon (8 each), weights
+            // (16). Together, these are 80 bytes, against 28 for a fused kernel.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }
@@ -168,8 +165,7 @@ impl TrainingGenerator {
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
     }
 
-    /// Returns the bytes that an optimizer step loads from remote memory and the bytes that it
-    /// stores there, if state is kept outside the NPU's memory.
+    /// Returns the bytes that an optimizer step loads from and stores to remote memory, if state is kept there.
     pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
         let sum = |each: &dyn Fn(&MemoryPerParameter) -> u64| {
             self.sum_over_updated_parameters(stage, each)

@@ -16,8 +16,7 @@ use chakram_trace::graph::RankSlotPeersAndGroups;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
-    /// Returns the maximum number of bytes in use at the same time on a rank of `stage`, if nodes
-    /// run in id order.
+    /// Returns the maximum number of bytes in use at once on a rank of `stage`, if nodes run in id order.
     pub(super) fn peak_bytes(&self, stage: u32) -> RankMemoryPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
@@ -42,10 +41,9 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Returns the coordinates of the rank that represents the rank at `place`; the nodes of the
-    /// two ranks differ only in peers and groups. In general, one rank represents all ranks of a
-    /// stage. If there are adapters, adapters and other ranks have different representatives. If a
-    /// tensor group's members exchange messages, each member represents itself.
+    /// Returns the coordinates of the representative of the rank at `place`; the nodes of the two differ only in peers
+    /// and groups. In general, one rank represents all ranks of a stage. With adapters, these and other ranks have
+    /// different representatives. If a tensor group's members exchange messages, each member represents itself.
     fn representative_rank_of(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
@@ -69,10 +67,9 @@ impl TrainingGenerator {
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct CachedNodeCountAndMinimum {
-    /// The exact count, which takes long to compute because it generates all nodes.
+    /// The exact count, which takes long because it generates all nodes.
     all: OnceLock<u64>,
-    /// A lower bound, which is the sum of the lengths of the programs; it omits messages,
-    /// reductions, loads and stores.
+    /// A lower bound: the sum of the programs' lengths, without messages, reductions, loads and stores.
     least: OnceLock<u64>,
 }
 
@@ -165,8 +162,7 @@ impl TraceGenerator for TrainingGenerator {
         let own = self.placement.coordinates_of_rank(rank);
         let model = self.placement.coordinates_of_rank(self.shape_of(rank));
         let peer = |peer: &u32| {
-            // The peer is either another member on the same stage, or the member at the same index
-            // on another stage.
+            // The peer is either another member on the same stage, or the member with the same index on another stage.
             let peer = self.placement.coordinates_of_rank(*peer);
             let tensor = if self.slots > 0 {
                 peer.tensor
@@ -210,7 +206,7 @@ impl TraceGenerator for TrainingGenerator {
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
-            // Use a sink that ignores names, because formatting names would take most of the time.
+            // Use a sink that ignores names, because formatting them would take most of the time.
             let mut meter = PeakMemorySink::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter)).run();
@@ -236,8 +232,7 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // Count one node that allocates the resident state. A rank without work has only that
-            // node.
+            // Count one node that allocates the resident state. A rank without work has only this node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

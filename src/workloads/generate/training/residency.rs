@@ -1,4 +1,4 @@
-//! Tensors that a stage keeps in its cores' SRAM, and the loads and stores for all other tensors.
+//! Tensors that a stage keeps in its cores' SRAM, and the loads and stores of all others.
 //!
 //! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. ΣWSG is the
 //! stage's sum of weights, gradients and optimizer state, and ΣI is the stage's sum of inputs. C is
@@ -11,13 +11,13 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If weights would fit, and activations would also fit, but not both together, the stage keeps the kind that causes
-//! less traffic. If a stage keeps neither, an operator divides one of its operands into parts that fit (at least one
-//! part), and loads the other operand once for each part. These rules are Algorithm 1 of Fang et al. (PALM) with five
-//! corrections. As printed, the algorithm has these faults: the second branch (ΣWSG ≤ C) is never taken, because its
-//! condition implies the condition of the first branch (ΣW ≤ C); ΣI is computed but not used; ⌈O/C⌉ is printed instead
-//! of ⌈I/C⌉; the operand that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is
-//! the algorithm as printed.
+//! If weights would fit, and activations would too, but not both together, the stage keeps the kind that causes less
+//! traffic. If it keeps neither, an operator divides one of its operands into parts that fit (at least one part), and
+//! loads the other operand once for each part. These rules are Algorithm 1 of Fang et al. (PALM) with five corrections.
+//! The printed algorithm has these faults: the second branch (ΣWSG ≤ C) is never taken, because its condition
+//! implies the first one's (ΣW ≤ C); ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the
+//! operand that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm
+//! as printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
 //! operator moves at most W + I + O bytes, which is the minimum without SRAM.
@@ -52,8 +52,7 @@ pub(super) struct SramPolicy {
 }
 
 impl SramPolicy {
-    /// Returns the bytes that an operator loads and the bytes that it stores, if the stage keeps
-    /// the tensors `kept` in SRAM.
+    /// Returns the bytes that an operator loads and stores, if the stage keeps the tensors `kept` in SRAM.
     pub fn sram_traffic(&self, kept: SramResidency, of: OperatorOperandBytes) -> [u64; 2] {
         let OperatorOperandBytes {
             input: i,
@@ -70,8 +69,8 @@ impl SramPolicy {
                 [a.min(b), o]
             }
             SramResidency::Neither => {
-                // An absent operand counts as one part, because an operator without weights would
-                // otherwise never load its input.
+                // An absent operand counts as one part; otherwise, an operator without weights would never load its
+                // input.
                 let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
                 let inputs_stay = i.saturating_add(parts(i).max(1).saturating_mul(w));
                 [weights_stay.min(inputs_stay), o]
@@ -96,8 +95,8 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
-                // `(false, true)` is unreachable: `state` includes the weights, so if it fits, the
-                // weights also fit, and the first arm applies.
+                // `(false, true)` is unreachable: `state` includes the weights, so if it fits, so do they, and the
+                // first arm applies.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -175,8 +174,8 @@ mod tests {
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
-            // Weights would fit, activations would also fit, and both cause the same traffic per
-            // operator: I + O = 50 B or W = 50 B. In this case, the stage keeps the weights.
+            // Weights would fit, activations would also fit, and both cause the same traffic per operator: I + O = 50 B
+            // or W = 50 B. The stage then keeps the weights.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
             // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80 B, and stores its result.
@@ -193,8 +192,7 @@ mod tests {
         }
     }
 
-    /// An operator without weights loads its input once. A look-up has only weights, and loads each
-    /// of its rows once.
+    /// An operator without weights loads its input once. A look-up has only weights, and loads each row once.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperatorOperandBytes {

@@ -60,10 +60,9 @@ impl ShardDigitPerAxis {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// Returns one member's part of `work`, for one sample. An image is divided by rows so that
-    /// each member gets the same number of windows. A member's part is a separate image with the
-    /// same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM rounds up the
-    /// vocabulary.
+    /// Returns one member's part of `work`, for one sample. An image is divided by rows, so that members get equally
+    /// many windows. A member's part is a separate image with the same padding. Sizes that do not divide evenly are
+    /// rounded up, as Megatron-LM rounds up the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.to_axes_and_tensors();
@@ -78,8 +77,8 @@ impl ShardDigitPerAxis {
         local
     }
 
-    /// Returns true if all members' parts of `work` together have exactly the windows of `work`.
-    /// The parts have exactly these windows only if their rows extend past the padding.
+    /// Returns true if all members' parts of `work` together have exactly its windows. This requires that their rows
+    /// extend past the padding.
     pub fn divides_windows_exactly(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work)

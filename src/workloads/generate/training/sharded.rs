@@ -25,32 +25,30 @@
 //! Communication moves the minimum number of bytes: by an all-gather or an all-to-all if possible,
 //! and by messages otherwise.
 //!
-//! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An
-//! all-reduce follows a matrix product that is split by inputs. An all-reduce of the gradient
-//! precedes a matrix product that is split by outputs. With sequence parallelism (Korthikanti et al.,
-//! 2022, section 4.2.2), operators without a split have shards of the tokens, and each all-reduce
-//! becomes an all-gather and a reduce-scatter:
+//! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An all-reduce follows a
+//! matrix product split by inputs. An all-reduce of the gradient precedes a matrix product split by outputs. With
+//! sequence parallelism (Korthikanti et al., 2022, section 4.2.2), operators without a split have shards of the tokens,
+//! and each all-reduce becomes an all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
 //! | before a product that is split by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
 //! | after a product that is split by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
-//! The sum of the input's gradient overlaps the product for the weights' gradient. The second
-//! all-gather of the input overlaps the kernels before it. DTensor, which torchtitan uses, keeps the
-//! gathered input instead of gathering the input twice.
+//! The sum of the input's gradient overlaps the product for the weights' gradient. The second all-gather of the input
+//! overlaps the kernels before it. DTensor, which torchtitan uses, keeps the gathered input instead of gathering it
+//! twice.
 //!
-//! With expert parallelism, ranks of different tensor groups exchange token copies, and each rank
-//! sends all its copies in one collective. Each copy has `d` bytes per element; a token has one copy
-//! per chosen expert, or one copy per rank with a chosen expert. In the forward pass, one all-to-all
-//! follows the operator that makes the copies, and another precedes the operator that combines the
-//! results. In the backward pass, each all-to-all is on the opposite side of its operator.
+//! With expert parallelism, ranks of different tensor groups exchange token copies, and each rank sends all its copies
+//! in one collective. Each copy has `d` bytes per element; a token has one copy per chosen expert, or one copy per rank
+//! with a chosen expert. In the forward pass, one all-to-all follows the operator that makes the copies, and another
+//! precedes the operator that combines the results. In the backward pass, each is on the opposite side of its operator.
 //!
 //! With context parallelism, ranks exchange keys and values, or heads, before and after attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A tied matrix has the same sharding as its table. If the matrix and the table are on the same
-//! stage, they have a single gradient, which is summed once.
+//! A tied matrix has the same sharding as its table. On the same stage, the two have a single gradient, which is summed
+//! once.
 
 use super::super::PatternOptionError;
 use super::buckets;
@@ -86,9 +84,9 @@ mod tests;
 use redistribution_cache::RedistributionCache;
 use ring::RingAttentionStepKernels;
 
-/// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if
-/// members exchange messages, because each member then has its own programs. A node takes about 200
-/// bytes, so all programs together take at most about 1.7 GB.
+/// Maximum number of nodes in the programs of all distinct members and layers. It matters if members exchange messages,
+/// because each then has its own programs. A node takes about 200 bytes, so all programs together take at most about
+/// 1.7 GB.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.
@@ -113,8 +111,7 @@ pub(super) struct ShardedLayerLowerer {
     pub context: LayerLoweringOptions,
     /// True if both the first and the last stage have a copy of a tied matrix.
     pub copies: bool,
-    /// Partitions of a tensor group into groups; the index of a partition is the number in
-    /// [`ParallelGroupKind::Operator`].
+    /// Partitions of a tensor group into groups; a partition's index is the number in [`ParallelGroupKind::Operator`].
     pub partitions: Vec<EqualSizedMemberGroups>,
     /// Maximum number of messages that one layer sends from one member to another.
     pub slots: u32,
@@ -143,13 +140,12 @@ struct MemberOperator<'s> {
     found: [u64; 2],
     /// True if the weights are frozen and an adapter is trained.
     has_adapter: bool,
-    /// True if the weights belong to experts that some other ranks do not have.
+    /// True if the weights belong to experts that some other ranks lack.
     of_experts: bool,
     /// Size of the operator's output, in bytes.
     output_bytes: u64,
-    /// Number of elements exchanged among ranks with different experts, and number of elements
-    /// exchanged among nodes before that. The number exchanged among nodes is 0 if nodes are not
-    /// distinguished.
+    /// Numbers of elements exchanged among ranks with different experts, and among nodes before that. The latter is 0
+    /// if nodes are not distinguished.
     exchanged: [u64; 2],
     /// Kernels that sort received copies by expert, and kernels that sort results by receiver.
     orders: [Vec<LoweredKernel>; 2],
@@ -179,7 +175,7 @@ impl ShardedLayerLowerer {
     }
 
     fn member_count(&self) -> u32 {
-        // The conversion loses nothing, because plans have 32-bit degrees.
+        // The conversion is lossless, because plans have 32-bit degrees.
         self.context.tensor as u32
     }
 
@@ -193,16 +189,14 @@ impl ShardedLayerLowerer {
             self.partitions.push(among.clone());
             self.partitions.len() - 1
         });
-        // If there are too many partitions for `u16`, a check after the last layer rejects the
-        // model.
+        // If there are too many partitions for `u16`, a check after the last layer rejects the model.
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// For a matrix product that is split by outputs, returns the number of shards of its input.
-    /// Returns `None` unless members gather the input again in the backward pass. With sequence
-    /// parallelism, members gather again, because each member keeps only its own tokens (Korthikanti
-    /// et al., 2022, section 4.2.2). Token copies for experts are not gathered again, as in
-    /// Megatron-LM's dispatcher.
+    /// For a matrix product split by outputs, returns the number of shards of its input. `None` unless members gather
+    /// the input again in the backward pass. With sequence parallelism, they do, because each keeps only its own tokens
+    /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts are not gathered again, as in Megatron-LM's
+    /// dispatcher.
     fn regathered_elements(
         &self,
         step: &ShardedOperator<'_>,
@@ -217,9 +211,8 @@ impl ShardedLayerLowerer {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Returns the number of elements (of tokens or token copies) that a member exchanges with
-    /// ranks that have other experts, and the number that it exchanges among nodes. `spec`
-    /// describes the member's shard of an operator.
+    /// Returns the numbers of elements (of tokens or token copies) that a member exchanges with ranks that have other
+    /// experts, and among nodes. `spec` describes the member's shard of an operator.
     fn exchanged_elements(
         &self,
         spec: &OperatorComputationSpec,
@@ -239,8 +232,7 @@ impl ShardedLayerLowerer {
         }
         let all = copies.saturating_mul(sizes.samples.into());
         let loads = self.context.loads;
-        // In an exchange by all-gather, a rank gathers each token once, no matter which experts the
-        // token chooses.
+        // In an exchange by all-gather, a rank gathers each token once, whichever experts it chooses.
         let each = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent_of_axis('c') / spec.extent_of_axis('m').max(1);
@@ -251,9 +243,9 @@ impl ShardedLayerLowerer {
         each.map(|elements| u64::try_from(elements).unwrap_or(u64::MAX))
     }
 
-    /// Returns the kernels that sort token copies between an all-to-all and several experts. `spec`
-    /// describes a member's shard of an operator. If there is one copy per rank or per node,
-    /// routers copy the tokens in expert order after the exchange, so no sorting is needed.
+    /// Returns the kernels that sort token copies between an all-to-all and several experts. `spec` describes a
+    /// member's shard of an operator. With one copy per rank or per node, routers copy the tokens in expert order after
+    /// the exchange, so no sorting is needed.
     fn order_kernels(
         &self,
         spec: &OperatorComputationSpec,
@@ -277,9 +269,8 @@ impl ShardedLayerLowerer {
         sizes.expert_order_kernels([rows, width], sizes.one_by_one)
     }
 
-    /// Returns the bytes that a member exchanges with ranks that have other tokens: first for
-    /// queries, then for keys and values together. The member's shard of the operator has the spec
-    /// `spec`.
+    /// Returns the bytes that a member exchanges with ranks that have other tokens: first for queries, then for keys
+    /// and values together. `spec` describes the member's shard of the operator.
     fn context_bytes(
         &self,
         spec: &OperatorComputationSpec,
@@ -361,13 +352,11 @@ impl ShardedLayerLowerer {
                 weights,
                 is_trained: training == TrainedOperatorWeights::All,
             }));
-            // If a tied matrix and its table are on one stage, they share one gradient, which is
-            // summed with the table.
+            // A tied matrix and its table on one stage share one gradient, which is summed with the table.
             let copy =
                 tied_weights.filter(|_| self.copies && training == TrainedOperatorWeights::All);
             let gradient = trained.saturating_add(copy.unwrap_or(0));
-            // All heads that share a gain add to its gradient, as all samples and rows add to a
-            // weight's gradient.
+            // All heads that share a gain add to its gradient, as samples and rows do to a weight's.
             let shared = spec
                 .weights
                 .iter()
@@ -376,9 +365,8 @@ impl ShardedLayerLowerer {
                 true => cutting.outputs,
                 false => MemberNumberDigit::WHOLE,
             };
-            // Members with different outputs share the adapter's first matrix, so they sum its
-            // gradient. Members with different inputs share the second matrix, so they sum its
-            // gradient.
+            // Members with different outputs share the adapter's first matrix, and so sum its gradient. Members with
+            // different inputs do the same with the second matrix.
             let gradients = match training {
                 TrainedOperatorWeights::Adapter { .. } => {
                     vec![(of_a, cutting.outputs), (of_b, cutting.inputs)]

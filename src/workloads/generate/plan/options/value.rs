@@ -339,8 +339,7 @@ impl OptionValue for StagePassOrders {
     }
 }
 
-/// Unit value, for tables that occur only in plan files. These tables are read after all other
-/// options.
+/// Unit value, for tables that occur only in plan files. They are read after all other options.
 impl OptionValue for () {
     const SYNTAX: OptionValueSyntax = OptionValueSyntax::Words(Vec::new);
 

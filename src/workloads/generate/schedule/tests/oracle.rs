@@ -1,6 +1,5 @@
-//! Simulates a pipeline: each stage runs its passes in order, and starts a pass as soon as its
-//! inputs are ready. Dependencies come from a chunk's position among all layers, not from the
-//! schedule under test.
+//! Simulates a pipeline: each stage runs its passes in order, each as soon as its inputs are ready. Dependencies come
+//! from a chunk's position among all layers, not from the schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
@@ -83,7 +82,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // The map has one key per pass, so this number of keys proves that no pass is missing.
+    // The map has one key per pass, so this number of keys proves that none is missing.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

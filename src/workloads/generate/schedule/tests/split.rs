@@ -29,9 +29,8 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     (0..stages).map(of).collect()
 }
 
-/// Simulates `schedule` on equal stages; `times` are the durations of one micro-batch's passes
-/// through all chunks of a stage. With `split`, an unsplit backward pass sends its input gradients
-/// before it computes weight gradients.
+/// Simulates `schedule` on equal stages; `times` are the durations of one micro-batch's passes through all chunks of a
+/// stage. With `split`, an unsplit backward pass sends its input gradients before it computes weight gradients.
 fn play_steps(
     schedule: &PipelineSchedule,
     stages: u32,
@@ -105,8 +104,8 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // Count the forward pass of a pair first: its activations are stored before the
-                    // pair's backward pass frees other activations.
+                    // Count the forward pass of a pair first, because its activations are stored before the backward
+                    // pass frees others.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;
@@ -196,8 +195,8 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunk_count() == 2;
-                    // If passes overlap, the formula is exact only if input gradients and weight
-                    // gradients take the same time.
+                    // With overlapping passes, the formula is exact only if input gradients and weight gradients take
+                    // equal times.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -214,15 +213,15 @@ fn idle_time_is_what_formulas_say() {
         }
     }
     assert!(compared > 200);
-    // If all passes take the same time, the bubble is (4 - 1) (1 + 1 - 1) / (3 x 8) for ZB-H1, and
-    // (8 / 2 - 1) (3 + 1 - 2) / (3 x 20) for DualPipe.
+    // With equal passes, the bubble is (4 - 1) (1 + 1 - 1) / (3 x 8) for ZB-H1, and (8 / 2 - 1) (3 + 1 - 2) / (3 x 20)
+    // for DualPipe.
     let h1 = PipelineSchedule::ZeroBubbleH1.bubble_fraction(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
     let dual = PipelineSchedule::DualPipe.bubble_fraction(8, 20, false);
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
-/// If all passes take the same time, no stage waits between its first and its last pass.
+/// With equal passes, no stage waits between its first and its last one.
 #[test]
 fn a_v_of_equal_passes_has_no_bubble() {
     for stages in 2..9 {

@@ -3,8 +3,7 @@
 use super::{MemberNumberDigit, on_one_grid};
 use std::collections::BTreeMap;
 
-/// A division of members into groups of equal size, which are numbered in the order of their first
-/// members.
+/// A division of members into groups of equal size, numbered in the order of their first members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EqualSizedMemberGroups {
     /// Index of each member's group.
@@ -44,7 +43,7 @@ impl EqualSizedMemberGroups {
         Self::from_equal_keys(&keys).expect("all strides have one size")
     }
 
-    /// Creates one group for each distinct key. Returns `None` if the groups would differ in size.
+    /// Creates one group for each distinct key. `None` if the groups would differ in size.
     pub(super) fn from_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();

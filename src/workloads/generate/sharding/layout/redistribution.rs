@@ -1,22 +1,20 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider one axis that has `f` shards before the redistribution and `t` shards after it. The two
-//! splits have a common boundary at every multiple of 1/gcd(f, t). The section between two
-//! neighbouring common boundaries is a *block*. A block consists of f/gcd shards of one split and
-//! of t/gcd shards of the other split, and no shard extends into another block. The axis is
-//! *nested* if f/gcd or t/gcd is 1: any two shards in a block then intersect in the same fraction
-//! of the axis, 1/lcm(f, t). A block of the whole result is a product of one block per axis.
+//! Consider one axis that has `f` shards before the redistribution and `t` shards after it. Both splits have a boundary
+//! at every multiple of 1/gcd(f, t). The section between two neighbouring common boundaries is a *block*. It consists
+//! of f/gcd shards of one split and of t/gcd shards of the other, and no shard extends into another block. The axis is
+//! *nested* if f/gcd or t/gcd is 1: any two shards in a block then intersect in the same fraction of the axis, 1/lcm(f,
+//! t). A block of the whole result is a product of one block per axis.
 //!
-//! The communication is a collective if all axes are nested, and if every member needs only
-//! elements from the block that contains its own shard. Then each member already has one fragment
-//! of the elements that it needs, and receives every other fragment from a member of its block. All
-//! fragments of a block have the same size. The members of one exchange together have each shard of
-//! the block exactly once. The exchange is an all-gather of the needed elements if members with
-//! equal needs can form such groups; otherwise, it is an all-to-all. If several members have the
-//! same shard, they join the groups in ascending order, one member per group.
+//! The communication is a collective if all axes are nested, and every member needs only elements from the block of its
+//! own shard. Then each member already has one fragment of the elements that it needs, and receives every other
+//! fragment from a member of its block. All fragments of a block have the same size. The members of one exchange
+//! together have each shard of the block exactly once. It is an all-gather of the needed elements if members with equal
+//! needs can form such groups; otherwise, it is an all-to-all. Members with the same shard join the groups in ascending
+//! order, one member per group.
 //!
-//! If an axis is not nested, or if a member has none of the elements that it needs, fragments may
-//! differ in size, so members exchange point-to-point messages.
+//! If an axis is not nested, or a member has none of the elements that it needs, fragments may differ in size, so
+//! members exchange point-to-point messages.
 
 use super::{EqualSizedMemberGroups, MemberNumberDigit, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
@@ -28,17 +26,16 @@ mod messages;
 pub enum Redistribution {
     /// Every member already has the elements that it needs.
     Nothing,
-    /// All-gather: each member of a group has one shard of the elements that the group needs, and
-    /// every member needs all of these elements. Elements that no member needs are not sent.
+    /// All-gather: each member of a group has one shard of the elements that the group needs, and every member needs
+    /// all of them. Elements that no member needs are not sent.
     AllGather {
         /// Groups of members; each group runs one all-gather.
         among: EqualSizedMemberGroups,
         /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
-    /// All-to-all: each member of a group has one fragment for every member including itself, and
-    /// all fragments have the same size. Elements that no member needs are not sent; an element
-    /// that two members need is sent to each of them.
+    /// All-to-all: each member of a group has one fragment for every member including itself, all of the same size.
+    /// Elements that no member needs are not sent; an element that two members need is sent to both.
     AllToAll {
         /// Groups of members; each group runs one all-to-all.
         among: EqualSizedMemberGroups,
@@ -67,9 +64,9 @@ pub struct ShardMessage {
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// If several members have a fragment, the nearest one sends it; if two are equally near, the lower
-/// one sends it. The module documentation explains how members form the groups of collectives. The
-/// number of messages is at most the number of members times the number of shards of `from`.
+/// If several members have a fragment, the nearest one sends it; in a tie, the lower one. The module documentation
+/// explains how members form the groups of collectives. There are at most as many messages as members times shards of
+/// `from`.
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or overlap in it.
@@ -85,20 +82,20 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // Valid groups always exist: each shard of a block is on the same number of members, and
-    // members of other blocks have none of these shards.
+    // Valid groups always exist: each shard of a block is on the same number of members, and members of other blocks
+    // have none of them.
     let among = change
         .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups for a reduce-scatter that replaces both a sum over `over` and the redistribution from
-/// `from` to `to`; `None` if no reduce-scatter can replace the two.
+/// Returns the groups for a reduce-scatter that replaces both a sum over `over` and the redistribution from `from` to
+/// `to`; `None` if there is none.
 ///
-/// Members that differ only in `over` have partial sums for the same shard of `from`. A reduce-scatter replaces
-/// the sum and the redistribution if `to` gives each of these members a distinct, equal part of that shard. For
-/// example, if four members sum, and `to` splits the columns by 4, each member keeps a quarter of the sum.
+/// Members that differ only in `over` have partial sums for the same shard of `from`. A reduce-scatter replaces both if
+/// `to` gives each of these members a distinct, equal part of that shard. For example, if four members sum and `to`
+/// splits the columns by 4, each keeps a quarter of the sum.
 ///
 /// # Panics
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or overlap in it.
@@ -163,7 +160,7 @@ impl AxisShardCountChange {
         }
     }
 
-    /// Number of equal fragments along the axis, if it is cut at the boundaries of both splits.
+    /// Number of equal fragments along the axis, cut at the boundaries of both splits.
     fn fragment_count(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -186,8 +183,7 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal fragments in the whole result, if it is cut at the boundaries of both
-    /// layouts.
+    /// Number of equal fragments in the whole result, cut at the boundaries of both layouts.
     fn fragment_count(&self) -> u64 {
         self.axes
             .iter()
@@ -228,8 +224,8 @@ impl<'a> LayoutChange<'a> {
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
 
-    /// Divides the members of each class into groups. The members of a group together have each
-    /// `from` shard of a block exactly once. Returns `None` if this is not possible for some class.
+    /// Divides the members of each class into groups. Together, the members of a group have each `from` shard of a
+    /// block exactly once. `None` if this is impossible for some class.
     fn partition_by_class(
         &self,
         class: impl Fn(u32) -> [u64; 3],

@@ -52,8 +52,8 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // If the samples are also split in two, there are two groups of four members, and each member
-    // has 1/2 of the result afterwards.
+    // If the samples are split in two as well, there are two groups of four members, each of which has 1/2 of the
+    // result afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MemberNumberDigit::new(parts, 1),
         ..samples(2, 4)
@@ -65,9 +65,8 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has the columns of its own tables for all samples, which are 1/4 of the result.
-    // Member i needs all columns of its own samples, so it receives 1/16 of the result from each
-    // member.
+    // Member i has the columns of its own tables for all samples, which are 1/4 of the result. It needs all columns of
+    // its own samples, and so receives 1/16 of the result from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -104,19 +103,18 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     // the samples, and each already has 1/4 of the result in its own columns.
     let change = plan_redistribution(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
-    // After a sum over k, members 0 and 1 both have the first half of the columns. Member i needs
-    // the i-th quarter of the samples. Member 0 already has half of the elements that it needs (1/8
-    // of the result). Member 2 has the other half (1/8 of the result).
+    // After a sum over k, members 0 and 1 both have the first half of the columns. Member i needs the i-th quarter of
+    // the samples. Member 0 already has half of what it needs (1/8 of the result). Member 2 has the other half (1/8 of
+    // the result).
     let change = plan_redistribution(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
 
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
-    // Members 0 and 1 need the first half of the samples. Each member has a different quarter of
-    // the columns, and half of this quarter (1/8 of the result) belongs to the samples that it
-    // needs. Each member receives the other three eighths of the elements that it needs. Including
-    // the fragment for itself, each member sends and receives 1/2 of the result.
+    // Members 0 and 1 need the first half of the samples. Each member has a different quarter of the columns, and half
+    // of this quarter (1/8 of the result) belongs to the samples that it needs. Each member receives the other three
+    // eighths of what it needs. Including the fragment for itself, each member sends and receives 1/2 of the result.
     let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
@@ -154,8 +152,8 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     // If each member instead keeps one third of its half's columns, it keeps one sixth of all
     // columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // No reduce-scatter is possible in four cases: all members keep their shards, two summing
-    // members need the same part, summing members have different shards, or nothing is summed.
+    // No reduce-scatter is possible in four cases: all members keep their shards, two summing members need the same
+    // part, they have different shards, or nothing is summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);

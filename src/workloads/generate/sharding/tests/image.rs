@@ -25,9 +25,8 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
     }
 }
 
-/// Image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or
-/// extend past the neighbours' rows. If the padding exceeds the window, a device uses only rows of
-/// other devices.
+/// Image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or extend past the
+/// neighbours' rows. If the padding exceeds the window, a device uses only rows of others.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -93,8 +92,7 @@ impl Windows {
     }
 }
 
-/// Rows that a device uses in the test. The test compares these rows with the announced own rows
-/// and received rows.
+/// Rows that a device uses in the test. They are compared with the announced own and received rows.
 struct DeviceRowsUsed {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
@@ -112,8 +110,8 @@ impl DeviceRowsUsed {
         [self.own.clone(), used]
     }
 
-    /// Returns the number of rows received before and the number received after the device's own
-    /// rows. Assumes that the device receives all rows from the first to the last row that it uses.
+    /// Returns the number of rows received before and the number received after the device's own rows. Assumes that it
+    /// receives all rows from the first to the last that it uses.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -190,8 +188,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         PartialSumsByElementAndDevice::new(),
         PartialSumsByElementAndDevice::new(),
     ];
-    // Gradients of other devices' rows, as (device, element, value); they must be sent to the
-    // devices that have the rows.
+    // Gradients of other devices' rows, as (device, element, value); they must be sent to these devices.
     let mut sent = Vec::new();
     let mut device = 0;
     for ib in 0..b {
@@ -239,8 +236,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         Some(used.both()),
                         "{case}: {device}"
                     );
-                    // A device returns gradients only of rows that it received. If windows leave
-                    // gaps between columns, some of these rows have no gradient.
+                    // A device returns gradients only of received rows. If windows leave gaps between columns, some
+                    // have no gradient.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));
@@ -254,8 +251,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
                         } else {
-                            // The device that has the border row has the same samples and channels
-                            // as `device`.
+                            // The device with the border row has the same samples and channels as `device`.
                             let each = size[0] / u64::from(degrees.m);
                             let to = (element[2] / each) as u32;
                             let owner = ((ib * c + ic) * i + to) * degrees.n + ik;

@@ -75,8 +75,8 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
                                         dy(b, m, n) * x(b, m, k);
                                 }
                                 if bias {
-                                    // Devices that differ only in k have copies of the bias, so the
-                                    // index along k distinguishes the copies.
+                                    // Devices that differ only in k have copies of the bias, which the index along k
+                                    // distinguishes.
                                     let copy = [n, u64::from(ik), 1, 0];
                                     *own[2].entry(copy).or_default() += dy(b, m, n);
                                 }

@@ -88,7 +88,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         refusal(&grouped, ShardingDegrees::of_convolution(1, 2, 1, 1), 2),
         "`k` is 2; expected 1, for the channels of a grouped convolution cannot be split"
     );
-    // If the window is larger than the image, the output is empty, so no degree is valid.
+    // A window larger than the image gives an empty output, so no degree is valid.
     let small = OperatorKind::Pool {
         channels: 4,
         size: [2, 2],

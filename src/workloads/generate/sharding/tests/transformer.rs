@@ -1,12 +1,11 @@
 //! Builds a transformer layer with Megatron's sharding from its operators, and compares it with
 //! PALM (Table III, last row, and Eq. 6).
 //!
-//! If the samples have Nd shards, and heads and columns have Nm shards, a device has
-//! `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)` FLOPs. In each pass, Nm devices sum `2 B S H / Nd` elements
-//! (once after attention and once after the feed-forward part). In the update, Nd devices sum
-//! `12 H^2 / Nm` elements. PALM's published code sums half the number of elements in each pass, and
-//! sums `4 H^2 + 8 H^2 / Nm` elements in the update. Both numbers in PALM's code contradict PALM's
-//! Eq. 6, which follows from the table.
+//! If the samples have Nd shards, and heads and columns have Nm shards, a device has `(24 B S H^2 + 4 B S^2 H) / (Nd
+//! Nm)` FLOPs. In each pass, Nm devices sum `2 B S H / Nd` elements (once after attention and once after the
+//! feed-forward part). In the update, Nd devices sum `12 H^2 / Nm` elements. PALM's published code sums half as many
+//! elements in each pass, and `4 H^2 + 8 H^2 / Nm` elements in the update. Both contradict PALM's Eq. 6, which follows
+//! from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};
@@ -85,8 +84,8 @@ fn a_transformers_sums_are_eq_6() {
             let found =
                 OperatorShardWorkAndSums::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
             flops += u128::from(found.flops);
-            // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass:
-            // in the other pass, devices have no partial sums.
+            // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass; in the other,
+            // devices have no partial sums.
             let row = cut == TensorSplit::RowParallel;
             let linear = work.parameter_count() > 0;
             sums[0] += if row { found.forward.elements } else { 0 };

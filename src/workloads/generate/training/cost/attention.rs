@@ -49,8 +49,8 @@ impl KernelCostParameters {
         } else {
             w
         };
-        // With a causal mask, each token attends to itself and to earlier tokens; otherwise it
-        // attends to all tokens. All shards of a sequence have the same number of token pairs.
+        // With a causal mask, each token attends to itself and to earlier tokens; otherwise, to all tokens. All shards
+        // of a sequence have the same number of token pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent_of_axis('d')).min(m * s),
@@ -67,13 +67,12 @@ impl KernelCostParameters {
             // The backward kernel reads q, k, v, the output and its gradient, and writes the
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // With context parallelism, a rank has two pieces of the sequence: one at some distance
-            // from the start, and one at the same distance from the end. Together, the two pieces
-            // have the same number of pairs as if each query attended to half of all keys.
+            // With context parallelism, a rank has two pieces of the sequence: one at some distance from the start, and
+            // one at the same distance from the end. Together, they have as many pairs as if each query attended to
+            // half of all keys.
             let halved = causal && queries < tokens;
-            // Measured attention times cover neither windows nor values that are narrower than
-            // keys. Therefore look up the mean width and the mean number of keys per query, which
-            // have the same FLOPs.
+            // Measured attention times cover neither windows nor values that are narrower than keys. So look up the
+            // mean width and the mean number of keys per query, which have the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -121,10 +120,9 @@ impl KernelCostParameters {
         Ok(kernels)
     }
 
-    /// Returns the kernel that merges attention's results for one part of the keys with the results
-    /// for earlier parts. In the forward pass, the results are the output and the sums of
-    /// exponentials. In the backward pass, the results are the gradients of queries, keys and
-    /// values.
+    /// Returns the kernel that merges attention's results for one part of the keys with those for earlier parts. In the
+    /// forward pass, these are the output and the sums of exponentials. In the backward pass, they are the gradients of
+    /// queries, keys and values.
     pub fn merge_attention_kernels(
         &self,
         work: &OperatorKind,
@@ -211,8 +209,8 @@ impl KernelCostParameters {
         Ok(())
     }
 
-    /// Adds the element-wise kernels before attention: on queries and keys (a tensor of size `x`),
-    /// and on key and value heads. Also adds their backward kernels.
+    /// Adds the element-wise kernels before attention: on queries and keys (a tensor of size `x`), and on key and value
+    /// heads. Also adds their backward kernels.
     fn add_kernels_before_attention(
         &self,
         kernels: &mut OperatorKernels,

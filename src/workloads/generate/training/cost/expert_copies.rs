@@ -1,12 +1,10 @@
 //! Kernels that copy tokens on a rank with several experts, and kernels that add these experts'
 //! biases to their results.
 //!
-//! After an all-to-all with one copy of a token per expert, a rank has the copies of each sender in
-//! the order of its own experts. So the rank must first sort all copies by expert. Before the
-//! results are sent back, the rank sorts them by receiver again. Transformer Engine's 8-bit
-//! products need a multiple of 16 or 32 rows. Therefore Megatron-LM pads the rows of each expert
-//! before the first product, and removes the padding after the last product. With `r` copies of
-//! tokens with `h` columns:
+//! After an all-to-all with one copy of a token per expert, a rank has the copies of each sender in the order of its
+//! own experts. It must first sort all copies by expert. Before the results return, it sorts them by receiver again.
+//! Transformer Engine's 8-bit products need a multiple of 16 or 32 rows. So Megatron-LM pads the rows of each expert
+//! before the first product, and removes the padding after the last one. With `r` copies of tokens with `h` columns:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
@@ -24,9 +22,9 @@
 //! | `bias.scale`, `bias.sum` backward | one per expert | `2d nm`, `d nm` |
 //! | `bias.scores`, `bias.scores.sum` backward | one per expert | `2d nm`, `d nm` |
 //!
-//! If experts limit the inputs of their activation, as in GPT-OSS, Megatron-LM limits both inputs
-//! of the gate by separate kernels and joins them, before a fused kernel computes the activation
-//! (`weighted_bias_quick_geglu_impl`). For `n` rows of `m` outputs of all experts:
+//! If experts limit the inputs of their activation, as in GPT-OSS, Megatron-LM limits both inputs of the gate by
+//! separate kernels and joins them; a fused kernel then computes the activation (`weighted_bias_quick_geglu_impl`). For
+//! `n` rows of `m` outputs of all experts:
 //!
 //! | kernel | bytes |
 //! |---|---|
@@ -82,7 +80,7 @@ impl KernelCostParameters {
             one(".bias.scores", 2, &x)?,
             one(".bias.scores.sum", 1, &[rows])?,
         ];
-        // The sum's gradients are computed before the product's gradients.
+        // The sum's gradients are computed before the product's.
         kernels.backward.splice(..0, backward);
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(in super::super) struct LoweredKernel {
     pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
-    /// The operator's operands, if their loads and stores are counted at this kernel.
+    /// The operator's operands, if this kernel counts their loads and stores.
     pub operands: Option<OperatorOperandBytes>,
 }
 
@@ -28,18 +28,15 @@ pub(in super::super) struct LoweredKernel {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
-    /// Kernels that compute the input's gradient. If the input needs no gradient, these kernels
-    /// compute the weights' gradient.
+    /// Kernels that compute the input's gradient. If it needs none, they compute the weights' gradient.
     pub backward: Vec<LoweredKernel>,
     /// Separate kernel that computes the weights' gradient, if there is one.
     pub weights: Option<LoweredKernel>,
-    /// Kernels that run after the separate weight-gradient kernel, and that also compute weight
-    /// gradients.
+    /// Kernels that run after the separate weight-gradient kernel and also compute weight gradients.
     pub after_weights: Vec<LoweredKernel>,
     /// Bytes that are saved from the forward pass for the backward pass, without `scores`.
     pub keeps: u64,
-    /// Bytes of attention scores, which are also saved unless selective recomputation recomputes
-    /// the scores.
+    /// Bytes of attention scores, which are also saved unless selective recomputation recomputes them.
     pub scores: u64,
 }
 
@@ -91,15 +88,15 @@ impl LoweredKernel {
     }
 }
 
-/// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate at `u64::MAX`.
-/// A product with a larger size has no FLOPs, or its FLOPs have already been rejected.
+/// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate at `u64::MAX`. A product with a
+/// larger size has no FLOPs, or its FLOPs were already rejected.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another. Each entry has the kernel's name, its class, and the
-/// number of bytes that it moves per element of `x`.
+/// Returns kernels that run one after another. Each entry has the kernel's name, its class, and the bytes that it moves
+/// per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MemoryBoundKernelClass, u128)],

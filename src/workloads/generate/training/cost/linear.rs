@@ -16,11 +16,10 @@
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
 //! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
-//! Delayed scaling needs no kernel for maxima: it uses the maxima of earlier steps, which product
-//! kernels compute as a by-product. Block scaling computes the maximum of each block of 32 values,
-//! and writes one byte for it. The optimizer quantizes weights once per step. Transformer Engine
-//! calls these recipes delayed, current and block scaling. 4-bit formats have no cast kernels,
-//! because the measured times of their products include the casts.
+//! Delayed scaling needs no kernel for maxima: it uses those of earlier steps, a by-product of product kernels. Block
+//! scaling computes the maximum of each block of 32 values, and writes one byte for it. The optimizer quantizes weights
+//! once per step. Transformer Engine calls these recipes delayed, current and block scaling. 4-bit formats have no cast
+//! kernels, because their products' measured times include the casts.
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::PatternOptionError;
@@ -46,9 +45,8 @@ impl KernelCostParameters {
         narrow && self.number > 1
     }
 
-    /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if
-    /// `bias`. If there are several `experts`, each expert has its own product, and the products
-    /// divide the `n` rows evenly.
+    /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if `bias`. With several
+    /// `experts`, each has its own product, and the products divide the `n` rows evenly.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -70,8 +68,8 @@ impl KernelCostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped matrix product takes the time of its largest product. Therefore, if experts
-        // have different numbers of rows, use the largest number.
+        // A grouped matrix product takes as long as its largest product. So if experts have different numbers of rows,
+        // use the largest.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -121,8 +119,8 @@ impl KernelCostParameters {
         })
     }
 
-    /// Returns the kernels of `experts` separate matrix products, which divide the rows among them.
-    /// If the rows do not divide evenly, the first experts have one more row than the others.
+    /// Returns the kernels of `experts` separate matrix products, which divide the rows among them. If they do not
+    /// divide evenly, the first experts have one more row than the others.
     pub(super) fn per_expert_linear_kernels(
         &self,
         [n, k, m]: [u128; 3],

@@ -11,8 +11,7 @@ impl KernelCostParameters {
         spec: &OperatorComputationSpec,
         kernels: &MemoryBoundKernels,
     ) -> Result<OperatorKernels, PatternOptionError> {
-        // Look-ups in tables and reductions of logits keep their own kernels, even if other kernels
-        // are fused.
+        // Look-ups in tables and reductions of logits keep their own kernels, even if others are fused.
         let fusible = !spec.looks_up() && !spec.reduces_rows_to_numbers();
         let lower = |one: &MemoryBoundKernelSpec| {
             let sides = [one.reads, one.writes];

@@ -6,8 +6,7 @@ use crate::generate::PatternOptionError;
 use crate::model::OperatorComputationSpec;
 
 impl KernelCostParameters {
-    /// Returns the kernels of an operator's product: one forward kernel, and one kernel for the
-    /// gradient of each factor.
+    /// Returns the kernels of an operator's product: one forward kernel, and one for the gradient of each factor.
     pub(super) fn matrix_product_kernels(
         &self,
         spec: &OperatorComputationSpec,
@@ -44,8 +43,7 @@ impl KernelCostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors are results of other operators, so both have gradients. A single kernel
-            // computes both gradients.
+            // Both factors are results of other operators, so both have gradients. A single kernel computes both.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

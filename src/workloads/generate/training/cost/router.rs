@@ -1,4 +1,4 @@
-//! Kernels of a router, which chooses experts for each token and sends the token to these experts.
+//! Kernels of a router, which chooses experts for each token and sends it to them.
 //!
 //! Below, there are `t` tokens with `h` columns, `x` experts, and `c` copies per token:
 //!

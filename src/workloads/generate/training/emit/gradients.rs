@@ -43,8 +43,8 @@ impl RankEmitter<'_, '_> {
             {
                 now.buckets = rest;
                 self.emit_bucket_reduction(bucket, pass)?;
-                // This operator also computes a gradient of the next bucket, so the next bucket's
-                // reduction must also depend on the operator's node.
+                // This operator also computes a gradient of the next bucket, so that bucket's reduction must depend on
+                // its node too.
                 if bucket.divided {
                     self.record_gradient_producers(found);
                 }
@@ -59,8 +59,7 @@ impl RankEmitter<'_, '_> {
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
-    /// Emits a bucket's reduction, which depends on all gradient nodes that no reduction waits for
-    /// yet.
+    /// Emits a bucket's reduction, which depends on all gradient nodes that no reduction waits for yet.
     fn emit_bucket_reduction(
         &mut self,
         bucket: &GradientBucket,
@@ -70,13 +69,12 @@ impl RankEmitter<'_, '_> {
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
             .append(&mut self.unreduced_producers[usize::from(of_experts)]);
-        // If reductions may not overlap computation, a reduction waits for all earlier kernels.
+        // If reductions may not overlap computation, this one waits for all earlier kernels.
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may omit all kernels that compute these gradients. The reduction then
-            // depends on the last remaining node.
+            // The plan may omit all kernels that compute these gradients. It then depends on the last remaining node.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -176,7 +174,7 @@ impl RankEmitter<'_, '_> {
         for layer in self.plan.layers_of_part(at).rev() {
             for bucket in self.plan.buckets_ending_in(layer) {
                 self.emit_bucket_reduction(bucket, pass)?;
-                // The chain depends on each reduction, so the next reduction waits for it.
+                // The chain depends on each reduction, so the next one waits for it.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
                 self.chain_tail.extend(reduced);

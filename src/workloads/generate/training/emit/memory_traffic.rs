@@ -7,9 +7,8 @@ use chakram_trace::format::{
 };
 
 impl RankEmitter<'_, '_> {
-    /// Emits loads and stores that run in parallel with node `own` and have its name and
-    /// dependencies. Also emits a node that waits for all of them. Returns the id of the waiting
-    /// node.
+    /// Emits loads and stores that run in parallel with node `own` and have its name and dependencies. Also emits a
+    /// node that waits for all of them. Returns this node's id.
     pub(super) fn emit_streaming_accesses(
         &mut self,
         own: u64,
@@ -87,14 +86,13 @@ impl RankEmitter<'_, '_> {
     }
 }
 
-/// Maximum number of accesses that replace one load or store.
+/// Maximum number of accesses in place of one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes. Each access has
-/// at most `most` bytes, unless this limit would require more than `MOST_PIECES` accesses. An
-/// operand of I bytes may be loaded once for each part of the other operand, which has W bytes in
-/// parts of C bytes. These loads count as one load of ⌈W/C⌉ I bytes, although the memory stores
-/// only I bytes.
+/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes. Each has at most `most` bytes,
+/// unless this would require more than `MOST_PIECES` accesses. An operand of I bytes may be loaded once for each part
+/// of the other operand, which has W bytes in parts of C bytes. These loads count as one of ⌈W/C⌉ I bytes, although
+/// the memory stores only I bytes.
 fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
@@ -116,9 +114,9 @@ pub(super) fn create_remote_access(store: bool, bytes: u64, in_switch: bool) -> 
 mod tests {
     use super::*;
 
-    /// An SRAM of 3.75 MB divides the weights (3 x 12288² / 8 values of 2 bytes) into 31 parts, so
-    /// an input of 58 x 2048 x 12288 values is loaded 31 times. Together with one load of the
-    /// weights, the loads move 90.6 GB, so two accesses of at most 64 GB are needed.
+    /// An SRAM of 3.75 MB divides the weights (3 x 12288² / 8 values of 2 bytes) into 31 parts, so an input of 58 x
+    /// 2048 x 12288 values is loaded 31 times. Together with one load of the weights, this moves 90.6 GB, so two
+    /// accesses of at most 64 GB are needed.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
@@ -131,8 +129,8 @@ mod tests {
         assert!(split_accesses(all, all - 1).eq([half, half]));
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
-        // A load or store is split into at most 64 accesses. If an access is still larger than the
-        // memory, the replay rejects it with an error that names the access.
+        // A load or store is split into at most 64 accesses. If one is still larger than the memory, the replay rejects
+        // it with an error that names it.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

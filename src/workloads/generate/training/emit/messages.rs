@@ -6,8 +6,8 @@ use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters,
-    /// returns the adapter of the share with the same index.
+    /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters, this is the adapter
+    /// of the share with the same index.
     fn peer_rank_on_stage(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.members_per_stage_adapter(self.place.stage);
         self.plan.placement.rank_at(RankCoordinates {
@@ -17,8 +17,8 @@ impl RankEmitter<'_, '_> {
         })
     }
 
-    /// Returns the message (send or receive) between part `below` and the next part, which carries
-    /// an activation, or its gradient in the opposite direction.
+    /// Returns the message (send or receive) between part `below` and the next part: an activation, or its gradient in
+    /// the opposite direction.
     fn message_op(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
@@ -79,8 +79,8 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // A collective without an explicit root has its first member as root. The first member
-            // has received the message.
+            // A collective without an explicit root is rooted at its first member. This member has received the
+            // message.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
         for (family, kind, label) in exchanges {
@@ -103,8 +103,8 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
-        // If the plan removes the pipeline bubble, no node waits for the message. However,
-        // scattered parts must still be gathered, so the gather waits for the message.
+        // If the plan removes the pipeline bubble, no node waits for the message. Scattered parts must still be
+        // gathered, however, so the gather does.
         let waits = !plan.plan.without.has_effect(AblationEffect::Bubble);
         let silent = plan
             .plan
@@ -143,8 +143,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the send of part `at`'s output to stage `to`. Returns the id of the send, or `None` if
-    /// this member sends nothing.
+    /// Emits the send of part `at`'s output to stage `to`. Returns the id of the send; `None` if this member sends
+    /// nothing.
     pub(super) fn emit_output_send(
         &mut self,
         pass: PipelinePass,

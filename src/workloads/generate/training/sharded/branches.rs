@@ -1,16 +1,15 @@
-//! Dependencies between the operators of a layer whose independent operators run in parallel.
+//! Dependencies between a layer's operators if independent ones run in parallel.
 //!
-//! In the forward pass, an operator waits for the operators whose results it uses. In the backward
-//! pass, an operator waits for the operators that use its result. If all inputs of an operator come
-//! from outside the layer, it waits for the nodes before the layer. The layer ends when all its
-//! branches have ended.
+//! In the forward pass, an operator waits for those whose results it uses. In the backward pass, it waits for those
+//! that use its result. If all its inputs come from outside the layer, it waits for the nodes before the layer. The
+//! layer ends when all its branches have ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{LayerProgramBuilder, ProgramDependency};
 
-/// For each operator, its last nodes in the current program. Operators that use its result wait for
-/// these nodes. Empty if operators run one after another.
+/// For each operator, its last nodes in the current program. Operators that use its result wait for them. Empty if
+/// operators run one after another.
 pub(super) struct LastNodesPerOperator {
     parallel: bool,
     /// Nodes on which the whole program depends.

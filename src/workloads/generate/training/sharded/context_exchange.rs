@@ -48,8 +48,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits the exchange after attention. This exchange returns attention's results (the output,
-    /// or the inputs' gradients) to the ranks that have the tokens.
+    /// Emits the exchange after attention. It returns attention's results (the output, or the inputs' gradients) to the
+    /// ranks that have the tokens.
     pub(super) fn exchange_after_attention(
         &mut self,
         one: &MemberOperator<'_>,

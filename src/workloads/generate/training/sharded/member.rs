@@ -17,8 +17,8 @@ use crate::model::{OperatorInputSource, OperatorTokenExchangeSide};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Builds the forward program and the backward program. With full recomputation, the layer's
-    /// input (`full` bytes) is saved instead of its activations.
+    /// Builds the forward program and the backward program. With full recomputation, only the layer's input (`full`
+    /// bytes) is saved.
     pub(super) fn build_member_programs(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -83,8 +83,8 @@ impl MemberProgramWriter<'_> {
         let mut fronts = LastNodesPerOperator::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin_operator(own, i, branches::source_operators_of(own, i), to);
-            // If an operator of this layer produced the input with a pending sum, the sum has
-            // already been emitted after that operator.
+            // If an operator of this layer produced the input with a pending sum, that sum was already emitted after
+            // the operator.
             for input in one
                 .step
                 .inputs
@@ -141,8 +141,8 @@ impl MemberProgramWriter<'_> {
         to: &mut LayerProgramBuilder,
     ) {
         let from = &input.from;
-        // Compute a pending sum even if the plan omits the operator that uses the sum, but not if
-        // it omits the operator that produces the summands.
+        // Compute a pending sum even if the plan omits the operator that uses it, but not if it omits the one that
+        // produces the summands.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
         let moved = NeededSumOrRedistribution {
@@ -151,8 +151,8 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum is named after the operator that produced the summands, and a redistribution is
-        // named after the operator that needs it.
+        // A sum is named after the operator that produced the summands, and a redistribution after the one that needs
+        // it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
         self.emit_redistribution(&moved, whose, phase, to);
     }
@@ -180,8 +180,7 @@ impl MemberProgramWriter<'_> {
         self.emit_redistribution(&moved, whose, TrainingPhase::Backward, to);
     }
 
-    /// Returns the name of the operator that produced `held`, or the name of `one` if another layer
-    /// produced `held`.
+    /// Returns the name of the operator that produced `held`, or of `one` if another layer produced it.
     fn producer_name<'o>(
         &self,
         own: &'o [MemberOperator<'_>],
@@ -236,8 +235,8 @@ impl MemberProgramWriter<'_> {
             return;
         }
         let context = self.lowering_context();
-        // Only data on the way to the experts is cast to the exchange format: tokens, and
-        // gradients of results. Data that return from the experts keep their format.
+        // Only data on the way to the experts is cast to the exchange format: tokens, and gradients of results. Data
+        // that return keep their format.
         let goes = sends_to_experts(at, phase);
         let to_bytes = |elements: u64| match context.exchange_dtype {
             // A scaled format sends a 4 B scale with every 128 values of 1 B.
@@ -302,8 +301,7 @@ impl MemberProgramWriter<'_> {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
-        // If a reduce-scatter computes the sum, the gradient of its result is sharded and must be
-        // gathered.
+        // If a reduce-scatter computes the sum, its result's gradient is sharded and must be gathered.
         let late = inputs_with_pending_sum(own, i)
             .filter(|(whose, input)| is_gradient_redistributed_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
@@ -347,8 +345,8 @@ impl MemberProgramWriter<'_> {
                 .without
                 .has_effect(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                // Only the weight gradient needs the gathered input. So with split backward passes,
-                // the weight-gradient pass gathers the input.
+                // Only the weight gradient needs the gathered input. With split backward passes, the weight-gradient
+                // pass therefore gathers it.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel_node(name, phase, task, entry.clone(), ["", ""])
@@ -364,7 +362,7 @@ impl MemberProgramWriter<'_> {
             to.allocate_bytes(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
-        // Gradients of the copies return from the same experts to which the copies were sent.
+        // Gradients of the copies return from the experts to which the copies were sent.
         order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
@@ -426,8 +424,8 @@ impl MemberProgramWriter<'_> {
         }
         if overlaps {
             let beside = to.front != before;
-            // The gradients of an adapter also need the gradient of its first product's result, so
-            // they cannot start at `entry`.
+            // An adapter's gradients also need the gradient of its first product's result, so they cannot start at
+            // `entry`.
             let after = if beside && !one.has_adapter {
                 entry
             } else {
@@ -445,9 +443,9 @@ fn is_input_sum_pending(input: &OperatorInputLayoutChange) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
-/// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
-/// the operator that produced the pending sum. The gradient is late if `one` does not sum its
-/// input's gradient, because its weight gradient then has no sum to overlap.
+/// Returns true if the gradient of `input` is redistributed late: just before the backward pass of the operator that
+/// produced the pending sum. This is so if `one` does not sum its input's gradient, because its weight gradient then
+/// has no sum to overlap.
 fn is_gradient_redistributed_late(
     one: &MemberOperator<'_>,
     input: &OperatorInputLayoutChange,
@@ -456,8 +454,7 @@ fn is_gradient_redistributed_late(
         && !(one.spec.sums_over_input_columns() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Returns the inputs for which operator `i` produced a pending sum, each with the operator that
-/// needs the input.
+/// Returns the inputs for which operator `i` produced a pending sum, each with the operator that needs it.
 fn inputs_with_pending_sum<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -499,8 +496,8 @@ fn sends_to_experts(at: OperatorTokenExchangeSide, phase: TrainingPhase) -> bool
     (at == OperatorTokenExchangeSide::Dispatch) != (phase == TrainingPhase::Backward)
 }
 
-/// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator
-/// `one` is at this end (`at`) of the experts.
+/// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator `one` is at this end
+/// (`at`) of the experts.
 fn order_copies(
     one: &MemberOperator<'_>,
     at: OperatorTokenExchangeSide,

@@ -134,8 +134,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Receives the neighbours' rows that this member's windows cover. With `back`, returns the
-    /// gradients of these rows instead.
+    /// Receives the neighbours' rows that this member's windows cover. With `back`, returns the gradients of these rows
+    /// instead.
     pub(super) fn exchange_halo(
         &mut self,
         one: &MemberOperator<'_>,
@@ -170,7 +170,7 @@ impl MemberProgramWriter<'_> {
         if !rows.iter().any(over) {
             return;
         }
-        // Peers have the same shard as this member along all axes except the row axis.
+        // Peers have the same shard as this member along all other axes.
         let part = digit.shard_of_member(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
@@ -181,9 +181,8 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // First add the rows that this member needs from the peer, then the rows that the peer
-            // needs from this member. In the backward pass, gradients move in the opposite
-            // direction.
+            // First add the rows that this member needs from the peer, then those that the peer needs. In the backward
+            // pass, gradients move in the opposite direction.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, input_rows_of_part)),

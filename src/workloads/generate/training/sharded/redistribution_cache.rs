@@ -1,5 +1,5 @@
-//! Cache of redistributions and of the groups that execute them. The cache saves time, because
-//! nearly all members and layers need the same redistributions.
+//! Cache of redistributions and of the groups that execute them. It saves time, because nearly all members and layers
+//! need the same redistributions.
 
 use super::ShardedLayerLowerer;
 use crate::generate::plan::ParallelGroupKind;
@@ -13,14 +13,12 @@ use std::rc::Rc;
 /// A redistribution, and the groups that execute it.
 pub(super) enum RedistributionWithGroups {
     Nothing,
-    /// All-gather within groups of members. Before the all-gather, each member has the fraction
-    /// `1 / of` of the whole result.
+    /// All-gather within groups of members. Before it, each member has the fraction `1 / of` of the whole result.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all within groups of members. Each member sends the fraction `1 / share` of the whole
-    /// result.
+    /// All-to-all within groups of members. Each sends the fraction `1 / share` of the whole result.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
@@ -40,7 +38,7 @@ pub(super) struct MessageEnd {
     pub pieces: u64,
 }
 
-/// Redistributions, reduce-scatters and sums that earlier calls have found.
+/// Redistributions, reduce-scatters and sums found by earlier calls.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
     moves: BTreeMap<(ShardLayout, ShardLayout), Rc<RedistributionWithGroups>>,
@@ -62,8 +60,8 @@ impl ShardedLayerLowerer {
         family
     }
 
-    /// Returns the groups for a reduce-scatter that sums over `over` and leaves the result in the
-    /// layout `need`, or `None` if no such reduce-scatter exists.
+    /// Returns the groups for a reduce-scatter that sums over `over` and leaves the result in the layout `need`; `None`
+    /// if there is none.
     pub(super) fn find_reduce_scatter_groups(
         &mut self,
         from: &ShardLayout,

@@ -67,8 +67,7 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     all.into_iter().collect()
 }
 
-/// Returns the elements that each member has under each of the two layouts, and the total number of
-/// elements.
+/// Returns the elements of each member under both layouts, and the total number of elements.
 pub(super) fn sets(
     from: &ShardLayout,
     to: &ShardLayout,
@@ -118,9 +117,8 @@ pub(super) fn check_partition(among: &EqualSizedMemberGroups, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Returns each member's elements after its group has exchanged all needed elements, and the
-/// fragment size. Checks that fragments have equal sizes, and that no member receives an element
-/// twice.
+/// Returns each member's elements after its group has exchanged all needed ones, and the fragment size. Checks that
+/// fragments have equal sizes, and that no member receives an element twice.
 fn take(
     among: &EqualSizedMemberGroups,
     own: &[ElementBitSet],
@@ -144,8 +142,8 @@ fn take(
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if an all-gather is possible. Consider the members that have equal needs: their
-/// fragments must cover these needs, have equal sizes, and occur equally often.
+/// Returns true if an all-gather is possible. Members with equal needs must have fragments that cover these needs, have
+/// equal sizes, and occur equally often.
 fn can_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     let mut classes: BTreeMap<ElementBitSet, BTreeMap<ElementBitSet, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -165,9 +163,8 @@ fn can_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     })
 }
 
-/// Returns true if an all-to-all is possible. Every member must already have some of the elements
-/// that it needs. Every member must have either none or a fixed number of the elements that any
-/// other member needs.
+/// Returns true if an all-to-all is possible. Every member must already have some of the elements that it needs. It
+/// must have either none or a fixed number of the elements that any other member needs.
 fn all_equal(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -212,8 +209,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // Axes are interchangeable, so with more than 9 members only one order of the axes is
-        // tested.
+        // Axes are interchangeable, so for more than 9 members only one order is tested.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {

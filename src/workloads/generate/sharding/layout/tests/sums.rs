@@ -52,9 +52,8 @@ fn groups_differ_in_the_chosen_digits_only() {
     }
 }
 
-/// Groups the members whose `others` are equal. Returns true if, in every group, the members have
-/// partial sums of the same elements, together need each element once, and each need the same
-/// number of elements.
+/// Groups the members with equal `others`. Returns true if, in every group, the members have partial sums of the same
+/// elements, together need each element once, and each need equally many.
 fn shared_out(own: &[ElementBitSet], needed: &[ElementBitSet], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {
