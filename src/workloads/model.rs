@@ -9,19 +9,15 @@
 //!
 //! Rules for counts:
 //!
-//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights that
-//!   two operators share count only once, in the operator that looks them up
-//!   ([`OperatorKind::Embedding`]).
-//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward
-//!   pass of one sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations,
-//!   softmax, sums) does not count, as in most papers. All token pairs in attention count, even
-//!   with a causal mask, as in Megatron-LM's formulas. Kernels for causal attention skip
-//!   [`OperatorKind::causally_skipped_multiplications`] of these multiplications.
-//! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
-//!   ([`OperatorKind::saved_bytes`]).
+//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights that two operators share
+//!   count only once, in the one that looks them up ([`OperatorKind::Embedding`]).
+//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample.
+//!   Each multiply-add is two FLOPs. Element-wise work (norms, activations, softmax, sums) does not count, as in most
+//!   papers. All token pairs in attention count, even with a causal mask, as in Megatron-LM's formulas. Kernels for
+//!   causal attention skip [`OperatorKind::causally_skipped_multiplications`] of them.
+//! - *Kept bytes* are the bytes that the forward pass saves for the backward pass ([`OperatorKind::saved_bytes`]).
 //!
-//! Counts are 64-bit integers that saturate at [`u64::MAX`]. A model file is rejected if one of its
-//! counts saturates.
+//! Counts are 64-bit integers that saturate at [`u64::MAX`]. A model file with a saturated count is rejected.
 
 mod architecture;
 mod build;
@@ -71,8 +67,7 @@ pub struct Model {
 pub struct ModelLayer {
     /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model: before, in or after the blocks. Plans treat these
-    /// positions differently.
+    /// Position of the layer in the model: before, in or after the blocks. Plans treat these differently.
     pub role: LayerRole,
     /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
@@ -98,7 +93,7 @@ pub struct LayerOperator {
     pub name: String,
     /// Kind of the operator, with its sizes.
     pub work: OperatorKind,
-    /// Axis along which tensor parallelism splits the operator, if it splits it.
+    /// Axis along which tensor parallelism splits the operator, if any.
     pub cut: TensorSplit,
     /// True for an operator on the skip path, which joins the branch at an
     /// [`OperatorKind::Residual`].
@@ -127,16 +122,15 @@ pub enum TrainedOperatorWeights {
 /// 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
-    /// Every member computes the whole operator. With sequence parallelism, each member computes
-    /// the operator only for its own tokens.
+    /// Every member computes the whole operator. With sequence parallelism, it does so only for its own tokens.
     Replicated,
     /// Split by outputs: each member has some columns of the weights, and needs the whole input.
     /// The members sum the input's gradient.
     ColumnParallel,
     /// Split by inputs: each member has some rows of the weights. The members sum the outputs.
     RowParallel,
-    /// The operator is between an operator that is split by outputs and one that is split by
-    /// inputs. Each member computes its own heads, or its own columns of an activation.
+    /// The operator is between one split by outputs and one split by inputs. Each member computes its own heads, or its
+    /// own columns of an activation.
     InsideRegion,
 }
 
@@ -144,8 +138,7 @@ pub enum TensorSplit {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum OperatorKind {
-    /// Product of `rows x inputs` by `inputs x outputs`. If `bias`, a bias of `outputs` is added to
-    /// each row.
+    /// Product of `rows x inputs` by `inputs x outputs`. If `bias`, adds a bias of `outputs` to each row.
     Linear {
         /// Number of rows of the input: the number of tokens, or 1.
         rows: u64,
@@ -160,7 +153,7 @@ pub enum OperatorKind {
     },
     /// Products of queries with keys, a softmax, and products of scores with values.
     Attention {
-        /// Number of tokens per sample; queries can attend to the keys and values of all of them.
+        /// Number of tokens per sample, to whose keys and values queries can attend.
         tokens: u64,
         /// Number of tokens that have queries: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
@@ -177,15 +170,14 @@ pub enum OperatorKind {
         dropout: bool,
         /// True if queries and keys are first rotated by their positions (rotary embedding).
         rotary: bool,
-        /// True if each query head and key head is first normalized to length 1 and then scaled by
-        /// a gain. All query heads share one gain, and all key heads share another.
+        /// True if each query and key head is first normalized to length 1 and then scaled by a gain. All query heads
+        /// share one gain, and all key heads another.
         qk_norm: bool,
     },
-    /// Attention with at least one of three additions: values with a different width than queries
-    /// and keys, tokens that attend only to some other tokens, or an additional score per head (a
-    /// sink).
+    /// Attention with at least one of three additions: values with another width than queries and keys, tokens that
+    /// attend only to some others, or an additional score per head (a sink).
     ShapedAttention {
-        /// Number of tokens per sample; queries can attend to the keys and values of all of them.
+        /// Number of tokens per sample, to whose keys and values queries can attend.
         tokens: u64,
         /// Number of tokens that have queries: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
@@ -198,8 +190,8 @@ pub enum OperatorKind {
         width: u64,
         /// Number of elements per value head.
         value_width: u64,
-        /// Number of columns per query or key head that rotary embedding rotates. With latent
-        /// vectors, all key heads share a single set of rotated columns.
+        /// Number of columns per query or key head that rotary embedding rotates. With latent vectors, all key heads
+        /// share one set of them.
         turned: u64,
         /// Number of elements in the latent vector that determines a token's keys and values; 0
         /// without a latent vector.
@@ -220,15 +212,14 @@ pub enum OperatorKind {
     /// state of `key_width x value_width` elements, which replaces the keys and values of all
     /// tokens. The results are normalized, scaled by a gain, and multiplied by a gate.
     LinearAttention {
-        /// Number of tokens per sample; the tokens update the state one after another.
+        /// Number of tokens per sample, which update the state one after another.
         tokens: u64,
         /// Sizes of heads, states and convolution.
         #[serde(flatten)]
         sizes: DeltaAttention,
     },
-    /// The two up-projections of latent attention. The first computes the query heads from a latent
-    /// vector of `query_rank` elements, and the second computes the key and value heads from a
-    /// latent vector of `kv_rank` elements.
+    /// The two up-projections of latent attention. The first computes the query heads from a latent vector of
+    /// `query_rank` elements, and the second the key and value heads from one of `kv_rank` elements.
     LatentUp {
         /// Number of tokens per sample.
         rows: u64,
@@ -236,7 +227,7 @@ pub enum OperatorKind {
         query_rank: u64,
         /// Number of elements in the latent vector of keys and values.
         kv_rank: u64,
-        /// Number of heads, which is equal for queries, keys and values.
+        /// Number of heads, equal for queries, keys and values.
         heads: u64,
         /// Number of elements per query head.
         query_width: u64,
@@ -258,9 +249,8 @@ pub enum OperatorKind {
         /// The router's rule for choosing experts from scores.
         form: ExpertScoringAndGroupRule,
     },
-    /// One matrix product per expert. `rows` copies of tokens are divided evenly among the experts.
-    /// Each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds its own
-    /// bias of `outputs`.
+    /// One matrix product per expert. The experts divide `rows` copies of tokens evenly. Each expert multiplies by its
+    /// own `inputs x outputs` matrix and, if `bias`, adds its own bias of `outputs`.
     ExpertLinear {
         /// Number of token copies, summed over all experts.
         rows: u64,
@@ -282,8 +272,8 @@ pub enum OperatorKind {
         /// Number of copies per token, one for each chosen expert.
         chosen: u64,
     },
-    /// Normalizes each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm). Then multiplies
-    /// the row by a gain of `width` and, if `bias`, adds a bias of `width`.
+    /// Normalizes each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm). Multiplies the row
+    /// by a gain of `width` and, if `bias`, adds a bias of `width`.
     Norm {
         /// Number of rows: tokens, or pixels.
         rows: u64,
@@ -292,8 +282,8 @@ pub enum OperatorKind {
         /// True if a bias is added.
         bias: bool,
     },
-    /// An element-wise function. If `gated`, the input has `2 width` columns: the function is
-    /// applied to one half, and its result is multiplied by the other half.
+    /// An element-wise function. If `gated`, the input has `2 width` columns: the function is applied to one half, and
+    /// its result multiplied by the other.
     Activation {
         /// The function, applied to each element.
         function: ActivationFunction,
@@ -351,7 +341,7 @@ pub enum OperatorKind {
     },
     /// A pooling layer: the maximum or mean of each window.
     Pool {
-        /// Number of channels, which is equal for input and output.
+        /// Number of channels, equal for input and output.
         channels: u64,
         /// Height and width of the input, in pixels.
         size: [u64; 2],
@@ -395,8 +385,8 @@ pub enum AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// Returns the number of query-key pairs that this span allows in a sequence of `tokens` tokens
-    /// under a causal mask.
+    /// Returns the number of query-key pairs in a sequence of `tokens` tokens that this span allows under a causal
+    /// mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {
@@ -418,8 +408,8 @@ impl AttentionSpan {
 pub struct ExpertScoringAndGroupRule {
     /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if the choice of experts uses scores plus a bias per expert. This bias balances the
-    /// experts' loads, and has no gradient.
+    /// True if experts are chosen by scores plus a bias per expert. It balances the experts' loads, and has no
+    /// gradient.
     pub correction: bool,
     /// True if scores are computed with the logistic function instead of a softmax.
     pub sigmoid: bool,
@@ -435,9 +425,9 @@ pub struct ExpertScoringAndGroupRule {
 pub enum ActivationFunction {
     /// Negative elements become 0.
     Relu,
-    /// The function multiplies x by the normal distribution function of x.
+    /// Multiplies x by the normal distribution function of x.
     Gelu,
-    /// The function multiplies x by the logistic function of x, as in SwiGLU.
+    /// Multiplies x by the logistic function of x, as in SwiGLU.
     Silu,
     /// As [`Self::Silu`], after both inputs are limited to a range, as in GPT-OSS.
     #[serde(rename = "clamped-silu")]
@@ -469,8 +459,7 @@ impl ModelLayer {
 }
 
 impl ModelLayer {
-    /// Returns true if operator `index` is an operator of the experts, the dispatch before them, or
-    /// the combine after them.
+    /// Returns true if operator `index` belongs to the experts, the dispatch before them, or the combine after them.
     pub fn is_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();

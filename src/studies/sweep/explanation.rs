@@ -7,8 +7,8 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 
-/// Compares row number `index` with its neighbours, and formats the result as text for users. The parts of an NPU's
-/// time add up to the makespan, and so do their changes.
+/// Compares row number `index` with its neighbours, and formats the result as text for users. The text lists neighbours
+/// by their distance in the first objective, the nearest first.
 pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAndDetail) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {
@@ -67,8 +67,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAn
             continue;
         };
         let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
-        // The parts of an NPU's time add up to the makespan, so the changes of the parts add up to
-        // the change of the makespan.
+        // The parts of an NPU's time add up to the makespan, and so do their changes.
         let parts = (0..PARTS.len()).map(|part| {
             let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
             (b - a, PARTS[part])

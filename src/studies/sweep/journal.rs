@@ -35,10 +35,10 @@ pub struct JournaledBoundOrAnswer {
     pub answer: Option<PointRefusalOrMeasures>,
 }
 
-/// The operating system reported an error.
+/// Reason why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The operating system returned an error.
+    /// The operating system reported an error.
     #[error("{}: {source}", .path.display())]
     Io {
         /// Path of the journal.

@@ -24,8 +24,8 @@ use serde::Serialize;
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendedTransformerModel {
-    /// The model without the parts that the other fields describe. If the model's block has
-    /// experts, all layers that are not dense have experts.
+    /// The model without the parts in the other fields. If its block has experts, all layers that are not dense have
+    /// them.
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttentionSizes>,
@@ -34,15 +34,13 @@ pub struct ExtendedTransformerModel {
     pub delta: Option<DeltaAttention>,
     /// True if a gate, computed with the queries, multiplies the results of full attention.
     pub output_gate: bool,
-    /// True if the matrix products before attention have biases, even if no other products have
-    /// biases.
+    /// True if the matrix products before attention have biases, even if others do not.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
     /// The earlier tokens to which a token attends in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of full attention, in layers: the last layer of each period has it; 0 if no layer has
-    /// full attention.
+    /// Period of full attention, in layers: the last layer of each has it; 0 if none has.
     pub full_every: u64,
     /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,
@@ -52,8 +50,7 @@ pub struct ExtendedTransformerModel {
     pub router: ExpertScoringAndGroupRule,
     /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,
-    /// Period of layers with experts: the last layer of each period has experts, and the other
-    /// layers are dense.
+    /// Period of layers with experts: the last layer of each has experts, and the others are dense.
     pub experts_every: u64,
     /// Intermediate size of the MLP (feed-forward network) in dense layers.
     pub dense_ffn: u64,
@@ -71,8 +68,7 @@ pub struct LatentAttentionSizes {
     pub kv_rank: u64,
     /// Number of columns per query or key head without rotary embedding.
     pub plain: u64,
-    /// Number of columns per query or key head with rotary embedding. All key heads share a single
-    /// set of these columns.
+    /// Number of columns per query or key head with rotary embedding. All key heads share one set of them.
     pub turned: u64,
     /// Number of elements per value head.
     pub values: u64,
@@ -82,22 +78,22 @@ pub struct LatentAttentionSizes {
 /// keys and values of all tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeltaAttention {
-    /// Number of query heads, which is also the number of key heads.
+    /// Number of query heads, and of key heads.
     pub key_heads: u64,
-    /// Number of value heads; each has a state, and for each token a decay and a rate of change.
+    /// Number of value heads; each has a state and, for each token, a decay and a rate of change.
     pub value_heads: u64,
     /// Number of elements per query or key head.
     pub key_width: u64,
     /// Number of elements per value head.
     pub value_width: u64,
-    /// Number of tokens that the convolution combines: a token and the tokens immediately before it.
+    /// Number of tokens that the convolution combines: a token and those immediately before it.
     pub taps: u64,
     /// Bytes per element of the state.
     pub state_bytes: u64,
 }
 
 impl DeltaAttention {
-    /// Number of value columns of all heads together.
+    /// Number of value columns, summed over heads.
     fn value_columns(&self) -> u64 {
         self.value_heads.saturating_mul(self.value_width)
     }
@@ -132,8 +128,8 @@ impl DeltaAttention {
         states.saturating_mul(self.state_bytes)
     }
 
-    /// Returns the bytes per sequence that each of `npus` NPUs keeps: the states, and the last inputs
-    /// of the convolution with `number` bytes per value.
+    /// Returns the bytes per sequence on each of `npus` NPUs: the states, and the last inputs of the convolution with
+    /// `number` bytes per value.
     pub fn kept_bytes_per_npu(&self, npus: u32, number: u64) -> u64 {
         let inputs = self.convolved_columns(npus).saturating_mul(self.taps - 1);
         let inputs = inputs.saturating_mul(number);
@@ -285,8 +281,7 @@ impl ExtendedTransformerModel {
         operators
     }
 
-    /// Returns true if block `index` has full attention because it is the last of a period of
-    /// `full_every` blocks.
+    /// Returns true if block `index` has full attention, as the last of a period of `full_every` blocks.
     fn is_full(&self, index: u64) -> bool {
         self.full_every > 0 && (index + 1).is_multiple_of(self.full_every)
     }
@@ -417,7 +412,7 @@ impl ExtendedTransformerModel {
         dispatch
     }
 
-    /// Returns the shared experts' MLP, which is on the skip path around the routed experts.
+    /// Returns the shared experts' MLP, on the skip path around the routed experts.
     fn shared_expert_operators(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
@@ -436,9 +431,8 @@ impl ExtendedTransformerModel {
         perceptron.collect()
     }
 
-    /// Returns a block that predicts one more token. The block has norms of the hidden state and of
-    /// the token's embedding, a matrix product that joins the two, a copy of the last block, and a
-    /// norm before the logits.
+    /// Returns a block that predicts one more token. It has norms of the hidden state and of the token's embedding, a
+    /// matrix product that joins the two, a copy of the last block, and a norm before the logits.
     fn multi_token_prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

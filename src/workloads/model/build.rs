@@ -1,5 +1,5 @@
-//! Converts the tables of a model file to a [`ModelWithDefinitionProperties`]. Defines the file format and checks
-//! all rules for models.
+//! Converts the tables of a model file to a [`ModelWithDefinitionProperties`]. Defines the file format and checks all
+//! rules for models.
 
 use super::{
     Model, ModelDefinitionForm, ModelError, ModelSizeOverrides, ModelWithDefinitionProperties,
@@ -22,8 +22,8 @@ const MOST_LAYERS: u64 = 20_000;
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelWithDefinitionProperties {
-    /// Parses a model file. Error messages call the file `file`. If `tokens` is given, it replaces
-    /// the file's number of tokens per sample.
+    /// Parses a model file. Error messages call the file `file`. If `tokens` is given, it replaces the file's number of
+    /// tokens per sample.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError>
     }
 }
 
-/// Returns the caller's number of blocks if given, and the file's number otherwise.
+/// Returns the caller's number of blocks or, without one, the file's.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.require_field("layers", "the number of blocks")?;
     let own = field.read_integer_between(1, MOST_LAYERS)?;
@@ -163,8 +163,7 @@ fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
         .read_integer_between(1, MOST)
 }
 
-/// Reads the integer at `key`, which must be at least `least`. If the key is missing, returns
-/// `default`.
+/// Reads the integer at `key`, which must be at least `least`. Returns `default` if the key is missing.
 fn read_size_or_default(
     table: &ConfigTable<'_>,
     key: &str,
@@ -176,7 +175,7 @@ fn read_size_or_default(
     })
 }
 
-/// Reads the boolean at `key`. If the key is missing, returns `default`.
+/// Reads the boolean at `key`. Returns `default` if the key is missing.
 fn read_flag_or_default(
     table: &ConfigTable<'_>,
     key: &str,
@@ -198,7 +197,7 @@ fn parse_height_and_width(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigErr
     ])
 }
 
-/// Rejects a changed number of tokens if the model's sizes do not depend on it.
+/// Rejects another number of tokens if the model's sizes do not depend on it.
 fn reject_sequence_change(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

@@ -29,8 +29,8 @@ impl OperatorKind {
         saturate_to_u64(saturating_total(products.map(each)))
     }
 
-    /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips:
-    /// products of tokens with later tokens, which are `s (s - 1) / 2` of `s s` pairs.
+    /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips: products of tokens with
+    /// later ones, which are `s (s - 1) / 2` of `s s` pairs.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         let spec = self.to_axes_and_tensors();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
@@ -68,9 +68,9 @@ impl OperatorKind {
         }
     }
 
-    /// Number of multiplications for each pair of a decoded token and an earlier token: query times
-    /// key, and score times value. With latent vectors, heads multiply directly by these vectors,
-    /// because the up-projections are merged into the queries and the weighted sums.
+    /// Number of multiplications for each pair of a decoded token and an earlier token: query times key, and score
+    /// times value. With latent vectors, heads multiply directly by these, because the up-projections are merged into
+    /// the queries and the weighted sums.
     pub fn multiplications_per_decode_pair(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -119,7 +119,7 @@ impl OperatorKind {
         saturate_to_u64(spec.sum_tensor_volumes(&spec.outputs))
     }
 
-    /// Number of rows of the output, for operators with windows; 0 for all other operators.
+    /// Number of rows of the output for operators with windows; 0 for all others.
     pub fn output_rows_of_windows(&self) -> u64 {
         self.to_axes_and_tensors().extent_of_axis('h')
     }
@@ -167,7 +167,7 @@ impl ModelLayer {
         sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
-    /// Number of elements per sample that the layer reads from the previous layer.
+    /// Number of elements per sample that the layer reads from the previous one.
     pub fn input_elements(&self) -> u64 {
         let first = self.operators.first();
         first.map_or(0, |operator| operator.work.input_elements())
@@ -198,8 +198,7 @@ impl Model {
         self.sum_over_layers(ModelLayer::parameter_count)
     }
 
-    /// Number of weights that one token uses: all weights except the weights of experts that the
-    /// token does not choose.
+    /// Number of weights that one token uses: all except those of experts that it does not choose.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.sum_over_layers(|layer| {

@@ -1,4 +1,4 @@
-//! Models in the form in which model files describe them.
+//! Models as model files describe them.
 //!
 //! Every file has `name`, `source` and `kind`; unknown keys are rejected. The tables list the other
 //! keys, with defaults in parentheses.
@@ -56,8 +56,8 @@
 //!
 //! The sizes of an operator's input follow from the operators before it.
 //!
-//! An operator with `around = true` is on the skip path. The next residual adds the results of the
-//! skip path and of the branch, which must have equal sizes.
+//! An operator with `around = true` is on the skip path. The next residual adds up the results of the skip path and the
+//! branch, which must be equally large.
 
 use super::Model;
 
@@ -72,7 +72,7 @@ pub struct ModelWithDefinitionProperties {
     pub model: Model,
 }
 
-/// Sizes that replace sizes in a model file; `None` keeps the file's size.
+/// Sizes that replace those in a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelSizeOverrides {
     /// Number of tokens per sample.

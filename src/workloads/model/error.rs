@@ -1,5 +1,4 @@
-//! Errors about models. Every message states the place of the error, the value found, and the
-//! allowed values.
+//! Errors about models. Every message states the place of the error, the found value, and the allowed values.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
@@ -21,7 +20,7 @@ pub enum ModelError {
         /// Name of the count, such as `parameters`, for the message.
         what: &'static str,
     },
-    /// No preset has this name, and it does not look like the name of a file.
+    /// No preset has this name, and it does not look like a file name.
     #[error(
         "no model is called {name:?}{}\n  \
          try: a preset, which `chakram model list` names, or a file, whose name ends in .toml or has a / in it",
@@ -42,7 +41,7 @@ pub enum ModelError {
     OnHub {
         /// Name that the user gave.
         name: String,
-        /// The preset of the same family and size, or `None` if there is none.
+        /// The preset of the same family and size; `None` if there is none.
         closest: Option<&'static str>,
     },
     /// The file cannot be read.
@@ -55,8 +54,7 @@ pub enum ModelError {
     },
 }
 
-/// Returns a note for error messages: models are not loaded from hubs, but the preset `closest` is
-/// similar.
+/// Returns a note for error messages: models are not loaded from hubs, but the preset `closest` is similar.
 pub fn describe_hubs_unsupported(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(

@@ -20,10 +20,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset that matches `name`. If several presets match, returns the preset with the
-/// most parts in its name. If none matches, returns the first preset whose name begins with the
-/// parts of `name`. If no preset begins with these parts either, returns the preset with the most
-/// similar spelling.
+/// Returns the preset that matches `name`. Of several matches, returns the one with the most parts in its name. Without
+/// a match, returns the first preset whose name begins with the parts of `name`. If there is none either, returns the
+/// one with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -65,8 +64,8 @@ fn split_name(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns true if a preset's parts occur in a name in the same order. A single letter after the
-/// first part (the size of a vision transformer) matches every word that begins with it.
+/// Returns true if a preset's parts occur in a name in the same order. A single letter after the first part (the size
+/// of a vision transformer) matches every word that begins with it.
 fn is_subsequence(preset: &[String], name: &[String]) -> bool {
     let mut rest = name.iter();
     preset.iter().enumerate().all(|(index, part)| {

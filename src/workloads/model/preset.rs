@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 pub struct ModelPreset {
     /// Name of the preset, as users write it.
     pub name: &'static str,
-    /// Text of the model file. Comments in this text give the source of every number.
+    /// Text of the model file. Its comments give the source of every number.
     pub text: &'static str,
 }
 
@@ -169,9 +169,8 @@ impl ModelFileText {
         ModelWithDefinitionProperties::parse_with_sizes(&self.text, &self.file, sizes)
     }
 
-    /// Returns the size that the key `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`)
-    /// gives for a transformer over tokens or patches. Returns `None` if the model has no such
-    /// size.
+    /// Returns the size that the key `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) gives for a
+    /// transformer over tokens or patches. `None` if it has no such size.
     ///
     /// # Errors
     ///

@@ -1,18 +1,16 @@
 //! Activations that operators save for the backward pass.
 //!
-//! In a forward pass, each operator saves the data that its gradients need, unless another operator
-//! saves the same data. The saved data is the operator's input, and internal data such as dropout
-//! masks. An operator does not save its output, because the output is the next operator's input.
-//! Therefore no tensor is counted twice, and saved bytes can be summed over operators.
+//! In a forward pass, each operator saves the data that its gradients need, unless another one saves them. These are
+//! its input, and internal data such as dropout masks. It does not save its output, which is the next operator's input.
+//! No tensor is therefore counted twice, and saved bytes can be summed over operators.
 //!
-//! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
-//! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models", 2022, equation 1). This module adds up these bytes operator by operator,
-//! like section 4.1 of that paper. As in Korthikanti et al., the means and variances of norms do
-//! not count. Token ids do not count either, because token ids are part of the sample.
+//! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves `s h (34 + 5 a s / h)` bytes
+//! (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, equation 1). This module
+//! adds them up operator by operator, like section 4.1 of that paper. As in Korthikanti et al., the means and variances
+//! of norms do not count. Nor do token ids, which are part of the sample.
 //!
-//! There is only one exception, which counts a tensor twice. In a ResNet block that changes the
-//! number of channels, two convolutions have the same input, and both count this input.
+//! Only one tensor is counted twice. In a ResNet block that changes the number of channels, two convolutions have the
+//! same input, and both count it.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
@@ -21,8 +19,8 @@ impl OperatorKind {
     /// Returns the bytes that the forward pass of one sample saves for the backward pass, with
     /// `element` bytes per element.
     ///
-    /// Fused attention (FlashAttention), selected by `fused`, never writes scores to memory;
-    /// instead, it saves a 4-byte value per row of scores.
+    /// Fused attention (FlashAttention), selected by `fused`, never writes scores to memory; instead, it saves 4 bytes
+    /// per row of scores.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.to_axes_and_tensors().kept_bytes(element, fused)[0]
     }

@@ -1,10 +1,9 @@
 //! Describes operators as data: their axes, the tensors over these axes, the matrix products, and the
 //! tensors that are saved for the backward pass.
 //!
-//! Letters name axes, and sequences of letters name tensors, as in `einsum`: a linear operator
-//! multiplies `mk` by `kn` to `mn`. An operator is one entry of [`OperatorKind::to_axes_and_tensors`]. From
-//! this entry, other modules compute parameters, multiplications, elements, saved bytes, the
-//! volumes of PALM's Table III, shards, layouts and kernels.
+//! Letters name axes, and sequences of letters name tensors, as in `einsum`: a linear operator multiplies `mk` by `kn`
+//! to `mn`. An operator is one entry of [`OperatorKind::to_axes_and_tensors`]. From it, other modules compute
+//! parameters, multiplications, elements, saved bytes, the volumes of PALM's Table III, shards, layouts and kernels.
 //!
 //! | operator | input | weights | output | products, and the axes summed over | kept |
 //! |---|---|---|---|---|---|
@@ -26,11 +25,11 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only for the
-//! axes `b`, `m`, `n` and `k`. Any other axis is either whole, or divided by the degree of one of these
-//! four axes. The degree of m divides the rows `h` of an image's output, the rows `i` of its input, and the
-//! copies `c` of tokens. The degree of n divides the KV heads `g` and, in linear attention, the query and
-//! key heads `q`. In a grouped convolution, a filter processes `c` channels instead of all `k`.
+//! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only for the axes `b`,
+//! `m`, `n` and `k`. Any other axis is either whole, or divided by the degree of one of these. The degree of m divides
+//! the rows `h` of an image's output, the rows `i` of its input, and the copies `c` of tokens. The degree of n divides
+//! the KV heads `g` and, in linear attention, the query and key heads `q`. In a grouped convolution, a filter processes
+//! `c` channels instead of all `k`.
 
 mod kernels;
 mod operators;
@@ -69,14 +68,14 @@ pub struct TensorAxis {
     pub cut: DividingDegreeOrReason,
 }
 
-/// The degree that divides an axis, or the reason that no degree does.
+/// The degree that divides an axis, or why none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DividingDegreeOrReason {
-    /// The degree of the given operator axis divides this axis. The string is a plural noun for the
-    /// axis's units, for error messages.
+    /// The degree of the given operator axis divides this one. The string is a plural noun for the axis's units, for
+    /// error messages.
     By(OperatorShardAxis, &'static str),
-    /// The degree of the given operator axis must be 1, because this axis must stay whole. The
-    /// string is the reason, for error messages.
+    /// The degree of the given operator axis must be 1, because this axis must stay whole. The string is the reason,
+    /// for error messages.
     Whole(OperatorShardAxis, &'static str),
     /// No degree divides the axis.
     Never,
@@ -91,8 +90,8 @@ pub struct WeightTensorAxes {
     pub tied: bool,
 }
 
-/// A product of tensors, summed over axes. The number of multiplications is the product of the
-/// sizes of all axes: the result's axes and the summed axes.
+/// A product of tensors, summed over axes. Its number of multiplications is the product of the sizes of all axes, both
+/// the result's and the summed ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorContraction {
     /// Letters of the result's axes.
@@ -125,8 +124,7 @@ pub enum TensorSavingAttentionKernels {
     Any,
     /// Only fused attention saves the tensor.
     Fused,
-    /// Only unfused attention saves the tensor; with selective recomputation, the tensor is
-    /// recomputed instead.
+    /// Only unfused attention saves the tensor; selective recomputation recomputes it instead.
     Unfused,
 }
 
@@ -141,7 +139,7 @@ pub struct ImageWindowSizes {
     pub padding: u64,
 }
 
-/// Results that an operator uses, from its layer's chain or from outside the chain.
+/// Results that an operator uses, from its layer's chain or from outside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorInputSource {
     /// The previous operator's output.
@@ -151,11 +149,10 @@ pub enum OperatorInputSource {
     Join,
     /// The previous operator's output, and all results outside the chain.
     Collect,
-    /// No earlier result, because the operator looks up a table. The operator starts a new chain.
-    /// The previous chain's result waits outside the chain until an operator uses it.
+    /// No earlier result, because the operator looks up a table. The operator starts a new chain. The previous chain's
+    /// result waits outside the chain until an operator uses it.
     Table,
-    /// No earlier result, because the operator looks up embedding bags. The operator's own result
-    /// waits outside the chain.
+    /// No earlier result, because the operator looks up embedding bags. Its own result waits outside the chain.
     Beside,
 }
 
@@ -175,8 +172,7 @@ pub struct OperatorComputationSpec {
     pub name: &'static str,
     /// Axes of all tensors that the operator has.
     pub axes: Vec<TensorAxis>,
-    /// Inputs, each as the letters of its axes. The inputs are outputs of earlier operators or of
-    /// the previous layer.
+    /// Inputs, each as the letters of its axes. They are outputs of earlier operators or of the previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
@@ -186,8 +182,7 @@ pub struct OperatorComputationSpec {
     pub products: Vec<TensorContraction>,
     /// Tensors that are saved for the backward pass.
     pub kept: Vec<TensorKeptForBackward>,
-    /// Letters of the axes that count as rows (tokens or pixels); all other axes count as columns
-    /// (or channels).
+    /// Letters of the axes that count as rows (tokens or pixels); all others count as columns (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<ImageWindowSizes>,
@@ -205,7 +200,7 @@ impl OperatorComputationSpec {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis with the letter `letter`, or 0 if the operator has no such axis.
+    /// Size of the axis with the letter `letter`; 0 if there is none.
     pub fn extent_of_axis(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
@@ -289,8 +284,7 @@ impl OperatorComputationSpec {
             && self.role == OperatorInputSource::Next
     }
 
-    /// Number of the operator's weights that belong to another operator, or `None` if there are
-    /// none.
+    /// Number of the operator's weights that belong to another operator; `None` if there are none.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
         tied.map(|one| saturate_to_u64(self.tensor_element_count(one.axes)))
@@ -330,8 +324,7 @@ impl OperatorComputationSpec {
             .map(|(size, _)| size)
     }
 
-    /// Allows degrees to divide columns if each column is computed independently, as in a norm over
-    /// the channels of images.
+    /// Allows degrees to divide columns that are computed independently, as in a norm over the channels of images.
     pub fn allow_column_division(mut self) -> Self {
         let alone = self.computes_columns_independently();
         for axis in &mut self.axes {
@@ -351,8 +344,7 @@ impl OperatorComputationSpec {
         own.map(|one| self.tensor_element_count(one.axes))
     }
 
-    /// Returns two numbers of bytes per sample: the bytes of all saved tensors, and the bytes of
-    /// the tensors that selective recomputation recomputes.
+    /// Returns the bytes per sample of all saved tensors, and of those that selective recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &TensorKeptForBackward| {
             let each = one.bytes.unwrap_or(element);
@@ -387,8 +379,8 @@ pub(in crate::model) fn window_position_count(
 ) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
-        // Strides in model files are at least 1, but models that are built in code may have the
-        // stride 0. `max` avoids a division by zero for the stride 0.
+        // Strides in model files are at least 1, but models built in code may have the stride 0. `max` then avoids a
+        // division by zero.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }

@@ -1,4 +1,4 @@
-//! Transformers that a few sizes describe, such as GPT, BERT, Llama and Mixtral.
+//! Transformers described by a few sizes, such as GPT, BERT, Llama and Mixtral.
 
 use super::{
     ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, LayerRole, ModelLayer,
@@ -12,12 +12,11 @@ pub struct TransformerModel {
     pub layers: u64,
     /// Sizes and options of each block.
     pub block: TransformerBlock,
-    /// Vocabulary size, which is the number of rows in the token embedding table.
+    /// Vocabulary size: the number of rows in the token embedding table.
     pub vocabulary: u64,
     /// Encoding of the positions of tokens.
     pub positions: PositionEncoding,
-    /// Number of rows in the table of token types (BERT's sentences A and B); 0 if there is no such
-    /// table.
+    /// Number of rows in the table of token types (BERT's sentences A and B); 0 if there is none.
     pub segments: u64,
     /// True if a norm follows the embeddings.
     pub embedding_norm: bool,
@@ -36,12 +35,12 @@ pub struct TransformerBlock {
     pub hidden: u64,
     /// Number of query heads.
     pub heads: u64,
-    /// Number of key heads, which is also the number of value heads.
+    /// Number of key heads, and of value heads.
     pub kv_heads: u64,
     /// Number of elements per head.
     pub head_width: u64,
-    /// Intermediate size of the MLP (feed-forward network). With a gate, the first matrix product
-    /// has twice this number of outputs.
+    /// Intermediate size of the MLP (feed-forward network). With a gate, the first matrix product has twice as many
+    /// outputs.
     pub ffn: u64,
     /// The MLP's activation function.
     pub function: ActivationFunction,
@@ -94,8 +93,8 @@ pub enum OutputHead {
         /// True if the logits use the embedding's weights.
         tied: bool,
     },
-    /// Logits with tied weights and a bias, after one more matrix product, an activation and a
-    /// norm, as in BERT's prediction of masked words.
+    /// Logits with tied weights and a bias, after one more matrix product, an activation and a norm, as in BERT's
+    /// prediction of masked words.
     Masked,
     /// A matrix product on the first token, as in BERT's pooler.
     Pooler,
@@ -197,8 +196,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// For each of the two matrix products of an MLP, returns the number of inputs and the number
-    /// of outputs.
+    /// For each of an MLP's two matrix products, returns the number of inputs and of outputs.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);

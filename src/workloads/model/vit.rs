@@ -1,13 +1,12 @@
-//! Vision transformers that a few sizes describe.
+//! Vision transformers described by a few sizes.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit,
     TransformerBlock,
 };
 
-/// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is
-/// Worth 16x16 Words", 2021). The transformer has LayerNorm before attention and before the MLP,
-/// biases in all products, and GELU.
+/// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is Worth 16x16 Words",
+/// 2021). It has LayerNorm before attention and before the MLP, biases in all products, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
     /// Number of blocks; layers before and after the blocks do not count.
@@ -26,7 +25,7 @@ pub struct VisionTransformer {
     pub channels: u64,
     /// Side length of a square patch, in pixels.
     pub patch: u64,
-    /// Number of classes that the classifier distinguishes.
+    /// Number of classes of the classifier.
     pub classes: u64,
     /// True if training uses dropout.
     pub dropout: bool,

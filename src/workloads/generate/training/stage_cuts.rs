@@ -4,9 +4,9 @@ use crate::generate::plan::{ParallelismPlan, SplitUnit};
 use crate::generate::schedule::PipelineSchedule;
 use crate::model::{LayerRole, Model, ModelLayer};
 
-/// Returns the first layer of each part; the last entry is the number of layers. With
-/// [`SplitUnit::Blocks`], layers before the blocks belong to the first part, and layers after the
-/// blocks belong to the last part. With [`SplitUnit::Layers`], all layers count equally.
+/// Returns the first layer of each part; the last entry is the number of layers. With [`SplitUnit::Blocks`], layers
+/// before the blocks belong to the first part, and layers after them to the last. With [`SplitUnit::Layers`], all
+/// layers count equally.
 pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.part_count(plan.pipeline) as usize;
@@ -17,8 +17,8 @@ pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Ve
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // The number of blocks or layers divides evenly among the parts, and there are no more parts
-    // than layers, because `check` rejects other plans.
+    // The blocks or layers divide evenly among the parts, and there are no more parts than layers, because `check`
+    // rejects other plans.
     match plan.split {
         SplitUnit::Layers => {
             let each = count / parts;
@@ -40,9 +40,9 @@ pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Ve
     }
 }
 
-/// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the
-/// start of each run and, as the last entry, the end of the last run. Later runs are filled first,
-/// so that the first run is small: the first stage has the most micro-batches in flight.
+/// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the start of each run and,
+/// as the last entry, the end of the last one. Later runs are filled first, which keeps the first run small: the first
+/// stage has the most micro-batches in flight.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -135,15 +135,13 @@ mod tests {
         }
     }
 
-    /// The counts are units of work; Llama's head takes more work than a block, so the stage that
-    /// has the head gets fewer blocks.
+    /// The counts are units of work; Llama's head takes more than a block, so its stage gets fewer blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // A total of 30 is divided into three parts. So some part has at least three blocks (12),
-        // or at least two blocks and the head (14). If no part exceeds 12, the last part has the
-        // head and one block, the second part has three blocks, and the first part has the other
-        // two.
+        // A total of 30 is divided into three parts. Some part therefore has at least three blocks (12), or at least
+        // two blocks and the head (14). If none exceeds 12, the last part has the head and one block, the second has
+        // three blocks, and the first has the other two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

@@ -23,26 +23,23 @@ pub struct PlanSummary {
     pub micro_batches: u32,
     /// Number of parameters in the model, without adapters and independent of the plan.
     pub parameters: u64,
-    /// Number of parameters that have gradients: all parameters, the unfrozen parameters, or the
-    /// adapters' parameters.
+    /// Number of parameters with gradients: all, the unfrozen ones, or the adapters'.
     pub trained_parameters: u64,
     /// Model FLOPs per step, without recomputation.
     pub model_flops: u128,
-    /// Kind of attention token pairs that both FLOP counts include; `None` for a model without
-    /// attention.
+    /// Kind of attention token pairs in both FLOP counts; `None` without attention.
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks together execute per step.
     pub flops: u128,
-    /// The recomputation policy in the generated traces; `as-needed` is replaced by the policy that
-    /// chakram chose.
+    /// The recomputation policy in the generated traces; `as-needed` is replaced by chakram's choice.
     pub recompute: super::RecomputePolicy,
     /// Idle time of a stage divided by its computing time, if all passes take the same time and
     /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
     /// Process groups of the job, by kind.
     pub groups: Vec<ParallelGroupsOfOneKind>,
-    /// For every member of a tensor group in every replica, the ranks through which its activations
-    /// pass: one per stage.
+    /// For every member of a tensor group in every replica, the ranks through which its activations pass, one per
+    /// stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of one rank on each stage.
     pub stages: Vec<StageRankTotals>,
@@ -70,7 +67,7 @@ pub struct StageRankTotals {
     pub nodes: u64,
     /// FLOPs that a rank executes in all steps.
     pub flops: u128,
-    /// Maximum number of bytes in use at the same time in the NPU's memory, if nodes run in id order.
+    /// Maximum number of bytes in use at once in the NPU's memory, if nodes run in id order.
     pub peak: u64,
     /// Bytes of a rank's state that the plan keeps in remote memory.
     pub remote: u64,
@@ -79,9 +76,8 @@ pub struct StageRankTotals {
     pub streams: bool,
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Maximum number of passes whose activations are stored at the same time, and the bytes of one
-    /// such pass. The product of both numbers is the memory that the schedule needs for
-    /// activations.
+    /// Maximum number of passes whose activations are stored at once, and the bytes of one such pass. Their product is
+    /// the memory that the schedule needs for activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationKindTotals>,
@@ -98,7 +94,7 @@ pub struct CommunicationKindTotals {
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,
-    /// Bytes of all calls together, where each collective call counts its whole buffer.
+    /// Bytes of all calls; each collective call counts its whole buffer.
     pub bytes: u128,
 }
 
@@ -130,8 +126,8 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the kind of a group. The group of all ranks has a kind only if the plan has a kind
-    /// of group that includes all ranks.
+    /// Returns the kind of a group. The group of all ranks has one only if some kind of group in the plan includes all
+    /// ranks.
     fn group_kind(
         &self,
         group: GroupName<'_>,
@@ -142,7 +138,7 @@ impl RankTally<'_> {
         let placement = &self.plan.placement;
         let named = |family| placement.group_name(family, self.place) == group;
         let whole = |family| placement.member_count(family) == placement.rank_count();
-        // If several kinds include all ranks, guess the kind from the collective and its phase.
+        // If several kinds include all ranks, guess from the collective and its phase.
         let likely = match phase {
             _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
@@ -184,8 +180,7 @@ impl Sink for RankTally<'_> {
                     (GroupName::World, _) | (_, None) => self.plan.placement.rank_count(),
                     (_, Some(family)) => self.plan.placement.group_size_at(family, self.place),
                 };
-                // `comm_size` may be the size of one member's shard, but the totals count whole
-                // buffers.
+                // `comm_size` may be one member's shard, but the totals count whole buffers.
                 let bytes = kind.buffer_bytes(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", |one| self.plan.placement.kind_name(one));
                 (kind.to_string(), word, bytes)

@@ -62,8 +62,8 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, each stage has two kinds of traces, regardless of its number of members: one kind
-/// for adapters, and one for other members.
+/// With adapters, each stage has two kinds of traces, regardless of its number of members: for adapters, and for other
+/// members.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -96,9 +96,8 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     }
 }
 
-/// SRAM capacity and access size are limited to one tile, so nearly every load and store is split
-/// into the maximum number of accesses. An operator then has more than 80 nodes, which is more than
-/// with unsplit accesses.
+/// SRAM capacity and access size are limited to one tile, so nearly every load and store is split into as many accesses
+/// as allowed. An operator then has more than 80 nodes, more than with unsplit accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // GPT-2's widest tile has 2 x 3072 + 1 values of 2 B.
@@ -312,8 +311,7 @@ fn what_does_not_divide_is_refused() {
             "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is \
              after the 12 blocks",
         ),
-        // If stages cover only the blocks, this error is reported first, even if other options are
-        // also invalid.
+        // If stages cover only the blocks, this error comes first, even if other options are invalid too.
         (
             |p| {
                 p.stages = vec![[0, 11]];

@@ -12,10 +12,9 @@ pub(super) struct TiedEmbeddingTable {
 }
 
 impl TiedEmbeddingTable {
-    /// Records the table if `operator` looks up the shared weights. Rejects a tied matrix product
-    /// if some member has different shards of the product's weights and of the table. The table's
-    /// rows (sharded by k) are the product's outputs (sharded by n). The table's columns (sharded
-    /// by n) are the product's inputs (sharded by k).
+    /// Records the table if `operator` looks up the shared weights. Rejects a tied matrix product if some member has
+    /// different shards of its weights and of the table. The table's rows (sharded by k) are the product's outputs
+    /// (sharded by n). The table's columns (sharded by n) are the product's inputs (sharded by k).
     pub fn check_operator(
         &mut self,
         layer: &str,

@@ -40,8 +40,7 @@ pub(super) fn parse_layers(
         let field = table.require_field("name", "the layer's name")?;
         let name = field.read_line()?;
         let role = table.read_choice("role", &ROLES)?;
-        // `repeat` is limited to the remaining number of layers, so `layers` never exceeds
-        // `MOST_LAYERS`.
+        // `repeat` is limited to the remaining layers, so `layers` never exceeds `MOST_LAYERS`.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table
             .get("repeat")
@@ -71,8 +70,7 @@ pub(super) fn parse_layers(
             let expected = format_args!("at most {MOST_OPERATORS}, and at least one in each layer");
             return Err(table.invalid_table_error(found, expected));
         }
-        // Build each copy of a repeated layer separately, because the layer may change the shape of
-        // the next copy's input.
+        // Build each copy of a repeated layer separately, because a layer may change the input shape of its next copy.
         for number in first..first + repeat {
             let name = if numbered {
                 format!("{name}{number}")

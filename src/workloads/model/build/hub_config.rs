@@ -1,7 +1,7 @@
 //! Models from Hugging Face's `config.json`.
 //!
-//! The parser reads the keys that determine the model's sizes. The parser ignores keys that are
-//! known not to affect sizes. The parser rejects every other key by name.
+//! The parser reads the keys that determine the model's sizes. It ignores keys that are known not to affect sizes. It
+//! rejects every other key by name.
 
 use super::MOST_LAYERS;
 use crate::model::{
@@ -82,12 +82,12 @@ const NO_SIZES: &[&str] = &[
     "use_flash_attn",
 ];
 
-/// A `config.json`, and a record of the keys that have been read.
+/// A `config.json`, and the keys read so far.
 struct KeyTrackingHubConfig<'t> {
     text: &'t str,
     file: &'t str,
     keys: Map<String, Value>,
-    /// Keys that have been read so far.
+    /// Keys read so far.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -230,8 +230,7 @@ pub(super) fn parse_model(
     Ok((base.block.hidden, model))
 }
 
-/// If the file describes a multimodal model, returns the part for the text transformer; otherwise,
-/// returns the whole file.
+/// Returns the part for the text transformer of a multimodal model; otherwise, the whole file.
 fn text_config(config: KeyTrackingHubConfig<'_>) -> ConfigRead<KeyTrackingHubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
@@ -253,8 +252,7 @@ fn text_config(config: KeyTrackingHubConfig<'_>) -> ConfigRead<KeyTrackingHubCon
     Ok(KeyTrackingHubConfig { keys, ..config })
 }
 
-/// Returns a name for the model: the folder of its file or, if the path has no folder, its model
-/// type.
+/// Returns a name for the model: the folder of its file or, if the path has none, its model type.
 fn name_hub_model(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
@@ -418,8 +416,8 @@ fn read_delta_attention(config: &KeyTrackingHubConfig<'_>) -> ConfigRead<Option<
     }))
 }
 
-/// Returns the period of full attention, in layers. The last layer of each period has full
-/// attention, and the other layers have linear attention.
+/// Returns the period of full attention, in layers. The last layer of each has full attention, and the others have
+/// linear attention.
 fn full_attention_interval(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     config.value_of("sliding_window");
     if config.read_flag("use_sliding_window", false)? {
@@ -444,8 +442,7 @@ fn full_attention_interval(config: &KeyTrackingHubConfig<'_>, layers: u64) -> Co
     }
 }
 
-/// Returns two flags: whether the matrix products before attention have biases, and whether all
-/// products have biases.
+/// Returns whether the matrix products before attention have biases, and whether all products do.
 fn read_biases(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
     if config.read_flag("mlp_bias", false)? && !attention {
@@ -478,7 +475,7 @@ fn read_expert_routing(
 fn dense_ffn(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     let own = match config.read_size("intermediate_size")? {
         Some(own) => own,
-        // If all blocks have experts, the file may contain only the experts' size.
+        // If all blocks have experts, the file may state only the experts' size.
         None => match config.read_size("moe_intermediate_size")? {
             Some(own) => own,
             None => config.require_size("intermediate_size")?,
@@ -522,7 +519,7 @@ fn read_router_rule(
     })
 }
 
-/// Returns the period of experts, in layers; the last layer of each period has experts.
+/// Returns the period of experts, in layers; the last layer of each has experts.
 fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -552,8 +549,8 @@ fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u
     Ok(every)
 }
 
-/// Returns the attention span of layers without full attention, and the period of full attention in
-/// layers. The last layer of each period has full attention.
+/// Returns the attention span of layers without full attention, and the period of full attention in layers. The last
+/// layer of each period has it.
 fn read_attention_span(
     config: &KeyTrackingHubConfig<'_>,
     kind: &str,
@@ -589,7 +586,7 @@ fn read_attention_span(
                 None => config.invalid_value("layer_types", "a list of kinds of attention")?,
             }
         }
-        // A zero marks a layer without rotary embedding; such a layer has full attention.
+        // A zero marks a layer without rotary embedding, which has full attention.
         (None, Some(turned), _) if !turned.is_empty() => {
             turned.iter().map(|one| one.as_u64() == Some(0)).collect()
         }

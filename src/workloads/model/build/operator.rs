@@ -8,7 +8,7 @@ use crate::model::{
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
 
-/// Shape of the activations that one operator passes to another.
+/// Shape of the activations passed from one operator to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActivationShape {
     /// An image, or its feature maps.
@@ -26,8 +26,7 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Returns the number of rows and the number of columns; for an image, the number of pixels and
-    /// the number of channels.
+    /// Returns the number of rows and of columns; for an image, of pixels and of channels.
     fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -270,8 +269,7 @@ fn parse_operator_kind(
                 width: parse_size(table, "width")?,
                 lookups: read_size_or_default(table, "lookups", 1, 1)?,
             };
-            // A table's result is outside the chain until an interaction uses it, so the chain's
-            // shape does not change.
+            // A table's result is outside the chain until an interaction uses it, so the chain's shape does not change.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -286,7 +284,7 @@ fn parse_operator_kind(
     })
 }
 
-/// Parses a matrix product. If the input is an image, it is flattened to one row.
+/// Parses a matrix product. An image as input is flattened to one row.
 fn parse_linear(
     table: &ConfigTable<'_>,
     shape: ActivationShape,

@@ -63,8 +63,7 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// Activations of the MLP, each with its name in files. An activation is a function and a flag that
-/// is true if it is gated.
+/// Activations of the MLP, each with its name in files. Each is a function, and a flag that is true if it is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 5] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -84,7 +83,7 @@ pub(super) fn parse_layers(
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
-    // The position table keeps the file's number of rows, even if samples have a different length.
+    // The position table keeps the file's number of rows, even for samples of another length.
     let rows = read_size_or_default(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -373,8 +372,7 @@ pub(super) fn parse_head_counts(
         ));
     }
     if root.get("kv_rank").is_some() {
-        // With latent attention, other keys determine the widths of heads, so no code uses this
-        // width.
+        // With latent attention, other keys determine the widths of heads, so nothing uses this one.
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {

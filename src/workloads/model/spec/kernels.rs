@@ -19,10 +19,9 @@
 //! | pool | `d` of input and output | the same |
 //! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
 //!
-//! The loss has the same kernels as Megatron-LM's vocabulary-parallel cross entropy. The forward
-//! kernels are conversion to single precision (`d + 4` bytes), maximum (4), difference (8),
-//! exponential (8), sum (4) and quotient (8). The backward kernels are product (8) and conversion
-//! to the logits' format (`4 + d`).
+//! The loss has the same kernels as Megatron-LM's vocabulary-parallel cross entropy. The forward kernels are conversion
+//! to single precision (`d + 4` bytes), maximum (4), difference (8), exponential (8), sum (4) and quotient (8). The
+//! backward kernels are product (8) and conversion to the logits' format (`4 + d`).
 
 use chakram_trace::format::MemoryBoundKernelClass::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
@@ -40,8 +39,7 @@ pub struct FormatDependentElementBytes {
 }
 
 impl FormatDependentElementBytes {
-    /// Returns the bytes per element, if a value has `number` bytes and a weight gradient has
-    /// `gradient` bytes.
+    /// Returns the bytes per element, for values of `number` bytes and weight gradients of `gradient` bytes.
     pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
@@ -56,10 +54,9 @@ pub struct MemoryBoundKernelSpec {
     pub suffix: &'static str,
     /// Class of the kernel, which determines the memory bandwidth that it reaches.
     pub class: MemoryBoundKernelClass,
-    /// Axes of the tensor that the kernel reads, and the number of bytes that it reads per element.
+    /// Axes of the tensor that the kernel reads, and the bytes read per element.
     pub reads: (&'static str, FormatDependentElementBytes),
-    /// Axes of the tensor that the kernel writes, and the number of bytes that it writes per
-    /// element.
+    /// Axes of the tensor that the kernel writes, and the bytes written per element.
     pub writes: (&'static str, FormatDependentElementBytes),
 }
 
@@ -72,8 +69,7 @@ pub struct MemoryBoundKernels {
     pub backward: &'static [MemoryBoundKernelSpec],
 }
 
-/// Kernels of an operator, with alternatives if frameworks use different kernels. The plan chooses
-/// one alternative.
+/// Kernels of an operator, with alternatives if frameworks use different ones. The plan chooses one alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorKernelSpec {
     /// Three kernels: one each for the matrix product, the input's gradient, and the weights'
@@ -89,14 +85,13 @@ pub enum OperatorKernelSpec {
         /// True if query heads and key heads are normalized before the rotation.
         qk_norm: bool,
     },
-    /// The product of tokens and the router's weights, then a softmax, and then a copy of each
-    /// token for each of its experts.
+    /// The product of tokens and the router's weights, a softmax, and a copy of each token for each of its experts.
     Router {
         /// True if the logistic function replaces the softmax.
         sigmoid: bool,
         /// True if scores have biases.
         biased: bool,
-        /// True if tokens choose groups of experts before they choose individual experts.
+        /// True if tokens choose groups of experts before individual experts.
         grouped: bool,
     },
     /// Two independent matrix products of latent vectors.
@@ -105,7 +100,7 @@ pub enum OperatorKernelSpec {
     Moving {
         /// Kernels that fuse all operations that can be fused.
         fused: MemoryBoundKernels,
-        /// Kernels with one framework operation each; `None` if these kernels equal `fused`.
+        /// Kernels with one framework operation each; `None` if they equal `fused`.
         one_by_one: Option<MemoryBoundKernels>,
     },
 }
@@ -190,9 +185,8 @@ impl OperatorKernelSpec {
         )],
     );
 
-    /// RMSNorm in single precision between two casts, composed as in PyTorch. Casts, and products
-    /// with one value per row or column, reach the same memory bandwidth as copies. Sums of rows
-    /// reach the same memory bandwidth as a softmax.
+    /// RMSNorm in single precision between two casts, composed as in PyTorch. Casts, and products with one value per
+    /// row or column, reach the memory bandwidth of copies. Sums of rows reach that of a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.with_unfused_alternative(
         &[
             elementwise_kernel(

@@ -121,8 +121,8 @@ fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
     }
 }
 
-/// Number of tokens per chunk in linear attention (`chunk_gated_delta_rule` in
-/// flash-linear-attention). A chunk passes only the state to the next chunk.
+/// Number of tokens per chunk in linear attention (`chunk_gated_delta_rule` in flash-linear-attention). A chunk passes
+/// only the state to the next one.
 pub const DELTA_CHUNK: u64 = 64;
 
 /// Number of unordered pairs among `n` elements.
@@ -156,8 +156,8 @@ impl OperatorKind {
                     create_divisible_axis('k', inputs, K, "inputs"),
                 ];
                 let mut spec = OperatorComputationSpec::new("linear", axes, &["mk"], &["mn"], "m");
-                // The bias gradient comes first, because the matrix must be transposed before its
-                // gradient can be accumulated.
+                // The bias gradient comes first, because the matrix must be transposed before its gradient can be
+                // accumulated.
                 if bias {
                     spec = spec.with_weights("n");
                 }
@@ -183,7 +183,7 @@ impl OperatorKind {
                         "a query needs the keys and values of every token",
                     ),
                     create_undividable_axis('t', tokens),
-                    // Each part must have whole KV heads, because members do not copy these heads.
+                    // Each part must have whole KV heads, because members do not copy these.
                     create_divisible_axis('n', heads, N, "heads"),
                     create_divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
@@ -200,9 +200,8 @@ impl OperatorKind {
                         .with_product("nmt", "w")
                         .with_product("nmw", "t");
                 if causal {
-                    // A kernel for causal attention skips products of tokens with later tokens,
-                    // which are s (s - 1) / 2 of s s pairs. All shards of a sequence have the same
-                    // number of skipped pairs.
+                    // A kernel for causal attention skips products of tokens with later ones, which are s (s - 1) / 2
+                    // of s s pairs. All shards of a sequence skip equally many pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -243,7 +242,7 @@ impl OperatorKind {
                     true => span.causal_pairs(tokens),
                     false => u128::from(tokens) * u128::from(tokens),
                 };
-                // All shards of a sequence have the same number of pairs.
+                // All shards of a sequence have equally many pairs.
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
@@ -452,8 +451,8 @@ impl OperatorKind {
                     ),
                     create_divisible_axis('n', width, N, "columns"),
                 ];
-                // The gradient of a copy's score is the product of the copy and the gradient of the
-                // weighted sum, so the backward pass needs the copies.
+                // The gradient of a copy's score is the product of the copy and the weighted sum's gradient, so the
+                // backward pass needs the copies.
                 OperatorComputationSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .with_inputs_kept()
                     .with_kernels(OperatorKernelSpec::EXPERT_COMBINE)
@@ -499,8 +498,8 @@ impl OperatorKind {
                 )
                 .with_kernels(kernels);
                 match function {
-                    // Save nothing more: the next operator saves this output as its input, and the
-                    // output shows which inputs are positive.
+                    // Save nothing more: the next operator saves this output as its input, and it shows which inputs
+                    // are positive.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.with_inputs_kept(),
                 }
@@ -652,7 +651,7 @@ impl OperatorKind {
         }
     }
 
-    /// Returns the operator with its dropout removed.
+    /// Returns the operator without its dropout.
     pub fn without_dropout(mut self) -> Self {
         if let Self::Attention { dropout, .. }
         | Self::ShapedAttention { dropout, .. }
@@ -663,8 +662,8 @@ impl OperatorKind {
         self
     }
 
-    /// Returns mutable references to the sizes that degrees divide, each with its axis. For an
-    /// image, these sizes include the number of input rows.
+    /// Returns mutable references to the sizes that degrees divide, each with its axis. For an image, they include the
+    /// number of input rows.
     pub fn divisible_sizes_mut(&mut self) -> Vec<(OperatorShardAxis, &mut u64)> {
         use OperatorShardAxis::{K, M, N};
         match self {
@@ -729,8 +728,7 @@ fn create_element_axes(rows: u64, width: u64) -> Vec<TensorAxis> {
     ]
 }
 
-/// Creates an operator with sliding windows over an image. The operator saves its input for the
-/// backward pass.
+/// Creates an operator with sliding windows over an image. It saves its input for the backward pass.
 fn create_windowed_operator<const N: usize>(
     name: &'static str,
     channels: [TensorAxis; N],

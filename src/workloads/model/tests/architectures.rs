@@ -33,8 +33,8 @@ fn released_models_have_their_published_counts() {
     // weights, and the last norm has h weights. With h = 2560 and f = 9728, the count is 36
     // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
-    // The models below follow the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768
-    // vocabulary entries instead of 32000, which adds 2 x 768 x 6144 weights.
+    // The models below follow the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768 vocabulary entries
+    // instead of 32000, which adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -112,9 +112,9 @@ fn linear_attention_has_the_weights_of_its_formula() {
             billions(all(10) - words * h).abs_diff(published[1]) <= 1,
             "{name}"
         );
-        // A quarter of the blocks cache the keys and values of 2 heads with 256 columns each. Each
-        // other block stores the last three inputs of the convolutions and, for each value head, a
-        // state of 128 x 128 values in single precision.
+        // A quarter of the blocks cache the keys and values of 2 heads with 256 columns each. Each other block stores
+        // the last three inputs of the convolutions and, for each value head, a state of 128 x 128 values in single
+        // precision.
         assert_eq!(model.cached_elements(), l / 4 * 2 * 2 * 256, "{name}");
         let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
         assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
@@ -166,8 +166,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. This block equals the last block, with two
-    // additional norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. It equals the last block, with two additional norms, a product from
+    // 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -184,15 +184,15 @@ fn latent_attention_has_the_weights_of_its_formula() {
         11_610_068_224
     );
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // One matrix computes the logits of both predicted tokens, and the loss covers both, so the
-    // number of multiplications doubles.
+    // One matrix computes both predicted tokens' logits, and the loss covers both, so the number of multiplications
+    // doubles.
     let logits = |model: &Model| model.layers.last().unwrap().multiplication_count();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// A token takes two FLOPs for each weight by which it is multiplied. For each attended token, a
-/// token also takes 4 A d FLOPs, or 2 A ((n + r) + v) FLOPs with latent vectors. With a causal
-/// mask, a token attends to (s + 1) / 2 of s tokens on average.
+/// A token takes two FLOPs for each weight that multiplies it. For each attended token, it also takes 4 A d FLOPs, or 2
+/// A ((n + r) + v) FLOPs with latent vectors. With a causal mask, a token attends to (s + 1) / 2 of s tokens on
+/// average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     // Either every layer attends to all tokens, or every other layer attends to only 128 tokens. Here, one 8192-token

@@ -96,9 +96,8 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size is valid by itself, but the product of the sizes is too large. The 32 layers have
-    // 32 x 3 x 4096 x 10^12 parameters, which fit into 64 bits; with 8192 tokens, the number of
-    // multiplications does not fit.
+    // Each size is valid by itself, but their product is too large. The 32 layers have 32 x 3 x 4096 x 10^12
+    // parameters, which fit into 64 bits; with 8192 tokens, the number of multiplications does not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
@@ -344,8 +343,7 @@ fn windows_and_groups_must_fit() {
     );
 }
 
-/// Random text that the test below inserts into a file: printable characters, or mostly characters
-/// of TOML's syntax.
+/// Random text that the test below inserts into a file: printable characters, or mostly TOML syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {

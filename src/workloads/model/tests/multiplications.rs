@@ -1,5 +1,4 @@
-//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2, and with the simulator that
-//! produced this table.
+//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2, and with the simulator behind it.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -72,9 +71,9 @@ fn core(layer: &ModelLayer) -> u64 {
 
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
-    // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The
-    // published count is higher by 29,056 h, as if each weight in the table of cased words were one
-    // multiplication. The published count also omits the operators after the blocks.
+    // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The published count is
+    // higher by 29,056 h, as if each weight in the table of cased words were one multiplication. It also omits the
+    // operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);
@@ -107,9 +106,8 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // DLRM has 154,112 + 605,952 multiplications in MLPs, and dot products of 351 pairs of vectors
-    // with 64 elements. The source counts every table weight as a multiplication, but does not
-    // count the pairs.
+    // DLRM has 154,112 + 605,952 multiplications in MLPs, and dot products of 351 pairs of vectors with 64 elements.
+    // The source counts every table weight as a multiplication, but not the pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -133,8 +131,8 @@ fn megatron_s_flops_follow() {
 
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
-    // For s tokens, Llama-3 8B takes s multiplications for each weight in its products, plus 2 l
-    // s^2 h. These products include neither the word table's V h weights nor the gains of norms.
+    // For s tokens, Llama-3 8B takes s multiplications for each weight in its products, plus 2 l s^2 h. These products
+    // include neither the word table's V h weights nor the norms' gains.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
@@ -147,7 +145,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
             "{s}"
         );
     }
-    // The position table keeps its number of rows even if sequences are shorter.
+    // The position table keeps its number of rows even for shorter sequences.
     let short = Model::load_with_token_count("gpt2-small", 10).unwrap();
     assert_eq!(short.parameter_count(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);

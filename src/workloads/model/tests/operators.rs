@@ -20,8 +20,7 @@ fn convolution(
     }
 }
 
-/// Counts the positions of a window along a side, by moving the window through a padded image in
-/// steps of the stride.
+/// Counts the positions of a window along a side, by moving it through a padded image in steps of the stride.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
@@ -69,8 +68,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // A pair needs a dot product of `width` elements, and then scales a row of `width`
-                // values. The dot product and the scaling each take `width` multiplications.
+                // A pair needs a dot product of `width` elements, and then scales a row of `width` values. Each takes
+                // `width` multiplications.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }
@@ -170,7 +169,7 @@ fn counts_stop_at_the_largest_number() {
             operator.work.causally_skipped_multiplications() <= operator.multiplication_count()
         );
     }
-    // If any size is zero, a product has no multiplications.
+    // A product with a size of zero has no multiplications.
     let nothing = convolution([0, 0], [1, 1], 1, 0);
     assert_eq!(nothing.multiplication_count(), 0);
 }

@@ -9,9 +9,8 @@ fn found(name: &str) -> u64 {
 
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
-    // Equation 2 of Narayanan et al. (2021) is P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)),
-    // which equals 12 l h^2 + 13 l h + (V + s) h. The equation omits 2 h weights: the gain and the
-    // bias of the last norm.
+    // Equation 2 of Narayanan et al. (2021) is P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), which equals 12 l
+    // h^2 + 13 l h + (V + s) h. It omits 2 h weights: the last norm's gain and bias.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -173,9 +172,9 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // Counted by hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and
-    // the classifier has 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer
-    // weights in its first convolution, and w^2 / 2 + 2 w more on the skip path.
+    // Counted by hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the classifier has
+    // 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer weights in its first convolution, and w^2
+    // / 2 + 2 w more on the skip path.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -184,14 +183,12 @@ fn models_of_images_are_those_of_torchvision() {
 
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
-    // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have
-    // 154,112 + 605,952 weights, which the source counts. The MLPs also have 832 + 1,281 biases
-    // (one per output), which the source does not count.
+    // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952
+    // weights, which the source counts. They also have 832 + 1,281 biases (one per output), which it does not count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);
-    // 27 vectors form 351 pairs. Together with the first vector (64 elements), the top MLP has 415
-    // inputs.
+    // 27 vectors form 351 pairs. With the first vector (64 elements), the top MLP has 415 inputs.
     assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
 }
 

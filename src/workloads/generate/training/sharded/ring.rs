@@ -14,16 +14,14 @@ use chakram_trace::format::{TensorClass, TrainingPhase};
 /// Kernels of one ring step, which uses the keys and values of another rank.
 #[derive(Clone, Debug)]
 pub(super) struct RingAttentionStepKernels {
-    /// Number of steps, which equals the number of ranks.
+    /// Number of steps, one per rank.
     steps: u32,
     block: OperatorKernels,
-    /// Kernels that merge a step's result into the results of earlier steps, for the forward pass
-    /// and for the backward pass.
+    /// Kernels that merge a step's result into those of earlier steps, for the forward and the backward pass.
     merges: [OperatorKernels; 2],
 }
 
-/// A message sent to the next rank of a ring, while the corresponding message from the previous
-/// rank is still expected.
+/// A message sent to the next rank of a ring, while the one from the previous rank is still expected.
 struct PendingRingMessage {
     /// Index of the message in the layer.
     slot: u32,
@@ -34,8 +32,8 @@ struct PendingRingMessage {
 }
 
 impl ShardedLayerLowerer {
-    /// Returns the kernels for attention to other ranks' keys, or `None` if keys do not pass around
-    /// a ring. `work` is the attention to the rank's own keys.
+    /// Returns the kernels for attention to other ranks' keys; `None` without a ring. `work` is the attention to the
+    /// rank's own keys.
     pub(super) fn ring_attention_kernels(
         &self,
         layer: &ModelLayer,
@@ -77,8 +75,7 @@ impl MemberProgramWriter<'_> {
         let keys = self.ring_message_bytes(one);
         let (before, own) = split_attention_kernels(&one.kernels.forward, false);
         push_kernels(before, phase, operator, to);
-        // Allocate memory for the keys of the current step and for the keys that arrive for the
-        // next step.
+        // Allocate memory for the keys of the current step and those that arrive for the next one.
         let held = keys.saturating_mul(2);
         to.allocate_bytes(TensorClass::Temporary, held);
         let mut next: Option<u32> = None;
@@ -100,9 +97,8 @@ impl MemberProgramWriter<'_> {
         to.free_bytes(TensorClass::Temporary, held);
     }
 
-    /// Emits the gradients of attention to other ranks' keys as they arrive, and then to the rank's
-    /// own keys. Returns the remaining kernels, which compute the gradients of the kernels before
-    /// attention.
+    /// Emits the gradients of attention to other ranks' keys as they arrive, and then to the rank's own keys. Returns
+    /// the remaining kernels, for the gradients of the kernels before attention.
     pub(super) fn emit_backward_ring<'k>(
         &mut self,
         one: &'k MemberOperator<'_>,
@@ -112,8 +108,7 @@ impl MemberProgramWriter<'_> {
         let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);
         let keys = self.ring_message_bytes(one);
         let (after, own) = split_attention_kernels(&one.kernels.backward, true);
-        // Allocate memory for the keys and their gradients, for both the current step and the next
-        // step.
+        // Allocate memory for the keys and their gradients, for both the current and the next step.
         let held = keys.saturating_mul(4);
         to.allocate_bytes(TensorClass::Temporary, held);
         let (mut next, mut sums): (Option<u32>, Option<PendingRingMessage>) = (None, None);
@@ -172,12 +167,11 @@ impl MemberProgramWriter<'_> {
         sent
     }
 
-    /// Receives `bytes` bytes from the previous rank, the same number that `sent` sends to the next
-    /// rank. The receive does not start before the chain has reached the send, because earlier
-    /// steps used the memory. Returns the receive node.
+    /// Receives `bytes` bytes from the previous rank, as many as `sent` sends to the next rank. The receive starts only
+    /// after the chain has reached the send, because earlier steps used the memory. Returns the receive node.
     ///
-    /// Callers add the receive after the kernels that run in parallel with it, because a host that
-    /// waits for receives would otherwise launch these kernels only after the bytes have arrived.
+    /// Callers add the receive after the kernels that run in parallel with it; otherwise, a host that waits for
+    /// receives would launch these only after the bytes have arrived.
     fn receive_from_last(
         &mut self,
         one: &MemberOperator<'_>,
@@ -196,7 +190,7 @@ impl MemberProgramWriter<'_> {
         to.push_parallel_node(name, phase, task, sent.ready, ["", ""])
     }
 
-    /// Bytes of one rank's keys and values, or 0 if the plan omits this exchange.
+    /// Bytes of one rank's keys and values; 0 if the plan omits this exchange.
     fn ring_message_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         match self.context_exchange(one) {
             Some(ContextExchange::Ring) => one.context_bytes[1],
@@ -209,9 +203,8 @@ fn node(index: u32) -> ProgramDependency {
     ProgramDependency::Node(index)
 }
 
-/// Splits attention's kernels into two lists: kernels that only change queries and keys, which a
-/// rank runs once, and the kernels of attention itself. The kernels of the first list run first in
-/// the forward pass, and last in the backward pass.
+/// Splits attention's kernels into two lists: those that only change queries and keys, which a rank runs once, and
+/// those of attention itself. The first list runs first in the forward pass, and last in the backward pass.
 fn split_attention_kernels(
     kernels: &[LoweredKernel],
     backward: bool,

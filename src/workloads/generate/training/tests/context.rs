@@ -109,8 +109,8 @@ fn kernels_have_the_tokens_of_a_rank() {
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads the keys and values of all tokens, either for all heads or for the rank's
-        // heads. Attention writes an output with the size of the queries, and 4 B per row.
+        // Attention reads the keys and values of all tokens, either for all heads or for the rank's. It writes an
+        // output with the size of the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -124,8 +124,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together execute the same number of FLOPs as a single rank. Tests both exchanges,
-/// fused and unfused kernels, with and without a causal mask.
+/// All ranks together execute as many FLOPs as a single rank. Tests both exchanges, fused and unfused kernels, with and
+/// without a causal mask.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -153,8 +153,7 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// Counts pairs one by one. If each rank has the i-th piece from both ends of a sequence, all ranks
-/// have the same number of pairs.
+/// Counts pairs one by one. If each rank has the i-th piece from both ends of a sequence, all have equally many pairs.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -282,13 +281,12 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     let found = &summary.stages[0].communication;
     let context = found.iter().filter(|one| one.family == "context");
-    // In each of two layers and two micro-batches, the forward pass has one gather, and the
-    // backward pass has one gather and one reduce-scatter.
+    // In each of two layers and two micro-batches, the forward pass has one gather, and the backward pass one gather
+    // and one reduce-scatter.
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 
-/// Every rank has all of the model's weights. All four ranks sum their gradients, and under ZeRO
-/// they also shard the state.
+/// Every rank has all of the model's weights. All four ranks sum their gradients, and under ZeRO also shard the state.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
     let weights = pattern(&ParallelismPlan::new()).model.parameter_count();
@@ -313,8 +311,7 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// Saved tensors contain only the rank's own tokens, except that attention saves all keys and
-/// values.
+/// Saved tensors contain only the rank's own tokens, but attention saves all keys and values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -451,7 +448,7 @@ fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     pairs
 }
 
-/// Every rank has the same work in each step, and the FLOPs of each step's kernel match its pairs.
+/// Every rank has equal work in each step, and the FLOPs of each step's kernel match its pairs.
 #[test]
 fn steps_of_a_ring_have_equal_work() {
     for ranks in [2_u32, 4] {
@@ -480,8 +477,8 @@ fn steps_of_a_ring_have_equal_work() {
     }
 }
 
-/// A rank sends its own keys and values to the next rank, and forwards those that it receives. The
-/// sends overlap the kernels of the previous step.
+/// A rank sends its own keys and values to the next rank, and forwards those that it receives. The sends overlap the
+/// kernels of the previous step.
 #[test]
 fn keys_and_values_pass_around_a_ring() {
     let mut plan = ParallelismPlan::new();
@@ -506,8 +503,8 @@ fn keys_and_values_pass_around_a_ring() {
         let both = |name: &&str| [format!("{name}.send"), format!("{name}.receive")];
         names.iter().flat_map(both).collect()
     };
-    // With s tokens, P ranks, and kv columns of e bytes, a rank sends 2 (s / P) kv e (P - 1) bytes.
-    // In the backward pass, a rank sends twice this number of bytes.
+    // With s tokens, P ranks, and kv columns of e bytes, a rank sends 2 (s / P) kv e (P - 1) bytes. In the backward
+    // pass, it sends twice as many.
     assert_eq!(messages("fwd"), each(&["step1", "step2", "step3"]));
     assert_eq!(
         messages("bwd"),
@@ -520,8 +517,7 @@ fn keys_and_values_pass_around_a_ring() {
             "step3.gradients"
         ])
     );
-    // When a host waits for a receive, it must already have launched the kernels that run in
-    // parallel with the receive.
+    // When a host waits for a receive, it must already have launched the kernels that run in parallel with it.
     let index = |name: &str| {
         let name = format!("mb0/layer1/{name}");
         nodes.iter().position(|node| node.name == name).unwrap()

@@ -143,9 +143,9 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "{name}"
         );
     }
-    // Each multiplication of the model counts once in the forward pass and twice in the backward
-    // pass, with two corrections. The causal mask skips some multiplications. Flash attention
-    // recomputes scores, so it has seven products instead of six.
+    // Each multiplication of the model counts once in the forward pass and twice in the backward pass, with two
+    // corrections. The causal mask skips some of them. Flash attention recomputes scores, and so has seven products
+    // instead of six.
     let flops: u64 = nodes
         .iter()
         .filter_map(|node| node.kernel)
@@ -163,9 +163,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     (plan.tensor, plan.sequence_parallel) = (2, true);
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
-    // Each member of the group routes its own tokens. Each member has some columns of every expert.
-    // For these columns, each member gathers the copies of all members. Afterwards, each member
-    // receives only the results of its own copies.
+    // Each member of the group routes its own tokens. Each member has some columns of every expert. For these, it
+    // gathers the copies of all members. Afterwards, it receives only the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -195,8 +194,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Returns a plan with four replicas, in which two neighbouring replicas share the four experts,
-/// two on each rank.
+/// Returns a plan with four replicas, in which two neighbours share the four experts, two on each rank.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
@@ -234,7 +232,7 @@ fn neighbouring_replicas_have_experts_between_them() {
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
-/// With ZeRO 3, fewer ranks gather experts' weights than all other weights.
+/// With ZeRO 3, fewer ranks gather experts' weights than other weights.
 #[test]
 fn parameters_of_experts_are_gathered_among_their_replicas() {
     let mut plan = shared();
@@ -302,8 +300,8 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
     assert_eq!(changes(TensorClass::Temporary as usize), 0);
 }
 
-/// Returns a plan with `data` replicas of `tensor` members. Each expert has `shards` shards, one
-/// per member; `expert` blocks of ranks divide the experts.
+/// Returns a plan with `data` replicas of `tensor` members. Each expert has `shards` shards, one per member; `expert`
+/// blocks of ranks divide the experts.
 fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
@@ -319,8 +317,8 @@ fn members_of_tensor_groups_have_experts_between_them() {
         let found = groups.into_iter().find(|one| one.family == family);
         found.map(|one| one.all).unwrap_or_default()
     };
-    // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all
-    // experts. So ranks with a distance of 4 have the same experts.
+    // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all of them. Ranks with a
+    // distance of 4 therefore have the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
@@ -390,8 +388,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // In each of the two layers, the forward pass and the backward pass each have two exchanges
-    // among all four ranks, with 2 B per value.
+    // In each of the two layers, the forward and the backward pass each have two exchanges among all four ranks, with 2
+    // B per value.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -447,8 +445,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
     // A member has half of attention, embedding and logits, but all weights of norms and router.
     let halves = H * 3 * H / 2 + H * H / 2;
     let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
-    // Four replicas with two members each are on eight ranks. Four ranks together have all experts,
-    // so each expert is on two of the eight ranks.
+    // Four replicas with two members each are on eight ranks. Four ranks together have all experts, so each expert is
+    // on two of the eight.
     let own = 2 * OF_EXPERTS / 4;
     let mut plan = spread(2, 4, 4, 1);
     for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
@@ -475,8 +473,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         sums.map(|one| (one.family, one.bytes)).collect()
     };
     let bytes = |weights: u64| u128::from(2 * weights);
-    // Each member computes the gradients of norms and router only from its own tokens, so these
-    // gradients must be summed; its experts' gradients are complete.
+    // Each member computes the gradients of norms and router only from its own tokens, so these must be summed; its
+    // experts' gradients are complete.
     let of_tokens = H + 2 * (H * X + 2 * H);
     assert_eq!(
         sums(&plan),
@@ -486,8 +484,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Both members have all experts, so they sum the experts' gradients, although no other replica
-    // has a copy of the other weights.
+    // Both members have all experts, and so sum their gradients, although no other replica has a copy of the other
+    // weights.
     let alone = spread(2, 1, 1, 1);
     assert_eq!(
         sums(&alone),
@@ -545,8 +543,7 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     // four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // In each of two layers and two micro-batches, the forward pass and the backward pass each have
-    // two exchanges.
+    // In each of two layers and two micro-batches, the forward and the backward pass each have two exchanges.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(
@@ -557,8 +554,7 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         assert!(node.op.contains("group: Number("), "{}", node.op);
         assert_eq!(node.lane, Some(EXPERT_LANE));
     }
-    // The kernel has the same number of rows as without expert parallelism, but reads only half of
-    // the experts' weights.
+    // The kernel has as many rows as without expert parallelism, but reads only half of the experts' weights.
     let up = 2 * F;
     let expected = [
         2 * C * T * H * up,
@@ -600,8 +596,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // The optimizer has 12 B of state per parameter. Each of four replicas has a quarter of the
-        // common parameters' state, and each of two replicas has half of the experts' state.
+        // The optimizer has 12 B of state per parameter. Each of four replicas has a quarter of it for common
+        // parameters, and each of two replicas half of it for experts.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -620,8 +616,8 @@ fn ranks_keep_and_step_their_own_experts() {
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Returns a rank's reductions, each with its group, its bytes, and a flag per node id that is true
-/// if the reduction waits for the node.
+/// Returns a rank's reductions, each with its group, its bytes, and a flag per node id that is true if it waits for the
+/// node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -660,8 +656,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             };
             assert_eq!(bytes(true), 2 * (OF_ENDS + 2 * OF_BLOCK), "{by} {bucket}");
             assert_eq!(bytes(false), 2 * 2 * OF_EXPERTS / 2, "{by} {bucket}");
-            // In the last micro-batch, the last sum of each kind of gradients waits for all
-            // gradients of this kind.
+            // In the last micro-batch, the last sum of each kind of gradients waits for all of that kind.
             for (of_all, names) in [
                 (
                     true,
@@ -726,8 +721,7 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // One bucket has a quarter of the common parameters, and another bucket has half of the
-        // rank's experts.
+        // One bucket has a quarter of the common parameters, and another has half of the rank's experts.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
@@ -857,8 +851,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
             .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
         own.map(|node| node.kernel.unwrap().1).sum::<u64>()
     };
-    // The kernels move the same number of bytes per element as those of RMSNorm: 4 d + 28 and 6 d +
-    // 48.
+    // The kernels move as many bytes per element as those of RMSNorm: 4 d + 28 and 6 d + 48.
     assert_eq!(
         [bytes("fwd"), bytes("bwd")],
         [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]

@@ -104,8 +104,8 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Three products are recomputed: for keys (8 heads of 128 columns), after attention (4,096 by
-    // 4,096), and for half of the gate (14,336 columns).
+    // Three products are recomputed: for keys (8 heads of 128 columns), after attention (4,096 by 4,096), and for half
+    // of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
@@ -214,9 +214,8 @@ fn products_of_eight_bits_are_all_done_again() {
     let all = nodes("llama3-8b", plan);
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // The products for queries, keys and values (48 heads of 128 columns) and both halves of the
-    // gate are recomputed. The last product is not recomputed, because no gradient needs its
-    // output.
+    // The products for queries, keys and values (48 heads of 128 columns) and both halves of the gate are recomputed.
+    // The last one is not, because no gradient needs its output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -249,8 +248,8 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
-    // The unfused step moves 80 B per parameter, 52 B more than the fused kernel; clipping adds 12
-    // B for the norm and the scaling.
+    // The unfused step moves 80 B per parameter, 52 B more than the fused kernel; clipping adds 12 B for norm and
+    // scaling.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);
@@ -272,12 +271,11 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     assert!(copies(&plan).iter().all(Vec::is_empty));
     plan.elementwise = ElementwiseKernels::Compiled;
     let [unpacked, packed] = copies(&plan);
-    // The parameters of 14 layers are gathered twice, so they are copied 28 times. Gradients are
-    // reduced once, in 7 buckets.
+    // The parameters of 14 layers are gathered twice, so they are copied 28 times. Gradients are reduced once, in 7
+    // buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 weights in their biases,
-    // and 4 x 768 weights in two norms. Parameters are read and written with 2 B; gradients are
-    // read with 2 B but written with 4 B.
+    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 weights in their biases, and 4 x 768 weights
+    // in two norms. Parameters are read and written with 2 B; gradients are read with 2 B but written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());

@@ -214,8 +214,7 @@ fn frozen_weights_have_no_state() {
     }
 }
 
-/// For each token, a step multiplies twice with each frozen weight, and three times with each
-/// weight of an adapter.
+/// For each token, a step multiplies twice with each frozen weight, and three times with each adapter weight.
 #[test]
 fn model_flops_count_no_gradients_of_frozen_weights() {
     let all = summary(&ParallelismPlan::new());
@@ -244,7 +243,7 @@ fn activations_are_kept_for_adapters() {
     let mut plan = ParallelismPlan::new();
     plan.frozen = patterns(&["tokens", "logits", "norm*"]);
     assert_eq!(kept(&plan), all - 2 * T * H);
-    // All memory that was allocated is freed.
+    // All allocated memory was freed.
     let used: Vec<i128> = (3..TensorClass::COUNT)
         .map(|class| {
             let nodes = rank(&lora(&[]));
@@ -257,9 +256,8 @@ fn activations_are_kept_for_adapters() {
     assert!(used.iter().all(|bytes| *bytes == 0), "{used:?}");
 }
 
-/// If a product is split by outputs, each member has the whole first matrix of the adapter. If it
-/// is split by inputs, each member has the whole second matrix. The tensor group sums the gradients
-/// of these whole matrices.
+/// If a product is split by outputs, each member has the whole first matrix of the adapter. If it is split by inputs,
+/// each member has the whole second matrix. The tensor group sums the gradients of these matrices.
 #[test]
 fn tensor_groups_share_adapters_like_their_products() {
     for sequence_parallel in [false, true] {

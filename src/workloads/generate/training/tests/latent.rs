@@ -120,8 +120,7 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
     assert_eq!(dense.kernel.unwrap().0, 2 * T * H * 2 * D);
 }
 
-/// For all degrees, all ranks together execute the same FLOPs as a single rank. Doubling the
-/// samples doubles the FLOPs.
+/// For all degrees, all ranks together execute as many FLOPs as a single rank. Doubling the samples doubles the FLOPs.
 #[test]
 fn plans_share_latent_attention_and_shared_experts() {
     let with = |change: &dyn Fn(&mut ParallelismPlan)| {
@@ -175,8 +174,8 @@ fn plans_share_latent_attention_and_shared_experts() {
     }
 }
 
-/// Each member of a tensor group has some of the heads and some of the shared experts' columns, but
-/// the whole latent vectors.
+/// Each member of a tensor group has some of the heads and of the shared experts' columns, but the whole latent
+/// vectors.
 #[test]
 fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();

@@ -12,10 +12,10 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Pattern
     TrainingPattern { model, plan }.summarize_plan()
 }
 
-/// The model gpt2-small has 12 blocks of 768 columns and a vocabulary of 50,257; it runs with 3
-/// tokens. Products with weights take `s (12 l h² + V h)` multiplications. Both factors of every
-/// product have gradients, because the first layer is a table look-up instead of a product. A
-/// causal kernel computes 1 + 2 + 3 of the 9 token pairs, with `2 l h` multiplications per pair.
+/// The model gpt2-small has 12 blocks of 768 columns and a vocabulary of 50,257; it runs with 3 tokens. Products with
+/// weights take `s (12 l h² + V h)` multiplications. Both factors of every product have gradients, because the first
+/// layer is a table look-up. A causal kernel computes 1 + 2 + 3 of the 9 token pairs, with `2 l h` multiplications per
+/// pair.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
@@ -165,8 +165,8 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// Hardware FLOPs are never less than model FLOPs. Hardware FLOPs equal model FLOPs if nothing
-    /// is recomputed, padded, or replicated in a tensor group.
+    /// Hardware FLOPs are never below model FLOPs. The two are equal if nothing is recomputed, padded, or replicated in
+    /// a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
         let found = summary(&model, &plan);

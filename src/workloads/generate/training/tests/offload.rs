@@ -36,9 +36,9 @@ fn bytes(nodes: &[EmittedNode], name: &str) -> u64 {
 /// Number of parameters in a block of GPT-2: 12 h^2 + 13 h, with h = 768.
 const BLOCK: u64 = 12 * 768 * 768 + 13 * 768;
 
-/// In both passes, a rank loads its quarter of a block before the block is gathered. The rank
-/// stores its quarter of the gradients after they are reduced. The optimizer loads 2 B of gradient
-/// and 12 B of state per parameter, and stores 2 B of weight and the state.
+/// In both passes, a rank loads its quarter of a block before the block is gathered. It stores its quarter of the
+/// gradients after they are reduced. The optimizer loads 2 B of gradient and 12 B of state per parameter, and stores 2
+/// B of weight and the state.
 #[test]
 fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
     let all = nodes(|plan| plan.offload = OffloadedState::All);
@@ -81,8 +81,8 @@ fn an_optimizer_streams_its_state() {
     assert!(others.all(|node| node.name.starts_with("optimizer/")));
 }
 
-/// Offloaded state is in remote memory, and not in the NPU's memory. GPT-2 small has 16 B of state per
-/// parameter: 2 B of weights, 2 B of gradients and 12 B of Adam.
+/// Offloaded state is in remote memory instead of the NPU's memory. GPT-2 small has 16 B of state per parameter: 2 B of
+/// weights, 2 B of gradients and 12 B of Adam.
 #[test]
 fn offloaded_state_is_not_in_the_npu() {
     let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
@@ -110,8 +110,7 @@ fn offloaded_state_is_not_in_the_npu() {
         let offloaded = (16 - resident.iter().sum::<u64>()) * own;
         assert_eq!(stage.remote, offloaded, "{offload}");
     }
-    // Without ZeRO, each replica keeps the state of all parameters in its own memory, and offloads
-    // the optimizer's.
+    // Without ZeRO, each replica keeps all parameters' state in its own memory, and offloads the optimizer's.
     let stage = stage(OffloadedState::Optimizer, ZeroStage::None);
     assert_eq!(stage.remote, 12 * parameters);
 }

@@ -1,5 +1,4 @@
-//! Tests padded heads, and Megatron-LM's split (which is derived for models without a specified
-//! split), against expected numbers.
+//! Tests padded heads, and Megatron-LM's split (derived for models without a split), against expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{record_every_rank, rejection_message};
@@ -8,14 +7,13 @@ use crate::model::Model;
 
 #[test]
 fn convolutions_are_cut_in_pairs() {
-    // The batch has two samples with values of 2 bytes, on two members. `first` is split by its 8
-    // output channels, and each member applies the norm and the activation to its own channels.
-    // `second` uses these channels without redistribution. The output of `second`, 16 channels of 8
-    // x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10
-    // outputs. Therefore the loss sums three values of 4 bytes per sample over classes. In the
-    // backward pass, the gradient of the product's 16 x 4 x 4 inputs is summed: 1024 B. The
-    // gradient of the input of `second` already has the layout that `first` needs, and the image
-    // needs no gradient. No weight gradients are summed.
+    // The batch has two samples with values of 2 bytes, on two members. `first` is split by its 8 output channels, and
+    // each member applies the norm and the activation to its own channels. `second` uses these channels without
+    // redistribution. The output of `second`, 16 channels of 8 x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product
+    // after the pool is split by its 10 outputs. The loss therefore sums three values of 4 bytes per sample over
+    // classes. In the backward pass, the gradient of the product's 16 x 4 x 4 inputs is summed: 1024 B. The gradient of
+    // the input of `second` already has the layout that `first` needs, and the image needs no gradient. No weight
+    // gradients are summed.
     let model = chain(IMAGES);
     let plan = plan(2, 2, Vec::new());
     let expected = [
@@ -63,13 +61,11 @@ operators = [
 
 #[test]
 fn skip_paths_are_brought_to_what_they_are_added_to() {
-    // The batch has two samples of 16 pixels with values of 2 bytes. `stem` leaves its 8 channels
-    // in two shards, and `one` uses them without redistribution. The 4 output channels of `one` are
-    // summed: 2 x 4 x 16 x 2 = 256 B. `two` is split by outputs, and `three` uses its output. The 8
-    // output channels of `three` are summed, which moves 512 B. The second summand is still sharded
-    // by channels, so each member sends 256 B in a gather. In the backward pass, every member
-    // already has the whole gradient of this summand. The gradient of the input of `two` is summed,
-    // which moves 256 B.
+    // The batch has two samples of 16 pixels with values of 2 bytes. `stem` leaves its 8 channels in two shards, and
+    // `one` uses them without redistribution. The 4 output channels of `one` are summed: 2 x 4 x 16 x 2 = 256 B. `two`
+    // is split by outputs, and `three` uses its output. The 8 output channels of `three` are summed, which moves 512 B.
+    // The second summand is still sharded by channels, so each member sends 256 B in a gather. In the backward pass,
+    // every member already has its whole gradient. The gradient of the input of `two` is summed, which moves 256 B.
     let plan = plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
@@ -84,13 +80,11 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
-    // DLRM runs on four members, with 8 samples and values of 2 bytes. In the MLPs 13-512-256-64
-    // and 415-512-512-256-1, products are split alternately by outputs and by inputs. Products that
-    // are split by inputs sum their outputs: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The
-    // interaction needs all 64 columns of all 27 vectors. A member gathers these columns: it has a
-    // quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products
-    // that are split by outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x
-    // 2 B.
+    // DLRM runs on four members, with 8 samples and values of 2 bytes. In the MLPs 13-512-256-64 and 415-512-512-256-1,
+    // products are split alternately by outputs and by inputs. The latter sum their outputs: 8 x 256 x 2, 8 x 512 x 2
+    // and 8 x 1 x 2 B. The interaction needs all 64 columns of all 27 vectors. A member gathers these columns: a
+    // quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products split by outputs sum
+    // their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::load_named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -106,7 +100,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     for nodes in record_every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // Biases that are added after a sum are replicated: every member has all of them.
+    // Biases added after a sum are replicated: every member has all of them.
     let quarter = |weights: u64| weights / 4;
     let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
     let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
@@ -156,12 +150,11 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // In causal attention, each token is paired with itself and with earlier tokens. Each pair
-    // occurs in two products.
+    // In causal attention, each token is paired with itself and all earlier ones. Each pair occurs in two products.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
-    // Padding does not change the model itself. If the heads divide evenly, they are not padded.
+    // Padding does not change the model itself. Heads that divide evenly are not padded.
     let own = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
@@ -178,9 +171,9 @@ fn heads_are_padded_on_request() {
 
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
-    // Llama-3 8B has 32 query heads and 8 key and value heads with 128 columns each. On 16 members,
-    // the 8 heads are padded to 16 and the 32 heads stay 32. So each member has two query heads,
-    // one key head and one value head, even if the plan has degrees for individual operators.
+    // Llama-3 8B has 32 query heads and 8 key and value heads with 128 columns each. On 16 members, the 8 heads are
+    // padded to 16 and the 32 heads stay 32. Each member therefore has two query heads, one key head and one value
+    // head, even if the plan has degrees for individual operators.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

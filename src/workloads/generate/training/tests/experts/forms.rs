@@ -32,8 +32,8 @@ fn tokens_are_sent_in_the_chosen_form() {
     let copies = form(Form::Copies);
     let (op, _) = bytes(&copies[0], "fwd/experts.dispatch.all-to-all");
     assert!(op.contains(&(2 * C * T * H).to_string()), "{op}");
-    // A token chooses 2 of 4 experts, so there are 6 possible choices. In one of the 6 choices,
-    // both experts are on the other rank. So a token is sent to 2 (1 - 1/6) = 5/3 ranks on average.
+    // A token chooses 2 of 4 experts, so there are 6 possible choices. In one of them, both experts are on the other
+    // rank. A token is therefore sent to 2 (1 - 1/6) = 5/3 ranks on average.
     let ranks = form(Form::Ranks);
     for name in [
         "fwd/experts.dispatch",
@@ -69,8 +69,8 @@ fn tokens_are_sent_in_the_chosen_form() {
     }
 }
 
-/// A token chooses 2 of 4 experts on 4 ranks in 2 nodes. On average, a token is sent to 2 (1 - 1/6) = 5/3 nodes, and
-/// within these to 4 (1 - 3/6) = 2 ranks.
+/// A token chooses 2 of 4 experts on 4 ranks in 2 nodes. On average, it is sent to 2 (1 - 1/6) = 5/3 nodes, and within
+/// these to 4 (1 - 3/6) = 2 ranks.
 #[test]
 fn tokens_are_sent_over_nodes_and_then_within_them() {
     let mut plan = ParallelismPlan::new();
@@ -156,7 +156,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         assert_eq!(count(&fused[0], name), count(&grouped[0], name), "{name}");
     }
-    // The exchange form does not change the number of allocated and freed bytes.
+    // The exchange form does not change how many bytes are allocated and freed.
     let activations = TensorClass::Activations as usize;
     let kept = |nodes: &[EmittedNode]| {
         nodes
@@ -168,9 +168,9 @@ fn products_of_experts_are_one_many_or_fused() {
     assert_eq!(kept(&each[0]), kept(&grouped[0]));
 }
 
-/// Tests that all ranks process the same number of rows as the fullest rank. With 30, 10, 0 and 0
-/// tokens for the experts, the first of two ranks has all 40 copies, twice the mean. A capacity
-/// factor of 1.5 pads every rank to 1.5 times the mean instead.
+/// Tests that all ranks process as many rows as the fullest rank. With 30, 10, 0 and 0 tokens for the experts, the
+/// first of two ranks has all 40 copies, twice the mean. A capacity factor of 1.5 pads every rank to 1.5 times the mean
+/// instead.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
@@ -229,8 +229,8 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     );
 }
 
-/// Each of two ranks has two experts, which receive C T copies with H values of 2 B. The copies are
-/// read and written once each time that they are sorted.
+/// Each of two ranks has two experts, which receive C T copies with H values of 2 B. They are read and written once
+/// each time that they are sorted.
 #[test]
 fn ranks_with_several_experts_order_their_copies() {
     use crate::generate::plan::ExpertProducts as Products;
@@ -290,8 +290,7 @@ fn ranks_with_several_experts_order_their_copies() {
         .collect();
     expected.sort_unstable();
     assert_eq!(all, expected);
-    // No kernel sorts copies for a single expert, for fused kernels, or if the router sorts them
-    // after the exchange.
+    // No kernel sorts copies for a single expert, for fused kernels, or if the router sorts them after the exchange.
     let alone = &on_two(|plan| (plan.data, plan.expert, plan.batch) = (4, 4, 4))[0];
     let fused = &on_two(|plan| plan.expert_products = Products::Fused)[0];
     let by_rank = &on_two(|plan| plan.expert_exchange = ExpertExchangeForm::Ranks)[0];
@@ -306,9 +305,8 @@ fn ranks_with_several_experts_order_their_copies() {
     assert_eq!(own(&slots[0], ".sort")[0].1, each * 3 / 2);
 }
 
-/// If each expert has its own kernels, separate kernels add the biases of the last product, and
-/// limit the inputs of the gate. Each of the X experts has C T / X copies with H values of 2 B. The
-/// gate has C T copies with F values.
+/// If each expert has its own kernels, separate kernels add the biases of the last product and limit the gate's inputs.
+/// Each of the X experts has C T / X copies with H values of 2 B. The gate has C T copies with F values.
 #[test]
 fn biases_and_limits_of_single_experts_have_their_own_kernels() {
     use crate::generate::plan::ExpertProducts as Products;
@@ -365,9 +363,9 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
     assert!(bytes(&grouped, "fwd/experts.activation.clamp.gate").is_empty());
 }
 
-/// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50 tokens,
-/// which is 1.6 times the mean. With two redundant experts, the six copies of experts have 10, 10,
-/// 10, 10, 5 and 5 tokens. Each rank has three of them, and both ranks have the mean load.
+/// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50, 1.6 times the mean. With
+/// two redundant experts, the six copies of experts have 10, 10, 10, 10, 5 and 5 tokens. Each rank has three of them,
+/// and thus the mean load.
 #[test]
 fn redundant_experts_take_memory_and_even_out_ranks() {
     let inference = |redundant: u32| {
