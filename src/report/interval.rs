@@ -52,8 +52,7 @@
 //! releases of a framework, and their list comes from no measured step of a model with experts. A list from another
 //! generation than the measured stack makes predictions too short: for 97 public steps of dense models (LLM Foundry,
 //! whose attention is older than the modelled one), a tenth of the predictions is more than 35.4 % too short; `ln(1 /
-//! 0.646) = 0.44`. For kernels of a model with experts that are timed by curves, the upper end therefore has a further
-//! part:
+//! 0.646) = 0.44`. If curves time the kernels of a model with experts, the upper end therefore has a further part:
 //!
 //! ```text
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + stragglers^2 + 0.44^2))

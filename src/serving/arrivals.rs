@@ -113,7 +113,7 @@ impl<'s> OpenLoopArrivalSource<'s> {
     }
 
     /// Returns an arrival one gap after the previous one. If the rate counts requests, the mean gap is its inverse. If
-    /// the rate is a bandwidth, the mean gap is the time in which the previous request's bytes are transferred at it.
+    /// the rate is a bandwidth, the mean gap is the transfer time of the previous request's bytes.
     fn draw_arrival_after_gap(
         &mut self,
         rate: ArrivalRateInRequestsOrBytes,

@@ -2,8 +2,8 @@
 //!
 //! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's last one, even if
 //! the jobs belong to different requests. Each core runs its tasks in the order of assignment. A task starts when its
-//! core has finished the previous task, the jobs on which it depends have ended, and it has been generated. Jobs are
-//! generated when their dependencies are complete, so dependencies never delay a task after that.
+//! core has finished the previous task, the jobs on which it depends have ended, and the task has been generated. Jobs
+//! are generated when their dependencies are complete, so dependencies never delay a task after that.
 //!
 //! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from p on get one
 //! more. If a core is free from b on and gets m tasks of length d at t, it is free again at max(b, t) + m d.

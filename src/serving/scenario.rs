@@ -185,7 +185,7 @@ pub enum ArrivalRateInRequestsOrBytes {
 pub struct RunStopRule {
     /// Maximum number of requests that arrive.
     pub requests: Option<u64>,
-    /// The run ends when the first requests, this many, are complete.
+    /// The run ends when this many first requests are complete.
     pub first: Option<u64>,
     /// Time after which no request arrives.
     pub duration: Option<Span>,

@@ -6,8 +6,9 @@
 //! and then waiting requests:
 //!
 //! 1. *Running.* If there are too few free blocks for a request, the last admitted request is preempted. With
-//!    priorities, it is the request with the greatest priority number, the youngest in a tie. If a request preempts
-//!    itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the next to be admitted.
+//!    priorities, the request with the greatest priority number is preempted, the youngest in a tie. If a request
+//!    preempts itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the next to be
+//!    admitted.
 //! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted until a request
 //!    does not fit. Cached blocks at a request's beginning are shared, but its last token is always computed.
 //! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A

@@ -13,8 +13,8 @@ pub struct PredictionDistanceFromMeasuredSteps {
     pub median_ps: u64,
     /// Difference of the prediction from the median, as a percentage of the median.
     pub percent: f64,
-    /// Difference of the prediction from the median, in standard deviations of the steps. These are estimated as 1.4826
-    /// times the median absolute deviation (MAD). Infinite if all steps took the same time.
+    /// Difference of the prediction from the median, in standard deviations of the steps. The standard deviation is
+    /// estimated as 1.4826 times the median absolute deviation (MAD). Infinite if all steps took the same time.
     pub deviations: f64,
 }
 

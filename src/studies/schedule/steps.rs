@@ -2,10 +2,10 @@
 //! duration.
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its weights and, at the
-//! beginning of the model, the input. Data already on its chip need no transfer. Data that no chip has come from memory
-//! through the network interface (DEAP, section IV-C). At first, no chip has inputs. Data that several other chips have
-//! come from the one with the shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq.
-//! 2)
+//! beginning of the model, the input. Data already on its chip need no transfer. If no chip has the data, they come
+//! from memory through the network interface (DEAP, section IV-C). At first, no chip has inputs. If several other chips
+//! have the data, they come from the chip with the shortest transfer time. A transfer of m bytes over links at distance
+//! d takes (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!

@@ -277,7 +277,7 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
 
 /// Chip 0 computes A (10 B). Chip 2 computes B (20 B). Chip 1 receives both over one hop at 4 B/s. The longer transfer
 /// takes 5 s, and the 30 B take another 3.75 s to enter chip 1's memory at 8 B/s. In the next step, chip 0 receives B
-/// over one hop from chip 1. Chip 1 has had it since the previous step, because chip 2 is two hops away.
+/// over one hop from chip 1. Chip 1 has had B since the previous step, because chip 2 is two hops away.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![

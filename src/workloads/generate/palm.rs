@@ -2,8 +2,8 @@
 //! PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
 //! The rules come from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator for Tiled
-//! Accelerators with Large-scale Model Training". Where they have no rule, the public code does. In the table, b is the
-//! number of samples per micro-batch, s is the number of tokens per sample, h is the hidden size, H = 4h, a is the
+//! Accelerators with Large-scale Model Training". Where they have no rule, the public code gives it. In the table, b is
+//! the number of samples per micro-batch, s is the number of tokens per sample, h is the hidden size, H = 4h, a is the
 //! number of heads, D is the number of replicas, and T is the size of a tensor group. Values have 2 bytes, and each of
 //! the 20 stages has 16 cores.
 //!

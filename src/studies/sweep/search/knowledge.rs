@@ -106,7 +106,7 @@ impl StudyExplorer<'_> {
     /// Answers the questions that `next` returns, several at a time, until `next` returns none and
     /// all questions are answered.
     ///
-    /// It receives the known results and the keys of points in progress. It is called again after each answer.
+    /// `next` receives the known results and the keys of points in progress. It is called again after each answer.
     pub(super) fn answer_questions_from(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<UnansweredPointQuestion> + Send,

@@ -251,7 +251,7 @@ macro_rules! plan_options {
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
             /// The machine's remote memory. Under a residency rule, it stores the state that does not fit into the
-            /// NPUs' own memory. It is no option, because binding to a machine sets it.
+            /// NPUs' own memory. The field is no option, because binding to a machine sets it.
             pub shared_memory: Option<SharedRemoteMemoryCapacity>,
         }
 

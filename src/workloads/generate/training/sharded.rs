@@ -84,9 +84,9 @@ mod tests;
 use redistribution_cache::RedistributionCache;
 use ring::RingAttentionStepKernels;
 
-/// Maximum number of nodes in the programs of all distinct members and layers. It matters if members exchange messages,
-/// because each then has its own programs. A node takes about 200 bytes, so all programs together take at most about
-/// 1.7 GB.
+/// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if members exchange
+/// messages, because each then has its own programs. A node takes about 200 bytes, so all programs together take at
+/// most about 1.7 GB.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.

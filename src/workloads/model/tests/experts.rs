@@ -73,8 +73,8 @@ fn qwens_are_those_that_were_released() {
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
     // In Mixtral 8x7B, a token uses 12,879,925,248 weights: all except six experts in each layer, 6 x 32 x 3 h f. Of
-    // these, V h are looked up and (2 x 32 + 1) h are gains. Neither are factors of matrix products. In each of 32
-    // layers, attention takes 2 A d multiplications per token pair.
+    // these, V h are looked up and (2 x 32 + 1) h are gains. Neither the table nor the gains are factors of matrix
+    // products. In each of 32 layers, attention takes 2 A d multiplications per token pair.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
