@@ -384,8 +384,8 @@ fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) ->
     host.jitter.as_seconds() * sum / report.rows.len().max(1) as f64
 }
 
-/// Returns the expected maximum of `n` standard normal variables. It is the integral of `1 - F(x)^n - F(-x)^n` over `x
-/// > 0`, where `F` is the normal distribution function. Simpson's rule computes the integral.
+/// Returns the expected maximum of `n` standard normal variables. It is the integral over `x > 0` of `1 - F(x)^n -
+/// F(-x)^n`, where `F` is the normal distribution function. Simpson's rule computes the integral.
 fn expected_maximum_of_normals(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;
