@@ -1,9 +1,9 @@
-//! Identifies communication kernels by name if no record or argument describes them.
+//! Identifies communication kernels by name when no record or argument describes them.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Rules that the user added. Each rule maps a part of a kernel's name to a kind of collective. User rules apply in
-/// addition to the table of known libraries.
+/// Rules that the user added to the table of known libraries. Each maps a part of a kernel's name to a kind of
+/// collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserCommKernelRules {
     added: Vec<(String, CollectiveKind)>,
@@ -18,8 +18,7 @@ impl UserCommKernelRules {
     ///
     /// # Errors
     ///
-    /// Returns an error message that lists the valid kinds if `text` has another form or an unknown
-    /// kind.
+    /// Returns an error message that lists the valid kinds if `text` is malformed or names an unknown kind.
     pub fn add_rules(&mut self, text: &str) -> Result<(), String> {
         let kinds = || {
             let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
@@ -113,7 +112,7 @@ fn collective_kind_of_name(name: &str) -> Option<CollectiveKind> {
     Some(*kind)
 }
 
-/// Converts a name to lower case. Removes the name's argument types, which may be types of another library.
+/// Converts a name to lower case and removes its argument types, which may belong to another library.
 fn normalize_name(name: &str) -> String {
     let name = name
         .to_ascii_lowercase()

@@ -17,7 +17,7 @@ pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(paths)
 }
 
-/// Returns the files in `paths`, and for each folder in `paths` the files that `own` finds there.
+/// Returns the files in `paths`. Replaces each folder by the files that `own` finds in it.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Reads and writes GOAL schedules, the text format of LogGOPSim and its tracers. Each rank has
-//! calculations, sends and receives. Each operation lists the operations on which it depends.
+//! Reads and writes GOAL schedules, the text format of LogGOPSim and its tracers. Each rank has calculations, sends and
+//! receives, which list the operations that they depend on.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, TraceErrorLocation};
@@ -51,7 +51,7 @@ pub enum GoalOperationKind {
     },
     /// Sends or receives a message.
     Message {
-        /// True if the operation receives the message, false if it sends the message.
+        /// True if the operation receives the message, false if it sends it.
         receive: bool,
         /// Rank at the message's other end.
         peer: u32,
@@ -67,8 +67,8 @@ impl GoalSchedule {
     pub fn begins_as_goal(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Skip comments, which may precede the first statement. The tokenizer omits comments, but still returns their
-        // line ends as words.
+        // Skip comments before the first statement. The tokenizer omits them, but still returns their line ends as
+        // words.
         let mut words = parse::GoalTokenizer::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }

@@ -1,5 +1,5 @@
 //! Converts MSCCL algorithms, which are XML files, to traces. A file lists the steps of each GPU's thread blocks. The
-//! converter writes one trace per GPU. With `--custom`, the members of a collective execute these traces' steps.
+//! converter writes one trace per GPU. With `--custom`, a collective's members execute the steps of these traces.
 //!
 //! A thread block's steps run in order; a step may also wait for another thread block's step on the
 //! same GPU. If the kind of a step begins with `r` (except `re`), the step receives first. If the
@@ -26,7 +26,7 @@ pub struct MscclAlgorithm {
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of buffer sizes, in bytes, for which the algorithm is designed, or `None` if the file has no range.
+    /// Buffer sizes, in bytes, for which the algorithm is designed, or `None` if the file states no range.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,
@@ -46,7 +46,7 @@ pub struct ThreadBlock {
     pub send: Option<u32>,
     /// GPU from which the thread block receives, if any.
     pub receive: Option<u32>,
-    /// Channel of the send connection and the receive connection.
+    /// Channel of both the send and the receive connection.
     pub channel: u32,
     /// Steps in execution order.
     pub steps: Vec<MscclStep>,
@@ -62,8 +62,8 @@ pub struct MscclStep {
     pub source: u64,
     /// Number of consecutive chunks that the step processes.
     pub count: u64,
-    /// Step that must end before this step starts, as the index of a thread block on the same GPU and the index of a
-    /// step in that block.
+    /// Step that must end before this one starts: the index of a thread block on the same GPU, and of a step in that
+    /// block.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
@@ -146,8 +146,8 @@ impl MscclAlgorithm {
             rest = rest.trim_ascii_start();
             // Skip declarations and comments before the root element.
             let end = match rest {
-                // The XML parser accepts only `<?xml` and a blank as the start of a declaration. Any other `<?`
-                // begins a processing instruction; quotes inside it have no meaning.
+                // The XML parser accepts only `<?xml` and a blank as the start of a declaration. Any other `<?` begins
+                // a processing instruction, in which quotes have no meaning.
                 [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => {
                     text_after_unquoted(inside, b"?>")
                 }

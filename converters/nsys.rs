@@ -1,9 +1,8 @@
 //! Converts Nsight Systems reports that were exported to SQLite. Each process that uses devices becomes one trace.
 //!
-//! An export has one table per kind of event. The converter reads the tables row by row. The
-//! converter turns each process into host and device events in the form of a Kineto trace. The
-//! PyTorch converter does the rest: it links launches to kernels by correlation id, matches
-//! communication across ranks, aligns clocks, and infers waits.
+//! An export has one table per kind of event. The converter reads the tables row by row, and turns each process into
+//! host and device events like a Kineto trace's. The PyTorch converter does the rest: it links launches to kernels by
+//! correlation id, matches communication across ranks, aligns clocks, and infers waits.
 //!
 //! - `sqlite` reads the pages, rows and values of a file;
 //! - `report` reads the events of each process;
@@ -57,10 +56,10 @@ pub enum RankNumberSource {
     Devices,
 }
 
-/// Conversion summary, with further facts that only Nsight Systems exports contain.
+/// Conversion summary, with facts that only Nsight Systems exports contain.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysConversionSummary {
-    /// Summary that all conversions share.
+    /// Summary in the form that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
     /// Source of the ranks' numbers.
@@ -74,8 +73,7 @@ pub struct NsysConversionSummary {
 /// A conversion's summary and the traces that it wrote, by rank.
 pub type NsysSummaryAndWrittenTraces = (NsysConversionSummary, Vec<(u32, UncommittedOutputHandle)>);
 
-/// Returns the exports in `paths`. Files keep the given order, and the files of a folder are sorted
-/// by name.
+/// Returns the exports in `paths`. Files keep the given order; a folder's files are sorted by name.
 ///
 /// # Errors
 ///
@@ -126,8 +124,8 @@ pub fn convert_exports(
     Ok((summary, written))
 }
 
-/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, this communicator
-/// determines the ranks, and its name is returned. Otherwise the processes are sorted by file, device and process id.
+/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, it determines the
+/// ranks, and its name is returned. Otherwise the processes are sorted by file, device and process id.
 fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankNumberSource, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
@@ -168,9 +166,8 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankNumberSource, Opti
     (RankNumberSource::Devices, None)
 }
 
-/// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number of
-/// kernels that got arguments. If `all` names a communicator of all processes, the ranks of this communicator are the
-/// job's ranks.
+/// Adds communicators' members, and adds call arguments from NCCL's ranges to kernels. Returns the number of kernels
+/// that got arguments. If `all` names a communicator of all processes, its ranks are the job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
     // For each communicator, by name: the number of members, and the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();

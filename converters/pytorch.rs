@@ -1,5 +1,5 @@
-//! Converts captures of PyTorch. A capture has a host trace from `ExecutionTraceObserver`, a device
-//! trace from Kineto, or both.
+//! Converts PyTorch captures. A capture has a host trace from `ExecutionTraceObserver`, a device trace from Kineto, or
+//! both.
 //!
 //! Host and device traces are JSON and may be gigabytes long. Readers therefore pass over a file through a window
 //! ([`stream`](self)), one element at a time; the file may be plain, gzip or zstd. Traces in memory
@@ -7,9 +7,8 @@
 //! Readers check which keys are present and ignore the file's version, because versions do not
 //! determine the keys.
 //!
-//! Readers report damage as an error with a byte offset. Some damage that profilers and scripts are
-//! known to cause has only one possible meaning ([`JsonRepairKind`]). Readers repair such damage,
-//! and report each repair.
+//! Readers report damage as an error with a byte offset. Some damage that profilers and scripts are known to cause has
+//! only one possible meaning ([`JsonRepairKind`]). Readers repair it, and report each repair.
 
 mod activities;
 mod alike_kernels;
@@ -86,7 +85,7 @@ pub struct ProcessGroup {
 pub enum JsonRepairKind {
     /// A name lacked necessary escapes, which were added.
     Name,
-    /// A list of process groups was truncated. The groups before the truncation were kept.
+    /// A list of process groups was truncated. The groups before that point were kept.
     Groups,
     /// A number that JSON forbids, such as `NaN`, became a missing value.
     Number,
@@ -148,15 +147,14 @@ pub fn is_communication(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators that are processed between two checks for an interruption. Processing this many items
-/// takes a few milliseconds.
+/// Number of events or operators processed between two checks for an interruption, which takes a few milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Name prefixes of communication intervals in flight. The first prefix marks communication that was requested but has
 /// no recorded interval. Host backends use the other prefixes for their intervals.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
-/// Returns whether an interval with this name is communication in flight that the host executes.
+/// Returns true if an interval with this name is communication in flight that the host executes.
 fn is_in_flight_interval_name(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }

@@ -2,11 +2,10 @@
 //! parallelism, and a transformer's layers with times and collectives, which are the same for all
 //! NPUs.
 //!
-//! One pass corresponds to SimAI's own loop. In the forward pass, each layer computes and then
-//! communicates, and then the next layer starts. The backward pass goes from the last layer to the
-//! first. An input-gradient stage computes and communicates in the same way. After the
-//! input-gradient stage, the weight gradient is computed and its collective starts. Only the same
-//! layer of the next pass waits for this collective. Times are in nanoseconds.
+//! One pass corresponds to SimAI's own loop. In the forward pass, each layer computes and then communicates, and then
+//! the next layer starts. The backward pass goes from the last layer to the first. An input-gradient stage computes and
+//! communicates in the same way. Then the weight gradient is computed and its collective starts, for which only the
+//! same layer of the next pass waits. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -31,7 +30,7 @@ pub struct SimaiWorkload {
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of NPUs, or `None` if the file does not contain the number.
+    /// Number of NPUs, or `None` if the file does not state it.
     pub npus: Option<u32>,
     /// The layers, at least one.
     pub layers: Vec<SimaiLayer>,
@@ -60,8 +59,7 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, in ns.
     pub ns: u64,
-    /// Collective after the compute, or `None` if the stage has no collective, or a collective of
-    /// zero bytes.
+    /// Collective after the compute, or `None` if there is none, or one of zero bytes.
     pub comm: Option<SimaiComm>,
 }
 

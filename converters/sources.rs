@@ -181,7 +181,7 @@ impl TraceSource {
     }
 }
 
-/// A recognized file or folder. A command that cannot read an input uses this description in its error message.
+/// A recognized file or folder. A command that cannot read an input describes it so in its error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
     /// An input that the converters can read.
@@ -210,8 +210,7 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes that are read to detect the source. Metadata may precede the events, so the
-/// number is large.
+/// Number of bytes read to detect the source; large because metadata may precede the events.
 const HEAD: u64 = 1 << 20;
 
 /// Returns the source (tool or format) of a file, or a description of the file if its source is

@@ -1,13 +1,11 @@
 //! Reads text workloads of ASTRA-sim 1.0: layers with times and collectives, which are the same for
 //! all NPUs.
 //!
-//! The kind of parallelism determines how the layers' stages depend on one another.
-//! [`TextWorkload::write_rank`] produces the same traces as Chakra's public converter, byte for
-//! byte. Names and ids are the same (ids continue from rank to rank), and dependencies have the
-//! same order. Outside DLRM, a `NONE` becomes an all-reduce of the size in the file, which is zero.
-//! Times, which are cycles in ASTRA-sim 1.0, are interpreted as microseconds. The public converter
-//! would silently misread some invalid inputs, or crash. chakram rejects these inputs with the line
-//! of the error.
+//! The kind of parallelism determines how the layers' stages depend on one another. [`TextWorkload::write_rank`]
+//! produces the same traces as Chakra's public converter, byte for byte. Names and ids are the same (ids continue from
+//! rank to rank), and dependencies have the same order. Outside DLRM, a `NONE` becomes an all-reduce of the size in the
+//! file, which is zero. Times, which are cycles in ASTRA-sim 1.0, are interpreted as microseconds. The public converter
+//! would silently misread some invalid inputs, or crash. chakram rejects them with the line of the error.
 
 mod emit;
 mod parse;
@@ -15,8 +13,7 @@ mod parse;
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
-    /// Each layer has only the collective of its weight gradient, and all these collectives run in
-    /// parallel.
+    /// Each layer has only its weight gradient's collective, and all of these run in parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,
@@ -74,7 +71,7 @@ pub struct LayerStage {
     pub micros: u64,
     /// Collective that follows the computation.
     pub comm: LayerComm,
-    /// Bytes of the collective; the node's `comm_size` gets this value.
+    /// Bytes of the collective, which become the node's `comm_size`.
     pub bytes: u64,
 }
 
@@ -128,8 +125,8 @@ impl TextWorkload {
     /// parallelism. The file may still be invalid.
     pub fn begins_as_text_workload(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Python and the parser accept every Unicode blank between words, even a vertical tab, so split the line in the
-        // same way.
+        // Python and the parser accept every Unicode blank between words, even a vertical tab, so split the line like
+        // that.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();

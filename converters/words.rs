@@ -1,5 +1,5 @@
-//! Splits lines into words with columns, so that errors state an exact position. Parsers of text
-//! formats with one line per layer use this module.
+//! Splits lines into words with columns, so that errors state an exact position. Used by parsers of text formats with
+//! one line per layer.
 
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
 

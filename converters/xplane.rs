@@ -7,8 +7,7 @@
 //! memory, and events borrow from its contents.
 //!
 //! - `space` parses planes, lines, events and stats;
-//! - `timeline` finds the time slices of a device's streams, and the host calls that launched these
-//!   slices;
+//! - `timeline` finds the time slices of a device's streams, and the host calls that launched them;
 //! - `hlo` finds the collectives of the programs, and the groups of devices that take part;
 //! - `calls` matches collectives across devices;
 //! - `emit` writes the nodes of the traces.
@@ -69,20 +68,18 @@ pub struct DeviceConversionSummary {
     pub events: u64,
     /// Busy time of the device's streams, in ns, summed over streams.
     pub busy_ns: u64,
-    /// Busy time that the trace's nodes preserve, in ns. This time includes kernels, and
-    /// collectives with their waiting time.
+    /// Busy time that the trace's nodes preserve, in ns: kernels, and collectives with their waiting time.
     pub kept_ns: u64,
     /// Number of host calls that launched events of this device.
     pub launches: u64,
     /// Number of events whose launching call is known.
     pub linked: u64,
-    /// Number of events that begin before their launching call begins. An event that begins too
-    /// early keeps its time, but is not linked to the call.
+    /// Number of events that begin before their launching call begins. They keep their times, but are not linked to the
+    /// call.
     pub early: u64,
     /// Number of collectives that were matched across devices.
     pub collectives: u64,
-    /// Number of unmatched communication events. Unmatched events become kernels with their
-    /// recorded times.
+    /// Number of unmatched communication events, which become kernels with their recorded times.
     pub unmatched: u64,
     /// Number of nodes in the trace.
     pub nodes: u64,
@@ -95,8 +92,7 @@ pub struct XplaneConversionSummary {
     pub span_ns: u64,
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversionSummary>,
-    /// Skipped planes and lines, each with its number of events. The skipped planes and lines
-    /// repeat other planes and lines, or are not streams.
+    /// Skipped planes and lines, each with its number of events. They repeat others, or are not streams.
     pub left_out: Vec<(String, u64)>,
 }
 
@@ -189,7 +185,7 @@ impl<'a> XplaneJob<'a> {
         Ok(writer.into_inner())
     }
 
-    /// Returns the summary of the ranks that were written so far.
+    /// Returns the summary of the ranks written so far.
     pub fn summary(&self) -> &XplaneConversionSummary {
         &self.summary
     }

@@ -69,7 +69,7 @@ impl GoalSchedule {
 }
 
 impl GoalProgram {
-    /// Returns, for each operation, the operations that must end before this operation begins.
+    /// Returns, for each operation, the operations that must end before it begins.
     fn dependencies_of(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();
         let mut waits = vec![0_u32; count];

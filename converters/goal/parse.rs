@@ -14,8 +14,8 @@ use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, error_a
 use chakram_trace::format::{TraceError, escape_name};
 use std::collections::BTreeMap;
 
-/// Splits a text into words with line numbers, which are counted from 1. A line end becomes the word `\n`; each
-/// `:`, `{` and `}` is a separate word.
+/// Splits a text into words, with line numbers counted from 1. A line end becomes the word `\n`; each `:`, `{` and `}`
+/// is a separate word.
 pub(super) struct GoalTokenizer<'t> {
     rest: &'t str,
     line: usize,
@@ -73,7 +73,7 @@ impl<'t> Iterator for GoalTokenizer<'t> {
 /// A parser with one word of lookahead.
 struct GoalParser<'t> {
     words: std::iter::Peekable<GoalTokenizer<'t>>,
-    /// Number of the line that contains the word read last, counted from 1.
+    /// Line of the last word read, counted from 1.
     line: usize,
 }
 

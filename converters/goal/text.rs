@@ -1,9 +1,8 @@
 //! Converts traces to GOAL schedules, and writes schedules as text.
 //!
-//! A node that occupies a lane becomes a calculation. The calculation lasts as long as the node's
-//! recorded duration and delay together. If a communication node has a delay, a calculation as long
-//! as the delay precedes the communication. Times are rounded to nanoseconds. GOAL has neither
-//! collectives nor kernel work, so traces with collectives or without times are rejected.
+//! A node that occupies a lane becomes a calculation that lasts as long as the node's recorded duration and delay
+//! together. The delay of a communication node becomes a calculation before it. Times are rounded to nanoseconds. GOAL
+//! has neither collectives nor kernel work, so traces with collectives or without times are rejected.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
@@ -70,8 +69,8 @@ impl GoalProgram {
     }
 }
 
-/// Returns the nodes in topological order. Where dependencies allow, nodes keep the order of the
-/// trace, so that messages match in this order.
+/// Returns the nodes in topological order. Where dependencies allow, nodes keep the trace's order, so that messages
+/// match in this order.
 fn sort_topologically(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
     let mut ready: std::collections::BTreeSet<u32> = graph

@@ -33,8 +33,8 @@ impl<'a> MscclTraceWriter<'a> {
         })
     }
 
-    /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes, and the
-    /// chunks' sizes differ by as little as possible.
+    /// Returns the bytes of `count` chunks from `first` on. Chunks consist of whole bytes and differ as little as
+    /// possible in size.
     fn chunk_bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
@@ -86,7 +86,7 @@ impl<'a> MscclTraceWriter<'a> {
                         self.message_op(true, (peer, gpu, block.channel), received, step.count);
                     put(op, &data)?;
                     received += 1;
-                    // A step must receive data before it forwards the data.
+                    // A step must receive data before it forwards it.
                     data = vec![end - 1];
                 }
                 if let (true, Some(peer)) = (step.kind.has_send(), block.send) {

@@ -1,12 +1,12 @@
-//! Parses MSCCL's XML. An `algo` element contains `gpu` elements. The `gpu` elements contain `tb`
-//! elements (thread blocks), which contain `step` elements.
+//! Parses MSCCL's XML. An `algo` element contains `gpu` elements. These contain `tb` elements (thread blocks), which
+//! contain `step` elements.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation, escape_name};
 use roxmltree::{Document, Node};
 
-/// Maximum number of chunks, GPUs, channels, thread blocks per GPU, and steps per thread block. This maximum is far
-/// above MSCCL's own limits.
+/// Maximum number of chunks, GPUs, channels, thread blocks per GPU, and steps per thread block. It is far above MSCCL's
+/// own limits.
 const MOST: u64 = 1 << 15;
 
 /// Values of the attribute `coll`, with the collectives that they name.
@@ -72,8 +72,8 @@ impl<'d> XmlElement<'d> {
         })
     }
 
-    /// Returns the child elements, sorted by their attribute `key`. All child elements must be named `name`, and
-    /// their attributes `key` must be 0, 1, 2, ….
+    /// Returns the child elements, sorted by their attribute `key`. All of them must be named `name`, and their `key`
+    /// attributes must be 0, 1, 2, ….
     fn children_sorted_by_number(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(XmlElement) {
@@ -168,7 +168,7 @@ impl MscclAlgorithm {
                     algo.number_attribute("minBytes", most)?,
                     algo.number_attribute("maxBytes", most)?,
                 );
-                // Tools write zeros if the algorithm fits any size.
+                // Tools write zeros if the algorithm suits any size.
                 Some((least, most)).filter(|(_, most)| *most > 0)
             }
             _ => None,
@@ -304,8 +304,8 @@ fn step_of(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
 mod tests {
     use super::*;
 
-    /// Builds two GPUs, each with one thread block. The GPUs are connected in both directions. GPU
-    /// 0 runs `first`, and GPU 1 runs `second`.
+    /// Builds two GPUs with one thread block each, connected in both directions. GPU 0 runs `first`, and GPU 1 runs
+    /// `second`.
     fn two(first: &str, second: &str) -> String {
         let gpu = |id: u32, steps: &str| {
             let peer = 1 - id;

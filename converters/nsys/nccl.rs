@@ -1,5 +1,5 @@
-//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems. Assigns each call to the
-//! kernel that executes it.
+//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems, and assigns each to the kernel that executes
+//! it.
 //!
 //! A range has a name such as `ncclAllReduce`, and a payload with the message size, the root or peer, and (since NCCL
 //! 2.24) the communicator. Some NCCL builds write all these fields into the name
@@ -23,7 +23,7 @@ const KINDS: [(&str, &str); 9] = [
     ("ncclRecv", "recv"),
 ];
 
-/// A call of NCCL, or the creation of a communicator.
+/// An NCCL call, or the creation of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NcclCallOrCommInit {
     /// A collective or message.
@@ -39,23 +39,22 @@ pub(super) enum NcclCallOrCommInit {
     },
 }
 
-/// A call of NCCL.
+/// An NCCL call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of a message, or of one rank's buffer in a collective. `None` if the export does not
-    /// state the size.
+    /// Bytes of a message, or of one rank's buffer in a collective. `None` if the export does not state it.
     pub bytes: Option<u64>,
     /// Root of a collective or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator, or `None` if the export does not state the name.
+    /// Name of the communicator, or `None` if the export does not state it.
     pub communicator: Option<String>,
 }
 
 impl NcclCallOrCommInit {
-    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is
-    /// not one of NCCL's communication ranges.
+    /// Parses a range with the name `name` and the payload `json`. Returns `None` if it is not one of NCCL's
+    /// communication ranges.
     pub fn parse_range(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
@@ -149,8 +148,8 @@ pub(super) enum NcclCallOrKernelLaunch {
 }
 
 /// Maps each kernel (by its event index) to the call that it executes. Omits kernels whose call or size cannot be
-/// determined. `threads` contains the events of each thread, sorted by time. If one kernel executes several calls of a
-/// group, the kernel gets one call with the total bytes of these calls.
+/// determined. `threads` contains the events of each thread, sorted by time. A kernel that executes several calls of a
+/// group gets one call with their total bytes.
 pub(super) fn map_kernels_to_nccl_calls(
     threads: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
 ) -> BTreeMap<u32, NcclCall> {
@@ -180,8 +179,8 @@ pub(super) fn map_kernels_to_nccl_calls(
     found
 }
 
-/// Assigns a group's calls to the launches after the group, separately for each kind. If only one kernel was launched,
-/// this kernel gets all calls. Otherwise the number of kernels must equal the number of calls.
+/// Assigns a group's calls to the launches after the group, separately for each kind. A single kernel gets all calls.
+/// Otherwise the number of kernels must equal the number of calls.
 fn assign_calls_to_launches(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
@@ -194,7 +193,7 @@ fn assign_calls_to_launches(
             continue;
         }
         let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
-        // Kernels for messages and for all-to-all have the same name, which does not show the kind.
+        // Kernels for messages and for all-to-all have the same name, so it does not show the kind.
         let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
             Some(named) => named == kind,
             None => is_message(kind) || kind == "alltoall",

@@ -148,7 +148,7 @@ struct NsysExportReader<'d> {
     texts: StringArenaInterner,
     /// For each text id of the export, the index of the text in the trace.
     text_of: BTreeMap<i64, u32>,
-    /// For each text, by index: the communication that the text shows if it is a kernel's name.
+    /// For each text, by index: the communication that it describes if it is a kernel's name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
     /// Start of the profiling session, in ns since 1970.
@@ -158,7 +158,7 @@ struct NsysExportReader<'d> {
     processes: BTreeMap<u64, ProcessCapture>,
 }
 
-/// Callback that processes one row for a reader.
+/// Callback with which a reader processes one row.
 type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
 /// Fields of an event before it is added to a trace.
@@ -215,7 +215,7 @@ impl<'d> NsysExportReader<'d> {
         Ok(this)
     }
 
-    /// Calls `take` with each row of the table `name`, if the table exists.
+    /// Calls `take` with each row of the table `name`, if it exists.
     fn for_each_row(
         &mut self,
         name: &str,
@@ -226,8 +226,8 @@ impl<'d> NsysExportReader<'d> {
         for_each_row(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the device-work table `name`, if the table exists. A row
-    /// contains the columns [`WORK_COLUMNS`], then `more`.
+    /// Calls `take` with each row of the device-work table `name`, if it exists. A row contains the columns
+    /// [`WORK_COLUMNS`], then `more`.
     fn for_each_work_row(
         &mut self,
         name: &str,
@@ -359,7 +359,7 @@ impl<'d> NsysExportReader<'d> {
         self.text_of.get(&id.to_integer()?).copied()
     }
 
-    /// Returns the communication that the name with the index `name` shows.
+    /// Returns the communication that the name at index `name` describes.
     fn kernel_hint(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
@@ -414,8 +414,8 @@ impl<'d> NsysExportReader<'d> {
         })
     }
 
-    /// Reads the launches of CUDA graphs that the profiler traced as a whole. Each launched graph
-    /// becomes one kernel, on the stream that ran it.
+    /// Reads launches of CUDA graphs that the profiler traced as a whole. Each becomes one kernel, on the stream that
+    /// ran it.
     fn read_graph_launches(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
@@ -521,8 +521,8 @@ impl<'d> NsysExportReader<'d> {
                 let members = &mut this.process_of_row(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
-            // Skip ranges that end on another thread, because they are not nested, and skip marks,
-            // because they have no end.
+            // Skip ranges that end on another thread, because they are not nested. Skip marks, because they have no
+            // end.
             let kind = row[3].to_integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
@@ -718,7 +718,7 @@ impl<'d> NsysExportReader<'d> {
     }
 }
 
-/// Calls `take` with each row of the table `name`, if the table exists.
+/// Calls `take` with each row of the table `name`, if it exists.
 fn for_each_row(
     database: &SqliteDatabase,
     name: &str,

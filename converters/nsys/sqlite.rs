@@ -2,8 +2,8 @@
 //! profiler exports use.
 //!
 //! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
-//! is a b-tree that is ordered by row id: inner pages list the page numbers of their children, and leaves contain rows.
-//! A row has a header with the types of its values, and then the values. If a row does not fit into a page, it
+//! is a b-tree ordered by row id: inner pages list their children's page numbers, and leaves contain rows. A row
+//! consists of a header with the types of its values, followed by the values. If a row does not fit into a page, it
 //! continues in a chain of overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has
 //! seven bits in each of its first eight bytes, and eight bits in a ninth byte; the most significant bits come first.
 //!
@@ -73,7 +73,7 @@ impl<'r> SqliteValue<'r> {
         }
     }
 
-    /// Returns the integer, or `None` if the value is a negative integer or is not an integer.
+    /// Returns the integer, or `None` if the value is negative or not an integer.
     pub fn to_unsigned_integer(self) -> Option<u64> {
         u64::try_from(self.to_integer()?).ok()
     }
@@ -111,7 +111,7 @@ pub(crate) struct SqliteTable {
 }
 
 impl SqliteTable {
-    /// Returns whether the table has a column `name`.
+    /// Returns true if the table has a column `name`.
     pub fn has_column(&self, name: &str) -> bool {
         self.column_place(name).is_some()
     }
@@ -134,7 +134,7 @@ pub(crate) struct SqliteDatabase {
     storage: DatabaseBytes,
     /// Size of a page, in bytes.
     page: usize,
-    /// Number of bytes of a page that can contain data. The other bytes of the page are reserved.
+    /// Number of bytes of a page that can contain data. The others are reserved.
     usable: usize,
     /// Number of pages.
     pages: u32,
@@ -510,8 +510,8 @@ impl TableRowReader<'_> {
             );
             return Err(self.damaged_page_error(number, &found));
         }
-        // If a row does not fit in a page, the file format requires that only a prefix of the row is in the page. The
-        // file format chooses the prefix's length so that the rest of the row fills whole overflow pages.
+        // If a row does not fit in a page, the page contains only a prefix of it. The file format chooses the prefix's
+        // length so that the rest fills whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length
@@ -650,7 +650,7 @@ fn read_integer(bytes: &[u8]) -> i64 {
         .fold(start, |value, &byte| value << 8 | i64::from(byte))
 }
 
-/// Returns whether the `CREATE TABLE` statement `sql` contains `WITHOUT ROWID`.
+/// Returns true if the `CREATE TABLE` statement `sql` contains `WITHOUT ROWID`.
 fn is_without_row_id(sql: &str) -> bool {
     let tail = sql.rsplit(')').next().unwrap_or_default();
     let words: Vec<String> = tail.split_whitespace().map(str::to_uppercase).collect();
@@ -683,7 +683,7 @@ fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     (columns, row_id)
 }
 
-/// A word, and whether the word is quoted.
+/// A word, and whether it is quoted.
 type MaybeQuotedSqlWord = (String, bool);
 
 /// Splits the contents of `sql`'s outermost parentheses at commas. Returns the words of each part.

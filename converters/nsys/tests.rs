@@ -203,8 +203,8 @@ impl GeneratedExportCase {
                     made.copies.push(row);
                     continue;
                 }
-                // Only exports with one process have communication kernels. Communication kernels run on the same
-                // streams as other kernels.
+                // Only exports with one process have communication kernels, which run on the same streams as other
+                // kernels.
                 let comm = kind == 1 && processes == 1;
                 if comm {
                     let is_sized = numbers.below(2) == 0;
@@ -271,8 +271,8 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysConversionSummary, TraceE
     Ok(converted.0)
 }
 
-/// The conversion loses no kernel and no bytes. The conversion preserves each stream's busy time
-/// (the union of its intervals) to the nanosecond.
+/// The conversion loses no kernel and no bytes, and preserves each stream's busy time (the union of its intervals) to
+/// the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();
@@ -320,8 +320,7 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// In the communicator of the two processes, the second process has rank 0, so the first trace is the trace of the
-/// second process.
+/// In the communicator of the two processes, the second process has rank 0, so the first trace is its trace.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();

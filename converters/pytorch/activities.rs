@@ -7,16 +7,15 @@
 //! activity keeps its recorded time. An annotation becomes a mark of zero length, because the time
 //! between its child calls belongs to Python.
 //!
-//! An activity depends on these activities if they ended before its start:
+//! An activity depends on these others if they ended before its start:
 //!
 //! - the previous activity on its thread or stream;
 //! - if it is communication or a kernel, the activity that launched it;
-//! - if it had to wait ([`host_waits`]), the communication or kernel for which it waited. The wait
-//!   itself belongs to no activity, because the replay determines how long the wait lasts;
+//! - if it had to wait ([`host_waits`]), the communication or kernel for which it waited. The wait itself belongs to no
+//!   activity, because the replay determines how long it lasts;
 //! - if its thread was idle, the last activity to end on another thread.
 //!
-//! The host time that precedes an activity begins when the last of the activity's dependencies
-//! ends.
+//! The host time before an activity begins when the last of its dependencies ends.
 
 use super::calls::CommCalls;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
@@ -79,7 +78,7 @@ pub struct CallLaneAndSubmitter {
 pub struct InferredDependencyCounts {
     /// Number of waits for messages, inferred from the ends of the messages' recorded intervals.
     pub message_waits: u64,
-    /// Number of waits by callers that block until the call ends.
+    /// Number of waits by callers that blocked until the call ended.
     pub blocking: u64,
     /// Number of waits inside `wait_tensor`.
     pub wait_tensor: u64,
@@ -90,14 +89,13 @@ pub struct InferredDependencyCounts {
     pub by_time: u64,
     /// Number of times the host waited for the device.
     pub device_syncs: u64,
-    /// Number of waits by one stream for another stream.
+    /// Number of waits by one stream for another.
     pub stream_waits: u64,
     /// Number of waits by threads that resumed when another thread had finished its work.
     pub handoffs: u64,
-    /// Number of dependencies that were dropped because the earlier activity ended after the later
-    /// activity began.
+    /// Number of dependencies that were dropped because the earlier activity ended after the later one began.
     pub cut: u64,
-    /// Number of communication calls whose result no activity waits for.
+    /// Number of communication calls for whose result no activity waits.
     pub unawaited: u64,
 }
 
@@ -211,16 +209,15 @@ impl Activities {
         self.list.len() as u32 - 1
     }
 
-    /// Records that `effect` starts after `cause`. Does nothing if either activity does not exist.
+    /// Records that `effect` starts after `cause`. Does nothing if either does not exist.
     fn add_dependency(&mut self, cause: u32, effect: u32) {
         if cause != NONE && effect != NONE && cause != effect {
             self.dependencies.push((cause, effect));
         }
     }
 
-    /// Sorts the dependencies, and drops each dependency that contradicts the times: the cause must
-    /// end before the effect begins. Zero-length activities at the same moment are ordered by
-    /// insertion, which prevents cycles.
+    /// Sorts the dependencies, and drops those that contradict the times: the cause must end before the effect begins.
+    /// Zero-length activities at the same moment are ordered by insertion, which prevents cycles.
     fn normalize_dependencies(&mut self) {
         sort_dependencies_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
@@ -277,8 +274,7 @@ fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns true if a host interval's own time counts as work in this role. Otherwise, Python
-/// code spent the time.
+/// Returns true if a host interval's own time counts as work in this role. Otherwise, Python code spent it.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

@@ -1,10 +1,9 @@
-//! If a kernel has no operator, its work is estimated from kernels that have the same name and an operator. The bytes
-//! of a copy are also estimated from copies with the same name.
+//! Estimates the work of kernels without an operator from kernels of the same name with one. Likewise, estimates the
+//! bytes of copies from copies of the same name.
 //!
-//! A kernel has no operator, and therefore no known shapes, if a graph launched the kernel or if the launch was before
-//! the capture began. Kernels with the same name run the same program, on different data. If several kernels have the
-//! name, the kernel with the nearest duration is chosen. The chosen kernel's FLOPs and bytes (`work'`) are scaled by
-//! the ratio of the durations:
+//! A kernel has no operator, and thus no known shapes, if a graph launched it or if it was launched before the capture
+//! began. Kernels with the same name run the same program, on different data. Among several such kernels, the one with
+//! the nearest duration is chosen. Its FLOPs and bytes (`work'`) are scaled by the ratio of the durations:
 //!
 //! ```text
 //! work = work' t / t'
@@ -33,7 +32,7 @@ impl KernelWork {
     }
 }
 
-/// Kernels with known work, from which the work of other kernels with the same name is estimated.
+/// Kernels with known work, from which the work of their namesakes is estimated.
 #[derive(Debug, Default)]
 pub(super) struct SameNameWorkEstimator {
     /// Kernels with known work, sorted by name and then by time.
@@ -41,8 +40,7 @@ pub(super) struct SameNameWorkEstimator {
 }
 
 impl SameNameWorkEstimator {
-    /// Collects a rank's kernels with known work, if other kernels with the same name have unknown
-    /// work.
+    /// Collects a rank's kernels with known work, if the work of their namesakes is unknown.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();

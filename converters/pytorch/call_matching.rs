@@ -20,7 +20,7 @@ pub struct MatchedCollective {
     pub group: u32,
     /// The call of each captured member, in the group's order.
     pub members: Vec<RankAndCommIndex>,
-    /// Index of the root among the group's members. `None` if there is no root or the root has no capture.
+    /// Index of the root among the group's members. `None` if there is no root or it has no capture.
     pub root: Option<u32>,
     /// `comm_size` of the collective: the largest value of any member.
     pub bytes: u64,
@@ -134,8 +134,7 @@ pub fn expand_pattern(
 /// Reason why a call is unmatched: its partner's kernel is missing.
 const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped";
 
-/// Returns a rank's calls in program order, with their indices. The indices of dropped calls follow the indices of
-/// all other calls.
+/// Returns a rank's calls in program order, with their indices. Dropped calls have the highest indices.
 fn sort_calls(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
@@ -161,7 +160,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// Returns whether a call's kernel was dropped.
+    /// Returns true if a call's kernel was dropped.
     fn is_dropped(&self, at: RankAndCommIndex) -> bool {
         at.1 as usize >= self.calls[at.0 as usize].list.len()
     }
@@ -231,7 +230,7 @@ impl<'a> CapturedCalls<'a> {
     fn signature_of_collective(&self, at: RankAndCommIndex) -> CollectiveSignature {
         let kind = self.kind_of(at);
         // In a scatter, only the root knows the total size. In all-to-all and gather, each member may have its own
-        // size. Different sizes are therefore not an error in these kinds of collectives.
+        // size. So different sizes are no error in these collectives.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll

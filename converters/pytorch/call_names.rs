@@ -1,5 +1,5 @@
-//! Lists two kinds of names: operators that request communication, and intervals in which libraries
-//! communicate. The names are used to match operators with intervals.
+//! Lists the names of operators that request communication, and of intervals in which libraries communicate. They serve
+//! to match operators with intervals.
 
 use chakram_trace::format::CollectiveKind;
 
@@ -31,7 +31,7 @@ pub(super) enum CollectiveOrMessageKind {
 }
 
 impl CollectiveOrMessageKind {
-    /// Returns whether this kind is a send or a receive.
+    /// Returns true if this kind is a send or a receive.
     pub fn is_message(self) -> bool {
         matches!(self, Self::Send | Self::Receive)
     }

@@ -3,9 +3,9 @@
 //! Profilers of different ranks start and stop at different calls. A group's members execute the same collectives in
 //! the same order. So one member's list equals another member's list, moved by a *shift*. A shift is possible if the
 //! calls' signatures agree wherever the lists overlap. The difference between two ranks' end times is the clock offset,
-//! so it should be constant. The best shift makes this difference most uniform. If two shifts are equally uniform, the
-//! shift with the smaller differences is best. If the clocks differ and the lists have equal lengths, shift zero is
-//! assumed unless another shift is more uniform.
+//! so it should be constant. The best shift makes this difference most uniform. Between equally uniform shifts, the one
+//! with the smaller differences is best. If the clocks differ and the lists have equal lengths, shift zero is assumed
+//! unless another shift is more uniform.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
@@ -13,7 +13,7 @@ use chakram_trace::matching::CollectiveSignature;
 /// Properties of a call that distinguish it from other calls.
 #[derive(Clone, Copy, Debug)]
 pub struct CallFingerprint {
-    /// Properties that are equal on all members.
+    /// Properties that all members share.
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
     pub sequence: Option<u64>,
@@ -49,8 +49,7 @@ pub fn find_call_window_shift(
             return Some(0);
         }
     }
-    // At least half of the shorter list must overlap the longer list, otherwise almost any shift
-    // would fit.
+    // At least half of the shorter list must overlap the longer one; otherwise almost any shift would fit.
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
     let shifts = (low..=high).filter(|&shift| overlap_count(n, m, shift) >= least.max(1));
@@ -91,13 +90,12 @@ fn find_shift_by_sequence(one: &[CallFingerprint], other: &[CallFingerprint]) ->
     matching_pairs(one, other, shift).all(same).then_some(shift)
 }
 
-/// Returns how many calls two lists share if they have `n` and `m` calls and one list is moved by
-/// `shift`.
+/// Returns how many calls two lists of `n` and `m` calls share if one is moved by `shift`.
 fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
 
-/// Returns the pairs of calls that belong to the same collective if the lists are moved by a shift.
+/// Returns the pairs of calls that belong to the same collective under a shift.
 fn matching_pairs<'c>(
     one: &'c [CallFingerprint],
     other: &'c [CallFingerprint],
@@ -112,7 +110,7 @@ fn windows_agree(one: &[CallFingerprint], other: &[CallFingerprint], shift: i64)
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median difference between end times, and the median deviation from this median.
+/// Returns the median difference between end times, and the median deviation from it.
 fn median_end_time_difference(
     one: &[CallFingerprint],
     other: &[CallFingerprint],
@@ -216,8 +214,8 @@ mod tests {
         }
     }
 
-    /// Collectives start 10 ms apart. If clocks are not shared, a clock that is 10 ms late looks
-    /// like a missing call.
+    /// Collectives start 10 ms apart. Unless the clocks are shared, a clock that is 10 ms late looks like a missing
+    /// call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallFingerprint> {

@@ -38,7 +38,7 @@ pub struct CommCall {
     pub act: CommOp,
     /// Arguments of the call, from its operator or its record.
     pub asked: CallArgs,
-    /// Index of the group among the job's groups; valid after the groups have been determined.
+    /// Index among the job's groups; valid once the groups have been determined.
     pub group: u32,
     /// Index in [`RankTimeline::threads`] of the worker thread that executed the call; [`NONE`] if the
     /// caller's thread or a device executed it.
@@ -47,8 +47,7 @@ pub struct CommCall {
     pub stream: Option<i64>,
     /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
-    /// Time, in ns, at which the launch was complete. Time that the caller spends after the launch does not belong to
-    /// the call.
+    /// Time, in ns, at which the launch was complete. The caller's time after the launch does not belong to the call.
     pub launched: i64,
     /// Start of the call, in ns since the epoch, by this rank's clock.
     pub start: i64,
@@ -56,7 +55,7 @@ pub struct CommCall {
     pub end: i64,
     /// Time at which the result becomes usable, after the worker's final copies.
     pub done: i64,
-    /// Kineto event that executed the call. If several events executed the call, the last event.
+    /// Kineto event that executed the call, or the last of several.
     pub event: u32,
     /// Number of intervals or kernels that executed the call.
     pub parts: u32,
@@ -67,15 +66,15 @@ pub struct CommCall {
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
-    /// Calls whose kernels the profiler dropped. Dropped calls get no node, but other ranks' calls are still
-    /// matched with dropped calls. Launch times of dropped calls replace the missing kernel times.
+    /// Calls whose kernels the profiler dropped. They get no node, but other ranks' calls are still matched with them.
+    /// Their launch times replace the missing kernel times.
     pub dropped: Vec<CommCall>,
     /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,
     /// Number of communication intervals that no operator requested.
     pub orphans: u64,
-    /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except the first kernel of each call.
-    /// Both kernels are indices in [`RankTimeline::devices`].
+    /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except each call's first. Both kernels
+    /// are indices in [`RankTimeline::devices`].
     pub further: Vec<(u32, u32)>,
     /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
     /// is unknown.
@@ -95,24 +94,24 @@ pub fn find_comm_calls(rank: &RankTimeline, kernels: &UserCommKernelRules) -> Co
 }
 
 impl CommCall {
-    /// Returns whether this call is a send or receive.
+    /// Returns true if this call is a send or receive.
     pub fn is_message(&self) -> bool {
         !matches!(self.act, CommOp::Collective(_))
     }
 
-    /// Returns true if the call moves data but the capture does not state the size.
+    /// Returns true if the call moves data of unknown size.
     pub fn size_unknown(&self) -> bool {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;
         !asked.size_stated && (asked.bytes_in, asked.bytes_out) == (0, 0) && self.act != barrier
     }
 
-    /// Returns whether the profiler dropped all kernels of the call.
+    /// Returns true if the profiler dropped all kernels of the call.
     pub fn is_dropped(&self) -> bool {
         self.parts == 0
     }
 
-    /// Returns whether the call ran on a device.
+    /// Returns true if the call ran on a device.
     pub fn on_device(&self) -> bool {
         self.device != NONE
     }

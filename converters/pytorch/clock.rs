@@ -1,10 +1,9 @@
 //! Estimates the clock offsets between the hosts of the ranks.
 //!
-//! If a collective needs every member, it ends on all members at about the same moment. The
-//! recorded end times of one collective on two ranks therefore differ by two terms: the difference
-//! between the clocks, and the delay in noticing the end. The *estimate* is the median of these
-//! differences over all collectives that the two ranks share. Causality bounds the offset: no
-//! member can end before the last member has started, and no message arrives before it was sent.
+//! If a collective needs every member, it ends on all members at about the same moment. So its recorded end times on
+//! two ranks differ by the difference between the clocks and the delay in noticing the end. The *estimate* is the
+//! median of these differences over all collectives that the two ranks share. Causality bounds the offset: no member
+//! can end before the last member has started, and no message arrives before it was sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more
 //! than their scatter explains, the rank's times are corrected with a line:
@@ -13,11 +12,10 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Clocks of ranks on the same host
-//! are corrected only if an offset of zero is outside the bounds, and then only to the nearer bound. Messages provide
-//! bounds but no estimate. So if only messages were observed, the clock is corrected only if an offset of zero is
-//! outside the bounds. If the captures do not name their hosts, an estimate that does not exceed the scatter is
-//! ignored.
+//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Their clocks are corrected only
+//! if an offset of zero is outside the bounds, and then only to the nearer bound. Messages provide bounds but no
+//! estimate. So if only messages were observed, the same rule applies. If the captures do not name their hosts, an
+//! estimate that does not exceed the scatter is ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -25,7 +23,7 @@ use super::rank_timeline::RankTimeline;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
 
-/// Correction of a rank's clock relative to the reference, which is the first rank's clock.
+/// Correction of a rank's clock relative to the first rank's clock, the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockCorrection {
     /// Offset that was added to the rank's times, in ns.
@@ -34,7 +32,7 @@ pub struct ClockCorrection {
     /// Drift correction per unit of time since `drift_from`, in parts of 10^12.
     #[serde(rename = "drift_ppt")]
     pub drift: i64,
-    /// Time, in ns by the rank's clock, at which the drift correction is zero.
+    /// Time at which the drift correction is zero, in ns by the rank's clock.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
     /// Median difference of end times, ns; zero if no collective was observed.
@@ -48,7 +46,7 @@ pub struct ClockCorrection {
     pub bounds: (i64, i64),
     /// Number of collectives and messages observed; zero means that the offset is unknown.
     pub observed: u32,
-    /// True if this rank is on the same host as the rank with which it was compared.
+    /// True if this rank is on the same host as the rank that it was compared with.
     pub same_host: bool,
 }
 
@@ -59,8 +57,7 @@ impl ClockCorrection {
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
-    /// Converts a corrected time back to the rank's clock, both in ns. This function is the inverse of
-    /// [`Self::to_reference_time`].
+    /// Converts a corrected time back to the rank's clock, both in ns. The inverse of [`Self::to_reference_time`].
     pub fn own_clock_time_at(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
         // Drift is below 1/1000, so every pass reduces the error by a factor of more than 1000.
@@ -142,8 +139,8 @@ pub fn estimate_offsets(
             });
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
-                // No remaining rank shares a collective with a known rank. So one remaining rank
-                // starts a new set of known ranks, with its own clock as the reference.
+                // No remaining rank shares a collective with a known rank, so one of them starts a new set of known
+                // ranks, with its own clock as the reference.
                 Some(rank) => known[rank] = true,
                 None => return offsets,
             }
@@ -207,9 +204,8 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_offset_bounds(&seen);
-    // Errors in the two clocks can make the lower bound exceed the upper bound. If the bounds
-    // contradict each other, use the estimate unchanged, or the middle of the bounds if there is no
-    // estimate.
+    // Errors in the two clocks can make the lower bound exceed the upper bound. In this case, use the estimate
+    // unchanged, or the middle of the bounds if there is no estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -235,8 +231,8 @@ fn estimate_offset(
     }
 }
 
-/// Returns the bounds of the second rank's offset. Two facts determine the bounds: no member of a collective can end
-/// before another member starts, and nothing is received before it is sent.
+/// Returns the bounds of the second rank's offset. They follow from causality: no member of a collective can end before
+/// another member starts, and nothing is received before it is sent.
 fn find_offset_bounds(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for TwoRankCallObservation {
@@ -377,8 +373,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Builds collectives one second apart. On the first rank, each collective ends later by its entry in
-    /// `differences`. On both ranks, each collective lasts `before` ns.
+    /// Builds collectives one second apart. On the first rank, each ends later by its entry in `differences`. On both
+    /// ranks, each lasts `before` ns.
     fn collectives(differences: &[i64], before: i64) -> Vec<TwoRankCallObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;

@@ -25,7 +25,7 @@ pub(super) fn element_bytes(name: &str) -> Option<u64> {
         "long" | "long int" | "long long" | "unsigned long" | "uint64_t" | "double"
         | "complex<float>" => 8,
         "complex<double>" => 16,
-        // Types that pack two values into a byte count each pair as one element.
+        // For types that pack two values into a byte, each pair counts as one element.
         _ if plain.starts_with("Float8") || plain.starts_with("Float4") => 1,
         _ => return None,
     })

@@ -22,7 +22,7 @@ mod order;
 
 pub use lanes::lane_names;
 
-/// The job's data that is needed to write a rank's nodes.
+/// The job data needed to write a rank's nodes.
 pub struct RankEmitContext<'a> {
     /// Number of the rank. The rank's capture may belong to another rank with the same role.
     pub number: u32,
@@ -45,14 +45,13 @@ pub struct RankEmitContext<'a> {
 pub struct CallSizeRootAndPartners {
     /// Value of `comm_size` for a collective; bytes sent for a message.
     pub bytes: u64,
-    /// True if no capture contains the number of bytes.
+    /// True if no capture states the number of bytes.
     pub size_unknown: bool,
     /// Position of the root in the group.
     pub root: Option<u32>,
     /// True if members exchange parts of different sizes.
     pub uneven: bool,
-    /// True if the calls on the other members were found. A call without partners becomes host or
-    /// device work.
+    /// True if the other members' calls were found. A call without partners becomes host or device work.
     pub found: bool,
 }
 

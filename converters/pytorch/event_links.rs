@@ -35,7 +35,7 @@ pub struct ThreadLinkCounts {
     pub events: u64,
     /// Number of nodes that have an event.
     pub linked: u64,
-    /// Number of pairs that have shapes in both files.
+    /// Number of pairs with shapes in both files.
     pub compared: u64,
     /// Number of compared pairs whose shapes are equal.
     pub agreeing: u64,
@@ -67,13 +67,13 @@ pub struct HostNodeLinks {
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes that have a record function id but no event. The work of these nodes
-    /// ran on threads that Kineto did not record, or before Kineto started to record.
+    /// Number of host nodes with a record function id but no event. Their work ran on threads that Kineto did not
+    /// record, or before it started to record.
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's worker threads. These nodes are
-    /// counted only if there is no Kineto trace, because then only operators represent calls.
+    /// Number of host nodes that are intervals of a library's worker threads. Counted only without a Kineto trace,
+    /// because then only operators represent calls.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,
@@ -107,12 +107,12 @@ impl KeptCaptureWindow {
         to: i64::MAX,
     };
 
-    /// Returns whether the window covers the whole capture.
+    /// Returns true if the window covers the whole capture.
     pub fn is_all(&self) -> bool {
         self.from == i64::MIN && self.to == i64::MAX
     }
 
-    /// Returns whether `start` is within the window.
+    /// Returns true if `start` is within the window.
     pub fn contains_time(&self, start: i64) -> bool {
         self.from <= start && start < self.to
     }
@@ -129,8 +129,7 @@ pub struct EventLinkError {
     pub offset: Option<u64>,
 }
 
-/// Maximum fraction of pairs with different names. If more pairs have different names, the files
-/// are assumed to come from different runs.
+/// Maximum fraction of pairs with different names. Above it, the files are assumed to come from different runs.
 const MAX_RENAMED: f64 = 0.02;
 /// Minimum confidence for matching by order.
 const MIN_CONFIDENCE: f64 = 0.9;
@@ -203,7 +202,7 @@ impl HostNodeLinks {
         Ok(this)
     }
 
-    /// Returns whether both files have record function ids, so that they can be joined by id.
+    /// Returns true if both files have record function ids, so that they can be joined by id.
     pub fn can_join_by_id(host: &HostTrace, kineto: &KinetoTrace) -> bool {
         kineto.with_rf_id > 0 && host.records.iter().any(|record| record.rf_id != 0)
     }

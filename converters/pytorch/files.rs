@@ -21,8 +21,7 @@ pub struct RankCaptureFiles {
     pub rank: u32,
     /// True if the file names do not identify the rank, so that the capture must state it.
     pub unnumbered: bool,
-    /// True if the rank is only a guess: the number in the only capture's name may be a rank or a
-    /// step.
+    /// True if the rank is a guess, because the number in the only capture's name may be a rank or a step.
     pub guessed: bool,
     /// Path of the host trace, if the rank has one.
     pub host: Option<PathBuf>,
@@ -30,7 +29,7 @@ pub struct RankCaptureFiles {
     pub kineto: Option<PathBuf>,
     /// Step times measured without a profiler.
     pub steps: Option<PathBuf>,
-    /// Files of the rank whose contents are in memory.
+    /// The rank's files whose contents are in memory.
     pub held: InMemoryFiles,
 }
 
@@ -419,8 +418,8 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder. If a folder has no such files, returns
-/// the JSON files and archives directly in its subfolders.
+/// Returns the JSON files and archives directly in a folder. If there are none, returns those directly in its
+/// subfolders.
 fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = folder_entries(folder)?;
     if !files.is_empty() {
@@ -480,8 +479,7 @@ fn rank_in(
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
-        // In a container, process ids may be as small as ranks, so compare the number with the
-        // capture's process id.
+        // In a container, process ids may be as small as ranks, so compare the number with the process id.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
             let pid = held.read_process_id(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
@@ -490,9 +488,9 @@ fn rank_in(
     }
 }
 
-/// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in
-/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Numbers in versions such as `1.0.2` do not count as ranks. If the
-/// file's name has no number, the number after `rank` in the folder's name is used.
+/// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in `host.3.json`,
+/// `kineto_3.json.gz`, `worker3`. Numbers in versions such as `1.0.2` do not count as ranks. Without a number in the
+/// file's name, the number after `rank` in the folder's name is used.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = strip_version_numbers(name.split(".json").next()?);

@@ -1,11 +1,10 @@
 //! Determines the process group of each communication call.
 //!
-//! NCCL's records and functional operators name their group. The `c10d` operators of host backends
-//! do not name their group, so this module infers it. If only one group exists, every call belongs
-//! to it. If several groups exist, the worker threads identify the group, because gloo creates two
-//! workers for every new group. If NCCL's records contain only the number of members, the stream
-//! identifies the group. Messages do not run on worker threads. A message is assigned to the group
-//! of all ranks, unless its send and receive would not match in that group.
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so this
+//! module infers it. If only one group exists, every call belongs to it. If several groups exist, the worker threads
+//! identify the group, because gloo creates two workers for every new group. If NCCL's records contain only the number
+//! of members, the stream identifies the group. Messages do not run on worker threads. A message is assigned to the
+//! group of all ranks unless its send and receive would not match there.
 
 use super::calls::{CommCall, CommCalls, CommOp, parse_group_of_record};
 use super::groups::LARGEST_GROUP;
@@ -23,8 +22,7 @@ mod workers;
 pub struct JobGroup {
     /// Name of the group, unique in the job.
     pub name: String,
-    /// Name by which the members' captures call the group. Other ranks may use this name for other
-    /// groups.
+    /// Name of the group in its members' captures. Other ranks may use this name for other groups.
     pub called: String,
     /// Purpose of the group, as the program states it.
     pub desc: String,
@@ -35,11 +33,11 @@ pub struct JobGroup {
 /// Number of a job's calls, by the method that found their group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallCountsByInferenceMethod {
-    /// For each group, the number of calls whose capture names the group.
+    /// For each group, the number of calls whose capture names it.
     pub named: BTreeMap<u32, u64>,
     /// Number of calls assigned to the only group that exists.
     pub only: u64,
-    /// For each group, the number of calls whose worker thread or stream identified the group.
+    /// For each group, the number of calls whose worker thread or stream identified it.
     pub by_worker: BTreeMap<u32, u64>,
     /// For each group, the number of calls that were assigned to it because no other group has the
     /// right size, or because the other calls name no other group.
@@ -147,9 +145,8 @@ pub fn resolve_run(
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        // A barrier of an unknown group moves no data, so it keeps its recorded
-                        // time, and nothing waits for it. A kernel of an unknown group also keeps
-                        // its recorded time, and nothing waits for it.
+                        // A barrier of an unknown group moves no data, so it keeps its recorded time, and nothing waits
+                        // for it. The same applies to a kernel of an unknown group.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -362,7 +359,7 @@ fn merge_declared_groups(
             None => list.push(group),
         }
     }
-    // The members of some groups are still unknown, so drop these groups.
+    // Drop groups whose members are still unknown.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
     // If no group is declared, the only group is the group of all ranks.
     if list.is_empty() {

@@ -1,4 +1,4 @@
-//! Reads the host trace: operators with their nesting, order and arguments. Only the device trace has times.
+//! Reads the host trace: operators with their nesting, order and arguments, but without times.
 
 mod raw;
 mod reader;
@@ -19,7 +19,7 @@ pub const NONE: u32 = u32::MAX;
 pub struct HostTrace {
     /// Id of the process that wrote the trace, if the file states it.
     pub pid: Option<u64>,
-    /// True if any tensor is on a device other than the CPU.
+    /// True if any tensor is on another device than the CPU.
     pub on_device: bool,
     /// Schema version in the file, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
@@ -57,12 +57,12 @@ pub struct HostNode {
     pub args: u32,
 }
 
-/// Ids, links and storages of a node, which only an observer writes.
+/// A node's ids, links and storages, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverOnlyNodeFields {
     /// Id of the node; ids ascend in order of the operators' start times.
     pub id: u64,
-    /// Id of the enclosing node; the process's node states its own id.
+    /// Id of the enclosing node; the process's node contains its own id.
     pub parent: u64,
     /// Record function id, which is also in the device trace; 0 if there is none.
     pub rf_id: u64,

@@ -4,10 +4,9 @@
 //! Operators begin one tick apart, in order of id. Each operator ends when the last operator inside it ends. Ticks only
 //! define an order. Nodes without times have no duration, so the replay computes their times from their work.
 //!
-//! If an operator requests communication, it is assumed to execute the communication immediately.
-//! The intervals of gloo's workers are ignored, because they contain no information without times.
-//! Even the nesting of these intervals is arbitrary: when a worker starts an interval, the observer
-//! pushes the interval onto the stack of the operator that the caller is running.
+//! An operator that requests communication is assumed to execute it immediately. The intervals of gloo's workers are
+//! ignored, because they contain no information without times. Even the nesting of these intervals is arbitrary: when a
+//! worker starts an interval, the observer pushes it onto the stack of the caller's current operator.
 
 use super::IN_FLIGHT;
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
@@ -57,8 +56,8 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLink
     (events.kineto, link)
 }
 
-/// Returns the number of worker intervals of one kind that no operator in the file requests. Intervals without a
-/// request come from library calls without operators.
+/// Returns the number of worker intervals of one kind that no operator in the file requests. They come from library
+/// calls without operators.
 fn count_unrequested_intervals<'h>(
     flights: &[u32],
     order: &[u32],
@@ -150,10 +149,9 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 
 /// For each operator, returns the index in `order` of the operator that encloses it.
 ///
-/// The observer writes each operator when it ends. If an operator on the same thread began later and ended earlier than
-/// another operator, it ran inside that operator. This order is more reliable than the file's parent links, because a
-/// link names the top of a stack that gloo's workers share. If another tool has sorted the file, however, only the
-/// links are available.
+/// The observer writes each operator when it ends. An operator that began later and ended earlier than another on the
+/// same thread ran inside it. This order is more reliable than the file's parent links, because a link names the top of
+/// a stack that gloo's workers share. If another tool has sorted the file, however, only the links are available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -176,8 +174,8 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     order.iter().enumerate().map(parent).collect()
 }
 
-/// Returns the index in `order` of each operator's parent in the file. The parent counts only if the parent began
-/// earlier on the same thread.
+/// Returns the index in `order` of each operator's parent in the file. A parent counts only if it began earlier on the
+/// same thread.
 fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()

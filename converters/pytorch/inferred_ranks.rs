@@ -3,9 +3,8 @@
 //! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. Let p(x) be
 //! the position of rank x in a group:
 //!
-//! - If `m` is in a group of `t`, `m` uses the same group. Otherwise `m` uses a declared group that
-//!   contains `m` and has the same purpose, size and spacing of members. Without such a group, `m`
-//!   uses the group's members shifted by m − t.
+//! - If `m` is in a group of `t`, `m` uses the same group. Otherwise it uses a declared group that contains it and has
+//!   the same purpose, size and spacing of members. Failing that, it uses the group's members shifted by m − t.
 //! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
 //! A captured rank is a valid model only if no observation contradicts it. The captured members of each group must have
@@ -13,8 +12,8 @@
 //! `m` receives, and the messages that captured ranks expect from `m` must match the messages that `m` sends. For each
 //! pair of ranks, both sides must agree on the first and the last message in each direction.
 //!
-//! Among several valid models, the model with p(m) = p(t) in the most groups is used, for example a
-//! rank with the same tensor shard. Among equally good models, the nearest captured rank is used.
+//! Among several valid models, the model with p(m) = p(t) in the most groups is used, for example a rank with the same
+//! tensor shard. Of equally good models, the nearest is used.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -142,7 +141,7 @@ struct InferredRankCalls {
     added: Vec<JobGroup>,
 }
 
-/// Checks whether the captured rank at `capture` can be the model for the rank `number`.
+/// Checks whether the captured rank at `capture` can model the rank `number`.
 struct RankModelCheck<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],

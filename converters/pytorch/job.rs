@@ -27,13 +27,12 @@ pub struct ConvertOptions {
     pub infer_ranks: Option<u32>,
     /// Number of ranks to read in parallel; 0 means one per processor.
     pub threads: usize,
-    /// Names of further communication kernels, in addition to the built-in names of NCCL and similar
-    /// libraries.
+    /// Names of further communication kernels, besides the built-in names of NCCL and similar libraries.
     pub comm_kernels: UserCommKernelRules,
 }
 
 /// Converts the captures `pairs` of one job. Creates the trace of rank r in `files` at `path(r)`, compressed according
-/// to the file extension. Returns the summary and the written files. The files appear when `files` is committed. Calls
+/// to the file extension. Returns the summary and the written files, which appear when `files` is committed. Calls
 /// `progress` with the number of ranks read so far and the total.
 ///
 /// # Errors
@@ -51,8 +50,8 @@ pub fn convert_pairs(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job like [`convert_pairs`]. Each device trace comes with the
-/// file from which it was read. Each device trace must state its rank.
+/// Converts the device traces of one job like [`convert_pairs`]. Each comes with the file from which it was read, and
+/// must state its rank.
 ///
 /// # Errors
 ///

@@ -65,8 +65,8 @@ pub struct KinetoTrace {
     pub span: Option<(i64, i64)>,
     /// Number of events dropped because they are outside `span` or before 1970.
     pub outside: u64,
-    /// Number of events per unknown category, on tracks outside the operators' process. These
-    /// events are probably work on an unsupported type of device.
+    /// Number of events per unknown category, on tracks outside the operators' process. They are probably work on an
+    /// unsupported type of device.
     pub unread: Vec<(String, u64)>,
     /// Program that wrote the file, if it is not PyTorch's profiler.
     pub source: Option<&'static str>,
@@ -175,7 +175,7 @@ pub enum EventCategory {
 }
 
 impl EventCategory {
-    /// Returns whether events of this category are device work.
+    /// Returns true if events of this category are device work.
     pub fn is_work(self) -> bool {
         matches!(self, Self::Kernel | Self::Copy | Self::Set)
     }
@@ -225,25 +225,25 @@ const LAUNCHES: [&str; 16] = [
     "aclrtLaunchKernel",
 ];
 
-/// Returns whether a call with this name launches kernels.
+/// Returns true if a call with this name launches kernels.
 pub(super) fn is_launch(name: &str) -> bool {
     LAUNCHES.iter().any(|launch| name.starts_with(launch))
 }
 
-/// Returns whether a call with this name launches a whole graph of kernels.
+/// Returns true if a call with this name launches a whole graph of kernels.
 pub(super) fn is_graph_launch(name: &str) -> bool {
     name.contains("GraphLaunch")
 }
 
 impl KinetoTrace {
-    /// Returns the process that ran most of the operators.
+    /// Returns the process that ran the most operators.
     pub fn main_process(&self) -> Option<u64> {
         let counts = self.operators_of_processes().into_iter();
         let most = counts.max_by_key(|&(pid, count)| (count, pid))?;
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process that ran any operator.
+    /// Returns the number of operators of each process that ran any.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
@@ -273,12 +273,12 @@ impl KinetoTrace {
         known.unwrap_or(&SharedEventProperties::ABSENT)
     }
 
-    /// Returns the arguments of an event, or `None` if the arguments were not kept.
+    /// Returns the arguments of an event, or `None` if they were not kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at(event.details)
     }
 
-    /// Returns the `args` of the event whose details are at `index`, or `None` if the arguments were not kept.
+    /// Returns the `args` of the event whose details are at `index`, or `None` if they were not kept.
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)

@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices
-/// of these events in any order. All these events must have record function ids.
+/// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices of these events in
+/// any order. All of them must have record function ids.
 pub(super) fn build_host_trace(
     kineto: &KinetoTrace,
     mut order: Vec<u32>,
@@ -133,7 +133,7 @@ impl OutputShapeCache {
 /// Returns the event that executes each communication operator: the first event of the same kind
 /// with a higher id.
 fn find_executing_events(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
-    /// Maximum number of events that are searched after an operator.
+    /// Maximum number of events searched after an operator.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
     let name = |i: u32| kineto.texts.get(kineto.events[i as usize].name);

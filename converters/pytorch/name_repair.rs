@@ -1,9 +1,9 @@
 //! Repairs names that a file's writer did not escape.
 //!
-//! The observer does not escape operator names, so a quote, a backslash or a line break in a `record_function`
-//! name makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each writer
-//! always puts the same key after the name, so this key shows where the name ends. A name that is
-//! valid JSON is never changed, even if the file has other damage.
+//! The observer does not escape operator names, so a quote, a backslash or a line break in a `record_function` name
+//! makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each writer always puts the same key
+//! after the name, which shows where the name ends. A name that is valid JSON is never changed, even if the file has
+//! other damage.
 
 /// Keys that one writer puts around the name of an element.
 pub(super) struct KeysAroundName {

@@ -1,5 +1,5 @@
-//! Computes kernel times by NCCL's own formula. With these times, transfer can be separated from waiting even if the
-//! partner ranks have no capture.
+//! Computes kernel times by NCCL's own formula. They separate transfer from waiting even if the partner ranks have no
+//! capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
 //! `n` GPUs on one host with NVLink, and a buffer of `B` bytes in total, NCCL's time is:
@@ -20,9 +20,9 @@
 //! the buffer to all peers at the same time. `topo.h` assumes 20 GB/s per link on Volta (6 links)
 //! and Ampere (12 links), and 20.6 GB/s on Hopper (18 links).
 //!
-//! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512
-//! B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured
-//! time to the formula's smallest time over all protocols. Both systems have equal weight:
+//! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512 B
+//! to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the formula's
+//! smallest time over all protocols. Both systems are weighted equally:
 //!
 //! | collective | median | 95 of 100 below |
 //! | --- | --: | --: |

@@ -6,15 +6,14 @@ use std::borrow::Cow;
 pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
-        // JSON allows unpaired surrogates, which are not valid Unicode, so keep such a text
-        // unchanged.
+        // JSON allows unpaired surrogates, which are invalid Unicode, so keep such a text unchanged.
         Some(plain) => Cow::Owned(serde_json::from_str(json).unwrap_or_else(|_| plain.to_owned())),
         None => Cow::Borrowed(json),
     }
 }
 
-/// Parses an integer, possibly in a string. The integer may be decimal, or hexadecimal after `0x`.
-/// A trailing `.0` is accepted, because scripts write `.0` if a column has missing values.
+/// Parses an integer, possibly in a string. It may be decimal, or hexadecimal after `0x`. A trailing `.0` is accepted,
+/// because scripts write it if a column has missing values.
 #[inline]
 pub(super) fn parse_json_integer(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
@@ -174,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Tests the text of each number, and all texts that differ from this text in one byte.
+    /// Tests the text of each number, and all texts that differ from it in one byte.
     #[test]
     fn digits_are_those_of_the_standard_parser() {
         for number in [

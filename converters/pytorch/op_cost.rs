@@ -7,15 +7,13 @@ use super::tensor_lists;
 use super::view_operators::moves_nothing;
 use chakram_trace::graph::Interner;
 
-/// The cost of each host interval. Work is counted once, at the innermost operator that does it.
-/// The kernels of an operator share its cost in proportion to their time. If an operator launches
-/// kernels itself, its cost is computed from its own tensors, whichever library the operator
-/// belongs to.
+/// The cost of each host interval. Work is counted once, at the innermost operator that does it. The kernels of an
+/// operator share its cost in proportion to their time. The cost of an operator that launches kernels itself is
+/// computed from its own tensors, whatever its library.
 ///
-/// If an operator's children together move about as many bytes as its own tensors have, the
-/// operator does no work of its own. If an operator's tensors have more than twice its children's
-/// bytes, the operator also does work of its own. Children with so few bytes are only small steps,
-/// such as the conversion of a scalar.
+/// If an operator's children together move about as many bytes as its own tensors have, it does no work of its own. If
+/// its tensors have more than twice its children's bytes, it also does work of its own, because such children are only
+/// small steps, such as the conversion of a scalar.
 #[derive(Debug)]
 pub struct HostIntervalCosts {
     /// Cost of each host interval; empty unless host operators count as compute.
@@ -90,9 +88,8 @@ impl HostIntervalCosts {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the cost of the kernel `device`. The operator `item` launched the kernel. The
-    /// operator's cost is divided among its kernels in proportion to their times. `name` is the
-    /// index of the kernel's name.
+    /// Returns the cost of the kernel `device`, which the operator `item` launched. The operator's cost is divided
+    /// among its kernels in proportion to their times. `name` is the index of the kernel's name.
     pub fn cost_of_device_interval(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -227,8 +224,7 @@ impl OperatorCostCacheByKernel {
     }
 }
 
-/// Returns the cost of an operator that launches kernels itself. `kernel` is the name of the first of these
-/// kernels.
+/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of the first.
 fn cost_of_launching_operator(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
@@ -250,8 +246,8 @@ pub(super) fn duration_of_device_interval(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns true if an operator only returns views of its inputs. All results of such an operator share the inputs'
-/// storages, and the operator's schema says that it writes no input.
+/// Returns true if an operator only returns views of its inputs: all its results share the inputs' storages, and by its
+/// schema it writes no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

@@ -4,9 +4,9 @@
 //! convolution is one matrix multiplication per output position: 2 · output elements · weight elements ÷ output
 //! channels. A convolution's backward pass computes gradients, each with one matrix multiplication of the same size.
 //! Attention has two matrix multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same size in the
-//! backward pass. If an operator's name shows that the operator multiplies matrices, but the shapes do not determine
-//! the matrices' sizes, the FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its tensors
-//! limit its time on every machine. Table lookups count only the rows that their indices select.
+//! backward pass. If an operator's name shows that it multiplies matrices, but the shapes do not determine their sizes,
+//! the FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its tensors limit its time on every
+//! machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;

@@ -1,17 +1,16 @@
 //! Assigns record function ids in Kineto traces that have none, and finds the operator that
 //! requested each interval in flight.
 //!
-//! Later stages order operators by record function id. Later stages also assign each interval of
-//! gloo's workers to the last operator with a lower id. If the profiler wrote no ids, this module
-//! assigns ids in order of start time. The operator of an interval in flight is found by kind and
-//! size. The interval's id follows the operator's id.
+//! Later stages order operators by record function id, and assign each interval of gloo's workers to the last operator
+//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start time. The operator of an
+//! interval in flight is found by kind and size. The interval's id follows this operator's.
 
 use super::call_names::{CollectiveOrMessageKind, comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::count_tensor_elements;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators that are searched for an interval's operator.
+/// Maximum number of open operators searched for an interval's operator.
 const OPEN: usize = 256;
 
 /// If any operator or annotation has no id, assigns new ids to all of them. Returns true if ids
@@ -57,7 +56,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
                 elements_of_largest_input(kineto, i),
             );
             let id = match found {
-                // Each operator opens at most one interval, so do not consider this operator again.
+                // Each operator opens at most one interval, so do not consider it again.
                 Some(found) => open.remove(found).id,
                 None => last,
             };

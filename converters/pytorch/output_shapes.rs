@@ -1,8 +1,8 @@
 //! Derives the output shapes of operators for which only the inputs were recorded.
 //!
 //! For matrix multiplications and convolutions, the inputs determine the output shapes exactly. Outputs of reductions
-//! are negligible. All other operators are assumed to produce a tensor with the shape of their largest input.
-//! Element-wise operators, normalizations and copies produce such a tensor.
+//! are negligible. All other operators are assumed to produce a tensor shaped like their largest input, as element-wise
+//! operators, normalizations and copies do.
 
 use serde_json::Value;
 

@@ -4,14 +4,12 @@
 //! while the program runs. Recording takes nearly the same time for every operator. The time per
 //! record is estimated by the first of these methods that the capture allows:
 //!
-//! - If the job also measured steps without a profiler, the duration of the same number of
-//!   unprofiled steps is subtracted from the duration of the capture. The difference is divided by
-//!   the number of records on the thread with the most records.
-//! - Otherwise, the time is estimated from views (operators that compute nothing and take less than
-//!   a microsecond by themselves). The estimate is the sum of two medians: the time of views that
-//!   call no other operator, and the time from a view's start to the start of the operator that the
-//!   view calls. The second median is the time to start a record. The true cost is slightly higher,
-//!   because recording also takes time between operators.
+//! - If the job also measured steps without a profiler, the duration of as many unprofiled steps is subtracted from the
+//!   capture's. The difference is divided by the number of records on the thread with the most records.
+//! - Otherwise, the time is estimated from views (operators that compute nothing and take less than a microsecond by
+//!   themselves). The estimate is the sum of two medians: the time of views that call no other operator, and the time
+//!   from a view's start to the start of the operator that the view calls. The second median is the time to start a
+//!   record. The true cost is slightly higher, because recording takes time between operators, too.
 //! - If the capture has few views, the time comes from measurements of fourteen other jobs on one
 //!   machine.
 //!
@@ -27,9 +25,9 @@ use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{CostBasis, HostTimePerProfilerRecord};
 use std::collections::BTreeMap;
 
-/// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and
-/// without a profiler on one machine (a virtual CPU of 2026). Some of the fourteen jobs were used
-/// for the fit. The results for the other jobs are in docs/validation/tests.md.
+/// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and without a profiler on one
+/// machine (a virtual CPU of 2026). Some of them were used for the fit. The results for the others are in
+/// docs/validation/tests.md.
 struct ProfilerRecordCostEstimate {
     /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,
@@ -51,8 +49,8 @@ const PROFILED: ProfilerRecordCostEstimate = ProfilerRecordCostEstimate {
     elsewhere: 3_500,
     interval: [40, 350],
 };
-/// Interval for a cost that was measured on another machine, in percent of the estimate. The range
-/// is wide because costs differ more between machines than between jobs.
+/// Interval for a cost that was measured on another machine, in percent of the estimate. It is wide, because costs
+/// differ more between machines than between jobs.
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;
@@ -86,9 +84,8 @@ fn percent_of(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
-/// Returns the cost of one record of a job. The captured steps take `captured` ns, and the same
-/// number of steps without a profiler takes `unprofiled` ns. Returns `None` if no rank has a
-/// record.
+/// Returns the cost of one record of a job. The captured steps take `captured` ns, and as many steps without a profiler
+/// take `unprofiled` ns. Returns `None` if no rank has a record.
 pub(super) fn record_cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
@@ -144,8 +141,7 @@ fn record_time_by_views(rank: &RankTimeline) -> Option<u64> {
 /// Subtracts the profiler's time from the nodes, thread by thread.
 pub(super) struct ProfilerTimeSubtractor {
     per_record: u64,
-    /// For each thread, the time in ns that could not be subtracted from earlier nodes, because
-    /// these nodes were too short.
+    /// For each thread, the time in ns that could not be subtracted from earlier nodes because they were too short.
     open: BTreeMap<u32, u64>,
 }
 
@@ -158,9 +154,8 @@ impl ProfilerTimeSubtractor {
         }
     }
 
-    /// Returns the profiler's share, in ns, of an activity and of the `delay` ns before it. Call
-    /// this function for a thread's activities in order, because each call carries the excess over
-    /// to the next call.
+    /// Returns the profiler's share, in ns, of an activity and of the `delay` ns before it. Must be called for a
+    /// thread's activities in order, because each call carries its excess over to the next.
     pub fn take_profiler_share(
         &mut self,
         rank: &RankTimeline,

@@ -1,7 +1,7 @@
 //! One rank's joined capture: the Kineto events and their host nodes, nested per thread.
 //!
-//! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for
-//! work on gloo's threads, because the observer pushes this work onto the caller's stack.
+//! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for work on gloo's threads,
+//! because the observer pushes it onto the caller's stack.
 
 use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
@@ -23,7 +23,7 @@ pub use segments::InnermostIntervalSegment;
 pub enum HostIntervalKind {
     /// An operator, whose own time counts as work.
     Operator,
-    /// A range that Python opened. The range's own time counts as host time between operators.
+    /// A range that Python opened. Its own time counts as host time between operators.
     Annotation,
     /// Call into the device's driver.
     Runtime,
@@ -40,7 +40,7 @@ impl HostIntervalKind {
     }
 }
 
-/// An interval on a host thread; [`RankTimeline::role_of_interval`] returns an interval's role.
+/// An interval on a host thread; [`RankTimeline::role_of_interval`] returns its role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
     /// Index of the interval's Kineto event.
@@ -78,7 +78,7 @@ pub struct DeviceInterval {
     /// Index of the event in [`RankTimeline::events`].
     pub event: u32,
     /// Index of the host interval that launched the device event: a runtime call, or the operator if the profiler
-    /// recorded no runtime calls. The index is [`NONE`] if the launch was before the capture began.
+    /// recorded no runtime calls. [`NONE`] if the launch was before the capture began.
     pub launch: u32,
     /// Stream number that the profiler assigned.
     pub stream: i64,
@@ -132,7 +132,7 @@ pub struct RankTimeline {
     pub by_operator: u64,
     /// Host intervals whose launched kernels the profiler did not record.
     pub dropped: Vec<u32>,
-    /// Counts of device events that were truncated because the next event on the same stream starts earlier.
+    /// Counts of device events that were cut off where the next event on their stream starts.
     pub overlaps: OverlappingDeviceEventCounts,
     /// Python calls around host intervals.
     pub stacks: IntervalPythonStacks,
@@ -145,7 +145,7 @@ pub struct OverlappingDeviceEventCounts {
     pub events: u64,
     /// Number of events that were cut off because a programmatic dependent launch follows.
     pub programmatic: u64,
-    /// Number of events that were cut off and belong to the same launched graph as the next event.
+    /// Number of events that were cut off by an event of the same launched graph.
     pub in_graphs: u64,
     /// Time that was counted twice, in ns: the sum of the events' durations minus the time covered
     /// by at least one event.
@@ -202,7 +202,7 @@ impl RankTimeline {
         self.kineto.details_at(event.details)
     }
 
-    /// Returns the arguments of an event, or `None` if the arguments were not kept.
+    /// Returns the arguments of an event, or `None` if they were not kept.
     pub fn args_of(&self, event: &TimelineEventWithoutTimes) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }
@@ -217,15 +217,14 @@ impl RankTimeline {
         }
     }
 
-    /// Returns true if no operator encloses a host interval. An interval without an enclosing
-    /// operator is at top level, or only inside ranges that Python opened.
+    /// Returns true if no operator encloses a host interval, which is then at top level or only inside ranges that
+    /// Python opened.
     pub fn has_no_enclosing_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of a host interval. The name comes from the host trace if there is one, and from Kineto
-    /// otherwise.
+    /// Returns the name of a host interval, from the host trace if there is one, and from Kineto otherwise.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -19,8 +19,7 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Number of bytes at the beginning of a file that are inspected. The number is large because some device traces begin
-/// with long metadata.
+/// Number of bytes inspected at the beginning of a file; large because some device traces begin with long metadata.
 const BEGINNING: u64 = 1 << 16;
 
 /// Detects the kind of the file `path` from the keys at its beginning. Does not check the rest of
@@ -50,9 +49,9 @@ fn read_raw_beginning(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
     }
 }
 
-/// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all
-/// keys. JSON contains no zero bytes. So if there is no byte order mark, a zero byte next to the
-/// first character identifies UTF-16.
+/// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
+/// JSON contains no zero bytes. So without a byte order mark, a zero byte next to the first character identifies
+/// UTF-16.
 fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
@@ -91,7 +90,7 @@ pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
 /// Returns a description of a file that is not a capture, or `None` unless the beginning of the file identifies its
 /// kind.
 pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
-    /// Number of bytes at the start of a JSON file that are searched for the file's kind.
+    /// Number of bytes at the start of a JSON file that are searched for its kind.
     const HEADING: usize = 256;
     let text = read_raw_beginning(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {
@@ -177,8 +176,8 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns true if the observer wrote the nodes in `text`. This check is needed if a file's keys
-/// were sorted, because then the schema comes after the part that was read.
+/// Returns true if the observer wrote the nodes in `text`. Needed if a file's keys were sorted, because then the schema
+/// comes after the part that was read.
 fn is_written_by_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
@@ -214,7 +213,7 @@ impl TopLevelKeys {
                     let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
                     if depth == 0 && rest.starts_with(b":") {
                         let value = rest[1..].trim_ascii_start();
-                        // chakram's own reports also have a schema, but the schema's name begins with `chakram.`.
+                        // chakram's own reports also have a schema, but its name begins with `chakram.`.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
                             || self.record_key(string)
                         {

@@ -1,5 +1,5 @@
-//! Reads the times of steps that a job measured without a profiler, in addition to its capture.
-//! `capture.py` writes the times of these steps to `steps.RANK.json`.
+//! Reads the times of steps that a job measured without a profiler, in addition to its capture. `capture.py` writes
+//! these times to `steps.RANK.json`.
 
 use chakram_trace::format::file::{TraceContents, decompress_bytes};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
@@ -42,12 +42,11 @@ impl UnprofiledStepDurations {
         })
     }
 
-    /// Returns the durations of the job's steps, in ns. A step's duration is its duration on the
-    /// slowest rank.
+    /// Returns the durations of the job's steps, in ns, each on the slowest rank.
     pub fn step_durations_of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
-        // Count only steps that all measuring ranks have measured.
+        // Count only steps that all measuring ranks measured.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };

@@ -1,5 +1,4 @@
-//! Streaming reader for JSON that is too large for memory. The text is an object with one huge
-//! array, or only that array.
+//! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
 //!
 //! A window slides over the decompressed text. Every element of the array is parsed in place. If an
 //! element extends beyond the window, the window moves and the element is parsed again. So the
@@ -31,13 +30,13 @@ use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 const SPLIT: &str =
     "split the file at this byte of the decompressed text, and pass one or all of the parts";
 
-/// Number of bytes that the window must contain before a value is reported as damaged. At the end
-/// of the text, fewer bytes are enough.
+/// Number of bytes that the window must contain before a value is reported as damaged; at the end of the text, fewer
+/// suffice.
 const ENOUGH: usize = 1 << 16;
 
 /// Receives the values of a text.
 pub(super) trait JsonElementReceiver {
-    /// Kind of file as named in error messages, such as "host trace".
+    /// Kind of file for error messages, such as "host trace".
     const WHAT: &'static str;
     /// Key of the large array.
     const ARRAY: &'static str;

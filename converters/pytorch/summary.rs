@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// Facts and counts of a conversion, for reports to the user.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ConversionSummary {
-    /// Number of ranks in the job; may be larger than the number of captures.
+    /// Number of ranks in the job, possibly more than captures.
     pub world: u32,
     /// True if nothing ran on a device, so that host operators count as compute.
     pub host_computes: bool,
@@ -32,8 +32,8 @@ pub struct ConversionSummary {
     /// Number of collectives whose members recorded different sizes. The largest size determines
     /// the cost.
     pub uneven: u64,
-    /// Number of collectives with at least one member without a capture. The time that other
-    /// members wait for these members counts as transfer.
+    /// Number of collectives with at least one member without a capture. Time spent waiting for such members counts as
+    /// transfer.
     pub partial: u64,
     /// Number of messages whose send and receive were both found.
     pub messages: u64,
@@ -41,7 +41,7 @@ pub struct ConversionSummary {
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
     pub odd: TimeAnomalyCounts,
-    /// Unused files from the given folders, each with the reason why the file was not used.
+    /// Unused files from the given folders, each with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Number of captured steps, and the median duration, in ns, of the steps measured without a
     /// profiler.
@@ -71,7 +71,7 @@ pub struct GroupSummary {
     /// Number of calls whose sizes fit only this group. Also counts kernels without arguments on
     /// ranks that name no other group.
     pub by_size: u64,
-    /// Number of messages assigned to this group because their sends and receives match within it.
+    /// Number of messages assigned to this group because their sends and receives match in it.
     pub messages: u64,
 }
 
@@ -123,8 +123,7 @@ pub struct RankConversionSummary {
     pub runtime: u64,
     /// Number of kernels and copies on the device.
     pub device: u64,
-    /// Number of kernels and copies that were launched before the capture began. No dependency
-    /// explains when these kernels and copies start.
+    /// Number of kernels and copies launched before the capture began. No dependency explains when they start.
     pub unlaunched: u64,
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
@@ -132,12 +131,11 @@ pub struct RankConversionSummary {
     pub overlaps: OverlappingDeviceEventCounts,
     /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
-    /// Number of communication kernels whose operation is unknown. These kernels keep their
-    /// recorded time.
+    /// Number of communication kernels with an unknown operation, which keep their recorded time.
     pub unknown_comm: u64,
-    /// Total time of communication kernels whose operation is unknown, in ns.
+    /// Total time of these communication kernels, in ns.
     pub unknown_comm_ns: u64,
-    /// Name of the first communication kernel whose operation is unknown.
+    /// Name of the first communication kernel with an unknown operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_unknown_comm: Option<String>,
     /// Number of communication kernels that were launched before the capture began.
@@ -383,7 +381,7 @@ fn device_ns(rank: &RankTimeline) -> u64 {
     })
 }
 
-/// Returns the number of calls that move data but whose size the capture does not state.
+/// Returns the number of calls that move data of unknown size.
 fn unsized_calls(calls: &CommCalls) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64

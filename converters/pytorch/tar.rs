@@ -7,10 +7,10 @@ use tar::{Archive, Entry};
 /// Size of a header, in bytes; entries are padded to multiples of this size.
 const BLOCK: usize = 512;
 
-/// Maximum number of entries. Archives of captures have a few entries per rank.
+/// Maximum number of entries; archives of captures have a few per rank.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Returns true if `head`, the first bytes of a file, begins with an entry's header that has a valid checksum.
+/// Returns true if `head`, the first bytes of a file, begins with an entry header with a valid checksum.
 pub fn begins_as_tar(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());
@@ -88,8 +88,7 @@ mod tests {
             format!("{long}\0").as_bytes(),
         );
         push(&mut tar, "folder/short", b'0', &[2; 512]);
-        // The record "13 path=a/b " would have a length of 12 bytes. "12 path=a/b " states its own
-        // length correctly.
+        // The record "13 path=a/b " would be 12 bytes long. "12 path=a/b " states its own length correctly.
         push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         push(&mut tar, "ab", b'0', b"3");
         assert!(begins_as_tar(&tar));

@@ -2,8 +2,7 @@
 //! `aten::_foreach_add_`.
 //!
 //! For a list of tensors, Kineto records the shapes but no element type. The element type is a C++ template argument in
-//! the kernel's name. A kernel on tensor lists reads all its input lists, and writes a list as long as its longest
-//! input list.
+//! the kernel's name. A kernel on tensor lists reads all its input lists, and writes one as long as the longest.
 
 use super::elements::count_tensor_elements;
 use serde_json::Value;

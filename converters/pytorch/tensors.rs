@@ -4,7 +4,7 @@
 //! a string, distinguishes a tensor from a list of numbers. Types are nested in the same way as
 //! values: `GenericList[Tensor(float), Int]` has one entry per element.
 
-/// Simplified type of a value. The type only distinguishes tensors from other values.
+/// Simplified type of a value, which only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TensorOrOtherType {
     /// A value without tensors.
@@ -75,9 +75,9 @@ fn split_at_commas(text: &str) -> Vec<&str> {
 pub(super) struct TensorArgStorageAndSize {
     pub id: u64,
     pub storage: u64,
-    /// Size of the tensor in bytes, or `None` if the size does not fit in 64 bits.
+    /// Size of the tensor in bytes, or `None` if it does not fit in 64 bits.
     pub bytes: Option<u64>,
-    /// True if the tensor is on a device other than the CPU.
+    /// True if the tensor is on another device than the CPU.
     pub on_device: bool,
 }
 

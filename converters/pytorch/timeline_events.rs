@@ -1,4 +1,4 @@
-//! Events of a joined capture, without the facts that are not needed after joining.
+//! Events of a joined capture, without the facts that only joining needs.
 
 use super::kineto::{EventCategory, KinetoEvent};
 
@@ -20,8 +20,7 @@ pub struct TimelineEventWithoutTimes {
 impl TimelineEventWithoutTimes {
     /// Converts `events` to this smaller form, and frees memory that is no longer needed.
     pub fn convert_all(events: Vec<KinetoEvent>) -> Vec<Self> {
-        // `collect` reuses the memory of `events`, because two small events fit into the memory of one
-        // original event.
+        // `collect` reuses the memory of `events`, because two small events fit into one original event.
         let mut kept: Vec<Self> = events.into_iter().map(Self::from_event).collect();
         kept.shrink_to_fit();
         kept

@@ -2,8 +2,8 @@
 //!
 //! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write `nan`,
 //! `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value. Some scripts
-//! write a comma after every element, and so leave a comma after the last element of lists and objects at any depth.
-//! The repair removes this comma. If a comma has no value before it, a value may be missing, so the comma is kept.
+//! write a comma after every element, even the last of lists and objects at any depth. The repair removes this comma. A
+//! comma without a value before it is kept, because a value may be missing.
 
 use super::JsonRepairKind;
 
@@ -24,8 +24,8 @@ pub(super) struct RepairedJsonValue {
     pub token: &'static str,
 }
 
-/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if
-/// the object or list does not end.
+/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if the text does not
+/// end.
 pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedJsonValue> {
     let mut mended = Vec::new();
     let mut first = None;

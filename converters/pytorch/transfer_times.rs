@@ -1,31 +1,29 @@
 //! Splits the time of each call into waiting and transfer.
 //!
-//! A collective's member first waits until the last member whose data it needs has started. The
-//! rest of the member's time is transfer. In a collective without a root, every member needs all
-//! other members. In a collective with a root, the root needs all other members, and every other
-//! member needs only the root. The send and the receive of a message need each other. Clocks are
-//! aligned, and `last` is the latest start of the needed members:
+//! A collective's member first waits until the last member whose data it needs has started. The rest of its time is
+//! transfer. In a collective without a root, every member needs all other members. In a collective with a root, the
+//! root needs all other members, and every other member needs only the root. The send and the receive of a message need
+//! each other. Clocks are aligned, and `last` is the latest start of the needed members:
 //!
 //! ```text
 //! wait     = last − start
 //! transfer = end − last
 //! ```
 //!
-//! In rooted collectives and in messages, a member may end before the last needed member has
-//! started. A member that ends early did not wait, and is called *eager*. In a collective without a
-//! root, no member can end early. If the times show an early end, the clocks are inaccurate or a
-//! thread was scheduled late. The member's transfer is then zero, and its whole time is waiting.
+//! In rooted collectives and in messages, a member may end before the last needed member has started. Such a member did
+//! not wait, and is called *eager*. In a collective without a root, no member can end early. If the times show an early
+//! end, the clocks are inaccurate or a thread was scheduled late. The member's transfer is then zero, and its whole
+//! time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A batched message
 //! ends as soon as either its sender's or its receiver's kernel ends.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The recorded interval of a host message ends when the program's wait for the message ends. The
-//! message may have arrived long before this end. If the program did not block on a message, the
-//! transfer time is estimated from messages of the same size on which the program blocked. The
-//! estimate is the median transfer time of these messages, limited by the message's own recorded
-//! times.
+//! The recorded interval of a host message ends when the program's wait for the message ends. The message may have
+//! arrived long before. If the program did not block on a message, the transfer time is estimated from messages of the
+//! same size on which the program blocked. The estimate is their median transfer time, limited by the message's own
+//! recorded times.
 
 mod absent_ranks;
 
@@ -46,8 +44,8 @@ pub struct CallWaitAndTransfer {
     pub wait: u64,
     /// Time from the latest start of the needed members to the end of the call, in ns.
     pub transfer: u64,
-    /// Delay of an inferred rank, in ns: the call's start on this rank minus its start on the
-    /// rank's model, the captured rank whose calls are copied.
+    /// Delay of an inferred rank, in ns: the call's start on this rank minus its start on the model, the captured rank
+    /// whose calls are copied.
     pub late: u64,
     /// True if the call ended without waiting for the other members.
     pub eager: bool,
@@ -67,8 +65,8 @@ pub struct TimeAnomalyCounts {
     pub most: u64,
     /// Number of messages whose transfer time was estimated from other messages of the same size.
     pub estimated: u64,
-    /// Number of calls with absent partners. The transfer times of these calls come from calls of
-    /// the same size class, or from NCCL's formula.
+    /// Number of calls with absent partners. Their transfer times come from calls of the same size class, or from
+    /// NCCL's formula.
     pub bounded: u64,
     /// Number of collectives that an inferred rank starts later than its model, the captured rank
     /// that it copies.

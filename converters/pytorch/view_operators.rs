@@ -24,8 +24,8 @@ const VIEWS: &[&str] = &[
     "view_as",
 ];
 
-/// Further operators that neither read nor write elements. These operators allocate tensors,
-/// change or query their properties, or return several views.
+/// Further operators that neither read nor write elements: they allocate tensors, change or query their properties, or
+/// return several views.
 const OTHERS: &[&str] = &[
     "_local_scalar_dense",
     "broadcast_to",

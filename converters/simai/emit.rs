@@ -43,9 +43,9 @@ impl SimaiWorkload {
         Ok((writer.into_inner(), nodes))
     }
 
-    /// Builds the job in memory. The result equals the job that would be read from the traces that [`Self::write_rank`]
-    /// writes. Ranks share one graph and differ only in their groups. With broadcasts, ranks need several graphs,
-    /// because a graph contains the root's rank.
+    /// Builds the job in memory. The result equals the job read from the traces that [`Self::write_rank`] writes. Ranks
+    /// share one graph and differ only in their groups. With broadcasts, ranks need several graphs, because a graph
+    /// contains the root's rank.
     ///
     /// # Errors
     ///
@@ -119,8 +119,7 @@ impl SimaiWorkload {
             causes: Vec::new(),
         };
         emitter.emit_groups()?;
-        // For each layer, the id of its weight-gradient collective until a node waits for the
-        // collective.
+        // For each layer, the id of its weight-gradient collective until a node waits for it.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
@@ -191,7 +190,7 @@ impl<S: Sink> SimaiNodeEmitter<'_, S> {
         Ok(self.nodes)
     }
 
-    /// Emits the computation of a stage, and makes the next node depend on this computation.
+    /// Emits the computation of a stage, and makes the next node depend on it.
     fn emit_compute(
         &mut self,
         layer: &SimaiLayer,

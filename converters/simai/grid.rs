@@ -28,11 +28,10 @@ impl GroupRole {
     ];
 }
 
-/// Assigns ranks to groups. Rank `t + T (p + P (e + E x))` belongs to stage `p`. The rank has
-/// position `t` in its tensor-parallel group, and position `e + E x` in its data-parallel group.
-/// Within a data-parallel group, each run of `E` consecutive members is an expert-parallel group.
-/// With one stage, the groups are identical to SimAI's groups. With several stages, the groups
-/// differ from SimAI's, because SimAI's expert-parallel groups mix ranks of different stages.
+/// Assigns ranks to groups. Rank `t + T (p + P (e + E x))` belongs to stage `p`. The rank has position `t` in its
+/// tensor-parallel group, and position `e + E x` in its data-parallel group. Within a data-parallel group, each run of
+/// `E` consecutive members is an expert-parallel group. With one stage, the groups are identical to SimAI's groups.
+/// With several stages, they differ, because SimAI's expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroupGrid {
     /// Number of NPUs.
@@ -50,7 +49,7 @@ pub struct RankGroupGrid {
 /// Members of a group: the `count` ranks that start at `first` and are `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// Number of the group; it is also the group's name.
+    /// Number of the group, which is also its name.
     pub number: u64,
     /// Rank of the first member.
     pub first: u32,
@@ -106,7 +105,7 @@ impl RankGroupGrid {
         self.expert * self.replicas
     }
 
-    /// Returns the size of the groups with a role, and the number of these groups.
+    /// Returns the size and the number of the groups with a role.
     pub fn group_size_and_count(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
@@ -128,8 +127,7 @@ impl RankGroupGrid {
     /// Returns the group of `role` that contains `rank`.
     pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> RankGroup {
         let (count, _) = self.group_size_and_count(role);
-        // The first value is the rank's index among the data-parallel groups, and the second value
-        // is the rank's position within its group.
+        // The index of the rank's data-parallel group, and the rank's position in it.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);

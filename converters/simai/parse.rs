@@ -26,8 +26,7 @@ impl SimaiWorkload {
     /// be invalid.
     pub fn begins_as_simai(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // The parser accepts every Unicode blank between words, even a vertical tab, so split the
-        // line in the same way.
+        // The parser accepts every Unicode blank between words, even a vertical tab, so split the line like that.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();

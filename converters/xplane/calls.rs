@@ -102,8 +102,8 @@ impl CollectiveCalls {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // If the buffer is too large for a trace, the collective is unmatched on every
-                    // member, because all members state the same size.
+                    // A buffer too large for a trace leaves the collective unmatched on every member, because all state
+                    // the same size.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -111,8 +111,8 @@ impl CollectiveCalls {
                     kind: of.kind,
                     bytes,
                     group,
-                    // Hosts' clocks may differ, so one member may end before another starts. So the
-                    // wait is limited to the member's own time.
+                    // Hosts' clocks may differ, so one member may end before another starts. Limit the wait to the
+                    // member's own time.
                     wait: (last - start).min(end - start),
                 };
                 self.calls.insert((rank, piece), call);
@@ -120,13 +120,12 @@ impl CollectiveCalls {
         }
     }
 
-    /// Returns the matched collective to which a rank's slice belongs.
+    /// Returns the matched collective of a rank's slice.
     pub fn collective_of_event(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of a slice that is unmatched communication; 0 if the bytes are unknown.
-    /// Returns `None` if the slice is not unmatched communication.
+    /// Returns the bytes of a slice that is unmatched communication (0 if unknown), or `None` for any other slice.
     pub fn unmatched_bytes(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
@@ -139,9 +138,8 @@ impl CollectiveCalls {
     }
 }
 
-/// Returns the collective that a slice executes, or `Some(None)` if the groups of the collective
-/// are unknown. On a GPU, only kernels of a communication library count. The instruction's other
-/// kernels prepare the data.
+/// Returns the collective that a slice executes, or `Some(None)` if its groups are unknown. On a GPU, only kernels of a
+/// communication library count. The instruction's other kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &InnermostEventSlice<'_>,
@@ -186,16 +184,14 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates. An instruction's name begins with the opcode, as in
-/// `collective-permute-start.3`.
+/// Returns true if an instruction communicates. Its name begins with the opcode, as in `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
     let name = name.trim_end_matches("-start").trim_end_matches("-done");
     COMMUNICATION.contains(&name)
 }
 
-/// Returns the ranks of the group that contains a device, or `None` unless the job contains all
-/// devices of the group.
+/// Returns the ranks of the group that contains a device, or `None` unless the job contains all its devices.
 fn group_members(
     found: &HloCollective,
     device: u64,

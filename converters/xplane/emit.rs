@@ -144,9 +144,8 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write_node(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call on which a slice depends. The launching call is returned if it ended before
-    /// the slice began; otherwise the previous call on the launching thread is returned. Returns
-    /// `None` if the slice begins before its launching call.
+    /// Returns the call on which a slice depends: the launching call if it ended before the slice began, otherwise the
+    /// previous call on the launching thread. Returns `None` if the slice begins before its launching call.
     fn causing_call(&self, piece: &InnermostEventSlice<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
@@ -293,8 +292,8 @@ impl<'a> KeptEventStats<'a> {
     }
 
     fn node_attributes(&self) -> Vec<NamedAttribute<'_>> {
-        // JAX's stat `name` is the operation's path in the program. The name of the event is stored
-        // under another key, because a node already has a name.
+        // JAX's stat `name` is the operation's path in the program. It is stored under another key, because a node
+        // already has a name.
         let names = [
             "hlo_op",
             "hlo_module",

@@ -59,8 +59,7 @@ pub fn begins_as_xplane(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // Check the form of the plane's name, because in a trace, the version of the first record may
-    // be at this position.
+    // Check the form of the plane's name, because a trace may have its first record's version at this position.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

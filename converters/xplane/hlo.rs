@@ -6,7 +6,7 @@ use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
 
-/// Name of the plane that contains programs, and name of the stat in which a program is stored.
+/// Name of the plane that contains programs, and of the stat that stores a program.
 const PROGRAMS: (&str, &str) = ("/host:metadata", "Hlo Proto");
 /// Maximum nesting depth of tuples.
 const DEEPEST: u32 = 8;
@@ -54,7 +54,7 @@ pub(super) struct HloModules {
 }
 
 impl HloModules {
-    /// Starts a file. The file's first device has the number `first`.
+    /// Starts a file whose first device has the number `first`.
     pub fn begin_file(&mut self, first: u64) {
         self.files.push(BTreeMap::new());
         self.first = first;
@@ -69,8 +69,7 @@ impl HloModules {
     pub fn read_programs(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // In newer profiles, a stat contains the program. In older profiles, the metadata of the event kind
-                // contains the program.
+                // In newer profiles, a stat contains the program; in older ones, the metadata of the event kind does.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.visit_stat(stat, &mut |name, value| {
@@ -90,7 +89,7 @@ impl HloModules {
     }
 
     /// Returns the collective of the instruction `op` in a file's program. The result is `None` if the instruction is
-    /// not a collective, and `Some(None)` if the collective's groups are unknown.
+    /// not a collective, and `Some(None)` if its groups are unknown.
     pub fn find_collective(
         &self,
         file: usize,
@@ -101,8 +100,7 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may have the same name. If only one of these programs has the instruction, this program
-            // is used.
+            // Several programs may have the same name. If only one of them has the instruction, it is used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
@@ -357,8 +355,7 @@ fn element_bits(kind: u64) -> Option<u64> {
     })
 }
 
-/// Returns the bytes of a shape, and the bytes of the last element if the shape is a tuple. Returns `None` if the
-/// bytes are unknown.
+/// Returns the bytes of a shape and, for a tuple, the bytes of its last element. Returns `None` if they are unknown.
 fn shape_bytes(
     message: MessageBytesAndOffset<'_>,
     deepest: u32,
@@ -586,7 +583,7 @@ mod tests {
         );
         assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
         // The second element of the result of `all-gather-start` is the output, and each of four members contributes a
-        // quarter of the output.
+        // quarter of it.
         let gathered = of("ag");
         assert_eq!(
             (gathered.kind, gathered.output),

@@ -55,8 +55,7 @@ pub(super) struct EventKindMetadata<'a> {
 pub(super) struct ProfileLine<'a> {
     pub name: Cow<'a, str>,
     pub events: Vec<ProfileEvent<'a>>,
-    /// Number of events that have no time or no duration: instants, and events that summarize many
-    /// occurrences.
+    /// Number of events without a time or duration: instants, and summaries of many occurrences.
     pub instants: u64,
 }
 
@@ -67,7 +66,7 @@ pub(super) struct ProfileEvent<'a> {
     /// Start, in ps since an epoch that all planes of a file share.
     pub start: i128,
     pub end: i128,
-    /// Message of the event. The message is parsed again if the event's stats are needed.
+    /// Message of the event, parsed again if its stats are needed.
     message: MessageBytesAndOffset<'a>,
 }
 
@@ -201,8 +200,8 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // Each text is stored only once, as the name of a kind of stat. This stat contains
-                // the id of the kind whose name is the stat's text.
+                // Each text is stored only once, as the name of a kind of stat. This stat contains the id of the kind
+                // whose name is its text.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -271,8 +270,7 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // An event with a number of occurrences summarizes all these occurrences, so it has
-                // no time of its own.
+                // An event with a number of occurrences summarizes them, so it has no time of its own.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

@@ -1,5 +1,4 @@
-//! Reads the timelines of devices: the time slices of streams, and the host calls that launched
-//! these slices.
+//! Reads the timelines of devices: the time slices of streams, and the host calls that launched them.
 
 use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
@@ -78,8 +77,7 @@ impl DeviceTimeline<'_> {
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
 
-    /// Returns the names of all lanes as metadata attributes. Each stream has a lane, and so does
-    /// each thread that launched something.
+    /// Returns the names of all lanes as metadata attributes. Each stream and each launching thread has a lane.
     pub fn lane_names(&self) -> Vec<(String, String)> {
         let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
         let mut names: Vec<_> = self.streams.iter().map(stream).collect();
@@ -234,7 +232,7 @@ fn read_device<'a>(
         }
         let stream = this.streams.len() as u32;
         let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
-        // Stream numbers are not negative, so streams without a number get negative numbers.
+        // Stream numbers are not negative, so streams without one get negative numbers.
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;

@@ -1,9 +1,9 @@
 //! Compares two jobs by their traces (regardless of node ids and record order) or by their replay reports.
 //!
 //! Traces are compared in three steps. First, [`matching`](mod@matching) finds which nodes of the two traces
-//! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums these
-//! differences over nodes and ranks. A poor matching leads to more reported differences than necessary, but every
-//! reported difference is true.
+//! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums them over
+//! nodes and ranks. A poor matching leads to more reported differences than necessary, but every reported difference is
+//! true.
 
 pub mod differences;
 mod fields;
@@ -35,7 +35,7 @@ pub struct AmountChange {
 }
 
 impl AmountChange {
-    /// Returns the increase; the result is negative for a decrease.
+    /// Returns the increase; negative for a decrease.
     pub fn signed_increase(&self) -> i128 {
         self.after as i128 - self.before as i128
     }

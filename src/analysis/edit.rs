@@ -1,7 +1,7 @@
 //! Transforms traces, and searches traces for private information.
 //!
 //! A transformation processes the trace files one rank at a time, and copies all content that it does not affect.
-//! [`mod@slice`] and [`scale`] keep unknown fields; [`anonymise`] removes these fields.
+//! [`mod@slice`] and [`scale`] keep unknown fields; [`anonymise`] removes them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;

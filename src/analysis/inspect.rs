@@ -1,9 +1,9 @@
-//! Inspects a trace or a job. Shows counts and times by type, lane, group, peer and operator; single nodes with their
+//! Inspects a trace or a job: shows counts and times by type, lane, group, peer and operator; single nodes with their
 //! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection does not replay traces and needs no machine. Each rank's trace is read into its own
-//! [`InspectedTrace`], even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes the
-//! traces on in ascending order of ranks, so that only a few traces are in memory at a time.
+//! [`InspectedTrace`], even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes them
+//! on in ascending order of ranks, so that only a few are in memory at a time.
 
 mod attributes;
 mod class;

@@ -2,10 +2,10 @@
 //!
 //! First, each trace is checked separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles and
 //! durations. In program order, this check also collects facts that must agree with other ranks: collectives, messages,
-//! in-switch memory accesses, and declared groups. Then [`validate_job`] compares the collected data of all ranks.
-//! [`validate_job`] checks that each rank has a trace, that each group has its members, that all members of a group run
-//! the same collectives, and that each send has a receive ([`job`]). [`validate_job`] also checks that ranks do not
-//! deadlock, that is, wait for each other in a cycle.
+//! in-switch memory accesses, and declared groups. Then [`validate_job`] compares the collected data of all ranks. It
+//! checks that each rank has a trace, that each group has its members, that all members of a group run the same
+//! collectives, and that each send has a receive ([`job`]). It also checks that ranks do not deadlock, that is, wait
+//! for each other in a cycle.
 //!
 //! A defect's [`DefectKind`] gives its severity, meaning and remedy. A defect is an error if a replay would reject
 //! it, and a warning if a replay repairs it. All other defects are notes. All defects are counted, but only the
@@ -50,14 +50,14 @@ const NONE: u32 = u32::MAX;
 pub struct ValidateOptions {
     /// Selects which dependencies are enforced.
     pub dependencies: DependencyPolicy,
-    /// True to accept ranks without a trace, which are then copies of ranks with a trace.
+    /// True to accept ranks without a trace, as copies of ranks with one.
     pub mirror: bool,
     /// Number of ranks in the job. Only needed if the traces show fewer ranks.
     pub ranks: Option<u32>,
     /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. The sizes determine
-    /// which ranks join a collective over some dimensions.
+    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. They determine which
+    /// ranks join a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
     /// Maximum number of stored defects of each kind. Further defects are only counted.
     pub show: usize,
@@ -72,14 +72,14 @@ impl ValidateOptions {
     }
 }
 
-/// A rank's checked trace, with the name of its file.
+/// A rank's checked trace and the name of its file.
 #[derive(Clone, Debug)]
 pub struct ValidatedTraceFile<'a> {
     /// Rank of the trace.
     pub rank: u32,
     /// Name of the file.
     pub file: String,
-    /// Result of checking the trace by itself.
+    /// Result of checking the trace alone.
     pub trace: &'a ValidatedTrace,
 }
 

@@ -73,7 +73,7 @@ struct AnonymiseDocument {
 fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
-        // Remove the line break that editors add at the end of a file, because it is not part of the key.
+        // Remove the line break that editors add at the end of a file; it is not part of the key.
         (None, Some(path)) => read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];

@@ -101,7 +101,7 @@ fn exit_code(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file that now contains the bytes that an earlier, unfinished command had written.
+/// Prints the name of the file that now contains the bytes written by an earlier, unfinished command.
 fn print_kept_bytes_file(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(

@@ -128,7 +128,7 @@ pub struct AstraSimArgs {
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that chakram does not use and removed from the command line; notes report them.
+    /// Arguments that chakram does not use and removed from the command line; reported in notes.
     #[arg(skip)]
     pub ignored: Vec<InputNote>,
     /// True if the program was called by the name of an ASTRA-sim program, so that it prints ASTRA-sim's lines.
@@ -190,7 +190,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::load_job`]; if the general options request details, also prints the duration of the call.
+    /// Calls [`Self::load_job`], and prints the call's duration if the general options request details.
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
@@ -200,8 +200,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns true if the run prints and logs the same lines as ASTRA-sim. The run does so if the program was called
-    /// by the name of an ASTRA-sim program and the user asked for no other format.
+    /// Returns true if the run prints and logs the same lines as ASTRA-sim: the program was called by the name of an
+    /// ASTRA-sim program, and the user asked for no other format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }

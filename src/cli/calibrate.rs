@@ -215,8 +215,7 @@ fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
-/// Adds the section `title` to the end of the text. The new section replaces a section with this
-/// title from an earlier calibration.
+/// Adds the section `title` to the end of the text. It replaces a section with this title from an earlier calibration.
 fn append_machine_section(text: &str, title: &str, section: &str) -> String {
     let heading = section_comment(title);
     let mut kept = text.to_owned();

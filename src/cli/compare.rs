@@ -103,8 +103,8 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the name that each machine's file states. For machines with the same name, returns their names on the
-/// command line instead.
+/// Returns the name in each machine's file. For machines with the same name, returns their names on the command line
+/// instead.
 fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -132,8 +132,7 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the error of the failed machine that is first on the command line, because this error determines the
-    /// exit code.
+    /// Returns the error of the first failed machine on the command line, which determines the exit code.
     pub fn first_failure(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

@@ -8,7 +8,7 @@ use chakram_jobs::ReplaySettingsError;
 use chakram_report::summary::{KernelBasis, format_thousands};
 use serde_json::{Map, Value};
 
-/// The options that determine the times of kernels, launches and collectives.
+/// Options that determine the times of kernels, launches and collectives.
 #[derive(Clone, Debug)]
 pub struct KernelAndCollectiveTimeOptions;
 

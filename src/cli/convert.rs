@@ -125,8 +125,7 @@ struct ConvertOutputArgs {
 }
 
 impl ConvertArgs {
-    /// Returns the source that the command names, or `None` if the source is detected from the
-    /// files.
+    /// Returns the source that the command names, or `None` if it is detected from the files.
     pub(super) fn named_source(&self) -> Option<TraceSource> {
         match self.source.as_ref()? {
             ConvertCommand::Auto(_) => None,

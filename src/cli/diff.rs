@@ -227,8 +227,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if the file is a report. A file is a report if its content begins like JSON and its name
-/// does not have a trace's extension.
+/// Returns the text of `path` if the file is a report. A file is a report if it begins like JSON and does not have a
+/// trace's extension.
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)

@@ -44,8 +44,8 @@ pub struct CommandOutput {
     pub nodes: Option<NodeTable>,
 }
 
-/// Prepares the process, once. Afterwards, the process survives tasks that need too much memory,
-/// and messages name options as arguments (`max_memory` instead of `--max-memory`).
+/// Prepares the process, once. It then survives tasks that need too much memory, and messages name options as arguments
+/// (`max_memory` instead of `--max-memory`).
 pub fn prepare_process() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -55,7 +55,7 @@ pub fn prepare_process() {
     });
 }
 
-/// Writes the name of a setting as an argument, or as a flag if it is inside a quoted command line.
+/// Writes the name of a setting as an argument, or as a flag inside a quoted command line.
 fn write_setting_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if f.alternate() {
         return write_setting_as_flag(setting, f);
@@ -100,7 +100,7 @@ impl Drop for LimitsRestoreGuard {
 ///
 /// # Errors
 ///
-/// Fails if the command ends with an error. The failure's fields carry the same facts as its message.
+/// Fails if the command ends with an error. The failure's fields state the same facts as its message.
 pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,

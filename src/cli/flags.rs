@@ -41,8 +41,7 @@ pub fn flag_of(setting: SettingKey) -> String {
     SettingFlagDisplay(setting).to_string()
 }
 
-/// Returns the flag for a key that the library uses. If the key is not a setting, the flag has the same name as the
-/// key.
+/// Returns the flag for a key of the library. If the key is not a setting, the flag has the same name.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
         Some(setting) => flag_of(setting),
@@ -75,7 +74,7 @@ pub fn replace_keys_by_flags(text: &str) -> String {
 pub fn parser_of_choices<T: EnumeratedSetting + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // clap keeps these words until the program ends, so leaking them does no harm.
+        // clap keeps these words until the program ends, so leaking them is harmless.
         PossibleValue::new(&*hyphened(word).leak()).help(*summary)
     });
     PossibleValuesParser::new(values).map(move |chosen| {

@@ -1,5 +1,4 @@
-//! Parses replay options both as flags and as settings, so that the program can check the effect of each option on a
-//! replay.
+//! Parses replay options both as flags and as settings, so that each option's effect on a replay can be checked.
 
 use super::flags::{flag_of, replace_keys_by_flags};
 use chakram_base::setting::SettingKey;
@@ -70,7 +69,7 @@ fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
-                // clap keeps these words until the program ends, so leaking them does no harm.
+                // clap keeps these words until the program ends, so leaking them is harmless.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
             });
             PossibleValuesParser::new(values).into()

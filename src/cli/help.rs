@@ -14,8 +14,8 @@ use textwrap::Options;
 /// Maximum width of lines, in columns; [`MIN_WIDTH`] is the minimum.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
-/// Column at which the descriptions of options begin. If lines are narrower than [`WIDE`], the
-/// descriptions follow on separate lines, because two columns do not fit.
+/// Column at which the descriptions of options begin. In lines narrower than [`WIDE`], two columns do not fit, so the
+/// descriptions follow on separate lines.
 const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
@@ -176,8 +176,8 @@ impl HelpPage {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes an example's command. Breaks a command that is too long into several lines so that a shell still accepts
-    /// it. Writes the command's purpose on the same line, or as a comment before the command.
+    /// Writes an example's command, broken into several lines that a shell accepts if it is too long. Writes its
+    /// purpose on the same line, or as a comment before it.
     fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -218,8 +218,7 @@ impl HelpPage {
         }
     }
 
-    /// Writes `name`, and then `text` beginning at column `column`. If the name is too long, the text begins on a new
-    /// line.
+    /// Writes `name`, then `text` from column `column` on, or from a new line if the name is too long.
     fn write_row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
@@ -311,7 +310,7 @@ pub fn help_text_of(arg: &Arg) -> String {
     text
 }
 
-/// A part of the text that closes a command's help.
+/// A part of a command help's closing text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelpClosingTextBlock {
     Blank,

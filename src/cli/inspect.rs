@@ -206,7 +206,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a warning with the number of faults in the files to standard error, unless there are none.
+/// Warns about the number of faults in the files on standard error, unless there are none.
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),

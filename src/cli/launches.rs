@@ -23,7 +23,7 @@ use std::process::ExitCode;
 /// Help heading for options about launches (runs of a job).
 const LAUNCHES: &str = "Launches";
 
-/// Maximum number of launches of one job. The report has a row for each launch, so the number is limited.
+/// Maximum number of launches of one job, limited because the report has a row for each.
 const MOST: usize = 1_000_000;
 
 /// Options for several launches of a job, and for several jobs.

@@ -1,4 +1,4 @@
-//! Writes SQLite files according to the published file format, and shares no code with the reader.
+//! Writes SQLite files by the published file format, without sharing code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,8 +42,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
         match value {
             StoredValue::Null => types.extend(varint(0)),
             StoredValue::Integer(number) => {
-                // An integer takes the smallest size that is large enough: 1, 2, 3, 4, 6 or 8
-                // bytes.
+                // An integer takes the smallest sufficient size: 1, 2, 3, 4, 6 or 8 bytes.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
                     let bits = 8 * bytes - 1;
@@ -150,8 +149,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Distributes cells (encoded entries) over pages. If one page is enough, this page is the root and contains the gap.
-/// Otherwise these pages contain no gap, because the root is one level higher.
+/// Distributes cells (encoded entries) over pages. If one page is enough, it is the root and contains the gap.
+/// Otherwise the pages have no gap, because the root is one level higher.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -183,7 +182,7 @@ fn pack(
     let mut groups: Vec<Vec<(u64, Vec<u8>)>> = vec![Vec::new()];
     let mut used = gap + head;
     for (id, cell) in cells {
-        // An inner page has at least two children. The last child is in the page's header, not in a cell.
+        // An inner page has at least two children. The page's header, not a cell, lists the last child.
         let full = used + cell.len() + 2 > page;
         if full
             && groups

@@ -42,7 +42,7 @@ const BLOCKING: [&str; 22] = [
 /// Returns true if a call with this name returns only after device work has ended.
 fn is_blocking_call(name: &str) -> bool {
     // With per-thread default streams, CUDA's entry points end in `_ptsz`, so remove this suffix. CANN's calls begin
-    // with the name of their layer, so remove the layer's name.
+    // with the name of their layer, so remove it too.
     let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
@@ -72,7 +72,7 @@ pub(super) fn find_device_waits_of_host(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| stream_of_sync_event(rank, syncs[i].1));
-        // The launched event that ended last; if the capture names a stream, only events on the call's stream count.
+        // The launched event that ended last. If the capture names a stream, only events on it count.
         let last = match stream {
             Some(stream) => launches.last_event_before(stream, item.start),
             None => launches.last_event_to_end(rank, item.start, item.end),
@@ -144,8 +144,7 @@ pub(super) fn create_device_activities(
         let from = made.partition_point(|&(d, _)| d < index as u32);
         let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
-        // The second and later kernels of a call have no activity of their own, so use the activity of the call's
-        // first kernel.
+        // A call's later kernels have no activities of their own, so use the activity of its first kernel.
         let further = &calls.further;
         if let Ok(at) = further.binary_search_by_key(&(index as u32), |&(device, _)| device)
             && own.is_empty()
@@ -203,7 +202,7 @@ pub(super) fn create_device_activities(
     placed
 }
 
-/// Adds dependencies between streams from `cudaStreamWaitEvent`, if the profiler recorded this call.
+/// Adds dependencies between streams from `cudaStreamWaitEvent` calls, if the profiler recorded them.
 fn stream_waits(
     rank: &RankTimeline,
     placed: &[u32],
@@ -317,9 +316,8 @@ fn link_collectives(
 /// Maximum time, in ns, from the end of a collective until a kernel that waited for it starts.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited for `call`. A waiting kernel was launched before the call ended. A waiting kernel
-/// began right after the call, on a stream that was idle when the call ended. `communicating` lists the streams that
-/// run communication.
+/// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended, and began right after
+/// it, on a stream that was idle when the call ended. `communicating` lists the streams that run communication.
 fn kernels_waiting_for_call(
     rank: &RankTimeline,
     call: &CommCall,
@@ -353,7 +351,7 @@ fn kernels_waiting_for_call(
     found
 }
 
-/// Index of device events, which can be searched by stream and launch.
+/// Index to find device events by stream and launch.
 struct DeviceEventsByStreamAndLaunch {
     /// Stream, start of the launch, and index of each device event.
     list: Vec<(i64, i64, u32)>,
@@ -394,8 +392,8 @@ impl DeviceEventsByStreamAndLaunch {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event that ended last, at or before `until`. Considers events on all streams that were launched by
-    /// the time `launched`.
+    /// Returns the event that ended last, at or before `until`, on any stream. Ignores events launched after
+    /// `launched`.
     fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams

@@ -1,4 +1,4 @@
-//! Adds dependencies for threads that continued after another thread had finished its work.
+//! Adds dependencies for threads that continued when another thread had finished its work.
 
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -52,8 +52,7 @@ pub(super) fn link_handoffs(
             continue;
         };
         let woke = activities.list[waker as usize].end;
-        // The other activity ended the gap only if its end is nearer to the gap's end than to the gap's
-        // start.
+        // The other activity ended the gap only if it ended nearer to the gap's end than to its start.
         if woke > since && (since == i64::MIN || begin - woke < woke - since) {
             activities.add_dependency(waker, work);
             found.handoffs += 1;
@@ -85,7 +84,7 @@ fn find_thread_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> V
     gaps
 }
 
-/// Period in which a thread has no recorded work.
+/// Period without recorded work on a thread.
 struct ThreadGap {
     thread: u32,
     /// End of the previous activity, or `i64::MIN` if the thread had no earlier activity.

@@ -53,8 +53,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // The worker may prepare the next call as soon as the next call is launched. From
-                // this launch on, count only work on this call's results.
+                // The worker may prepare the next call as soon as it is launched. From then on, count only work on this
+                // call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -157,9 +157,8 @@ pub(super) fn find_host_waits(
     (waits, blocked)
 }
 
-/// Returns the wait for a message. The recorded interval of a message ends when the program's wait
-/// for the message ends. Programs wait between operators. If the interval ends during an operator's
-/// own time, no thread waited.
+/// Returns the wait for a message, whose recorded interval ends when the program's wait for it ends. Programs wait
+/// between operators. If the interval ends during an operator's own time, no thread waited.
 fn find_message_wait(
     rank: &RankTimeline,
     call: &CommCall,
@@ -200,8 +199,7 @@ fn find_idle_wait(
         own.is_none_or(|item| rank.role_of_interval(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators that enclose the requesting operator end after the requesting operator and do
-    // nothing else, so count them as idle time.
+    // Operators that enclose the requesting operator end after it and do nothing else, so count them as idle time.
     let ends_asking = |segment: &InnermostIntervalSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
@@ -227,7 +225,7 @@ fn find_idle_wait(
 pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
 
 impl CallResultUses {
-    /// Finds all host intervals that use storages to which a call writes.
+    /// Finds all host intervals that use storages written by a call.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
@@ -303,8 +301,8 @@ impl CallResultUses {
                     into: i,
                 });
             }
-            // A view of an unfinished result can be created without a wait. So a host interval that
-            // starts before the call's result is usable does not count as a use.
+            // A view of an unfinished result can be created without a wait, so an interval that starts before the
+            // result is usable is not a use.
             if item.start < call.done {
                 continue;
             }

@@ -22,9 +22,9 @@ pub(super) fn create_in_flight_activities(
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
-    // Calls on one worker wait for this worker, and messages to one peer wait for their connection. No other calls wait
-    // in a queue, even if the recorded times suggest a queue. Each worker and each connection gets its own lane, or
-    // several lanes if its calls were in flight concurrently.
+    // Calls on one worker wait for it, and messages to one peer wait for their connection. No other calls are queued,
+    // even if the recorded times suggest it. Each worker and each connection gets its own lane, or several lanes if its
+    // calls were in flight concurrently.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), LanesByFreeTime> = BTreeMap::new();
     let mut count = 0;
     for index in order {

@@ -1,21 +1,19 @@
 //! Determines when an operator that calls other operators does its own work.
 //!
-//! An operator that does work itself has one activity for this work, which is placed among the
-//! activities of its child calls. The position depends only on names, never on durations, so that
-//! two captures of one program have the same activities in the same order.
+//! An operator that works itself has one activity for this work, placed among the activities of its child calls. The
+//! position depends only on names, never on durations, so that two captures of one program have the same activities in
+//! the same order.
 //!
 //! - The work of an operator that launches device work is placed before the first launch.
-//! - If nothing ran on a device, an operator whose children only allocate memory or create views is
-//!   one piece of work from start to end. Such an operator computes between the calls of its
-//!   children. The children's time belongs to the operator, and the children become zero-length
-//!   marks before it.
+//! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
+//!   from start to end. Such an operator computes between its child calls. The children's time belongs to the operator,
+//!   and the children become zero-length marks before it.
 //! - The work of any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::super::view_operators::is_view;
 
-/// Names of helper operators. Helper operators allocate or clear memory, or return a view and copy
-/// only if necessary.
+/// Names of helper operators, which allocate or clear memory, or return a view and copy only if necessary.
 const ALLOCATORS: &[&str] = &[
     "contiguous",
     "empty",

@@ -56,8 +56,7 @@ pub(super) fn build_thread_chains(
     // wait and is between the child calls around the interval's position.
     let places = own_places::find_own_work_positions(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
-        // The host interval launched its work before the position of its own work. So use the time
-        // up to the launch.
+        // The host interval launched its work before the position of its own work, so use the time up to the launch.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
         _ => places[item].span,
     };
@@ -142,8 +141,8 @@ pub(super) fn build_thread_chains(
     }
     // Free this memory now, because the code below needs the same amount again.
     drop((earliest, bounds));
-    // Time at which each thread finished its last call. A message is finished when its caller's
-    // wait for the message ends. Any other call is finished when its worker has finished it.
+    // Time at which each thread finished its last call. A message is finished when its caller's wait for the message
+    // ends. Any other call is finished when its worker is done with it.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -153,12 +152,10 @@ pub(super) fn build_thread_chains(
         let last = &mut awaited[on as usize];
         *last = (*last).max(Some(call.done));
     }
-    // This is an upper bound: one activity per host interval, device event and call, and one per
-    // thread for its end.
+    // An upper bound: one activity per host interval, device event and call, and one for the end of each thread.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
-    // This is an upper bound: each activity depends on its predecessor on the lane, and device work
-    // also on its launch.
+    // An upper bound: each activity depends on its predecessor on the lane, and device work also on its launch.
     let waited = waits.len() + 4 * calls.list.len();
     activities
         .dependencies

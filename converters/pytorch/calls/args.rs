@@ -19,10 +19,9 @@ pub struct CallArgs {
     pub dtype: Option<Dtype>,
     /// Index, in the group, of the collective's root or of the message's peer.
     pub peer: Option<u32>,
-    /// Job rank of the message's peer, if a record contains it.
+    /// Job rank of the message's peer, if a record states it.
     pub peer_rank: Option<u32>,
-    /// Sequence number of the collective in its group, if a record states it. All members record the same number for a
-    /// collective.
+    /// Sequence number of the collective in its group, if a record states it. All members record the same number.
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
@@ -236,7 +235,7 @@ pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(
     at(layout.input)
         .into_iter()
         .for_each(|value| input.add_tensor(value));
-    // A barrier's tensor is a placeholder and is not transferred, so its bytes do not count.
+    // A barrier's tensor is a placeholder that is not transferred, so its bytes do not count.
     if layout.act == Collective(Barrier) {
         (out, input) = (
             TensorBytesAndStorages::default(),
@@ -298,8 +297,8 @@ pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(
     ))
 }
 
-/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal parts. `splits` is the
-/// argument position of the split sizes, and `tensors` is the argument position of the tensor list.
+/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal parts. `splits` and
+/// `tensors` are the argument positions of the split sizes and of the tensor list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -348,8 +347,8 @@ fn member_count(name: &str, layout: &C10dArgPositions, values: &Value) -> Option
 }
 
 impl CallArgs {
-    /// Returns the number of group members, as the ratio of the larger size to the smaller size, or `None` if the sizes
-    /// of this kind of collective have no fixed ratio.
+    /// Returns the number of group members: the ratio of the larger size to the smaller. Returns `None` if this kind of
+    /// collective has no fixed ratio.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
@@ -425,7 +424,7 @@ struct TensorBytesAndStorages {
 }
 
 impl TensorBytesAndStorages {
-    /// Adds a tensor, which has the form `[id, storage, offset, elements, bytes of one, "device"]`.
+    /// Adds a tensor of the form `[id, storage, offset, elements, bytes of one, "device"]`.
     fn add_tensor(&mut self, value: &Value) {
         let Some(list) = value.as_array() else {
             return;
@@ -488,8 +487,7 @@ mod tests {
             (based.sends, based.receives),
             (Some(vec![20, 20]), Some(vec![10, 30]))
         );
-        // The cases are: rows of 3 B; no rows at all; 3 rows, which cannot share 40 B equally; and no sizes, which
-        // means equal parts.
+        // Rows of 3 B; no rows at all; 3 rows, which cannot share 40 B equally; and no sizes, which means equal parts.
         assert_eq!(split_in_proportion(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
         assert_eq!(split_in_proportion(&[0, 0], 0), Some(vec![0, 0]));
         assert_eq!(split_in_proportion(&[2, 1], 40), None);

@@ -1,6 +1,6 @@
 //! Finds the calls that kernels of NCCL and similar libraries execute.
 //!
-//! A kernel's operation is taken from the first available source:
+//! A kernel's operation comes from the first available source:
 //!
 //! - The `record_param_comms` record or the `c10d` operator around the kernel's launch, or several
 //!   requests that this launch executes together (`requests`).
@@ -71,13 +71,12 @@ pub(super) fn append_device_calls(
         let event = &rank.events[device.event as usize];
         let mut made =
             match context.has_only_library_range() && has_collective_arguments(rank, event) {
-                // The kernel's own arguments are more specific than the records around its launch, so ignore these
-                // records.
+                // The kernel's own arguments are more specific than the records around its launch, so ignore the
+                // latter.
                 true => Vec::new(),
                 false => launched_calls(rank, device.launch, &context, &deferred),
             };
-        // One graph launch runs many kernels, and each kernel is a separate call, so kernels without a recorded call
-        // are not merged.
+        // One graph launch runs many kernels, each a separate call, so do not merge kernels without a recorded call.
         let alone = made.is_empty();
         if alone {
             let told = comm_call_of_kernel(rank, device, kind);
@@ -137,8 +136,8 @@ pub(super) fn append_device_calls(
     calls.list.extend(found);
 }
 
-/// Returns the calls that `launch` executes. These calls are usually the requests around the launch, which `context`
-/// describes. If no requests surround the launch, returns the requests deferred to this launch.
+/// Returns the calls that `launch` executes: the requests around it, which `context` describes, or else the requests
+/// deferred to it.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,
@@ -155,7 +154,7 @@ fn launched_calls(
     calls
 }
 
-/// Returns the calls whose launches have no kernel, without the calls in `found`.
+/// Returns the calls whose launches have no kernel, except those in `found`.
 fn calls_without_kernels(
     rank: &RankTimeline,
     found: &[CommCall],
@@ -207,8 +206,7 @@ fn has_collective_arguments(rank: &RankTimeline, event: &TimelineEventWithoutTim
     rank.args_of(event).is_some_and(named)
 }
 
-/// Operator ids sorted by start. If a call is known only from its launch, the call gets the id of one of these
-/// operators.
+/// Operator ids sorted by start. A call that is known only from its launch gets the id of one of these operators.
 struct OperatorIdsByStart(Vec<(i64, u64)>);
 
 impl OperatorIdsByStart {
@@ -232,8 +230,8 @@ impl OperatorIdsByStart {
     }
 }
 
-/// Returns the call of a kernel. Uses the kernel's own arguments if there are any. If there are none, uses the kind in
-/// the kernel's name and the inputs of the surrounding operator.
+/// Returns a kernel's call, from its own arguments if there are any. Otherwise uses the kind in its name and the inputs
+/// of the surrounding operator.
 fn comm_call_of_kernel(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -301,7 +299,7 @@ impl LaunchContext {
         Self::from_launch_interval(rank, device.launch)
     }
 
-    /// Returns the operators and records that surround the launch `launch`.
+    /// Returns the operators and records that surround `launch`.
     fn from_launch_interval(rank: &RankTimeline, launch: u32) -> Self {
         let mut this = Self {
             records: Vec::new(),
@@ -407,8 +405,8 @@ pub(super) fn parse_recorded_call(rank: &RankTimeline, index: u32) -> Option<(Co
     call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 
-/// Returns the group that a `record_param_comms` names in its attributes, or else among its inputs. Before schema
-/// 1.1.0, only the inputs name the group.
+/// Returns the group that a `record_param_comms` names in its attributes or, before schema 1.1.0, only among its
+/// inputs.
 pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
     if let Some((_, asked)) = parse_recorded_call(rank, index) {
         return asked.group;

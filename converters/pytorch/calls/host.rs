@@ -57,8 +57,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns true if the host launched anything on a device. If anything was launched, kernels
-/// execute the calls.
+/// Returns true if the host launched anything on a device. If so, kernels execute the calls.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device_work()
 }
@@ -86,10 +85,9 @@ fn build_host_comm_call(
     // thread.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is passed to gloo while its operator runs. The message's interval opens later,
-    // sometimes after the receiver has received the message. So the transfer is assumed to start
-    // with the operator. A collective starts when its worker has copied the input. The worker's
-    // final copies do not belong to the transfer.
+    // A message is passed to gloo while its operator runs. Its interval opens later, sometimes after the message has
+    // arrived. So the transfer is assumed to start with the operator. A collective starts when its worker has copied
+    // the input. The worker's final copies do not belong to the transfer.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {

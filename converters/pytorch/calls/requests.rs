@@ -11,7 +11,7 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use super::args;
 use std::collections::BTreeMap;
 
-/// A communication request: the host intervals that describe the request.
+/// The host intervals that describe a communication request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommRequest {
     /// Host interval of `record_param_comms`, or [`NONE`].
@@ -35,9 +35,8 @@ impl DeferredRequests {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests whose launch is outside the request's own interval. `communicating` has an entry for each
-    /// host interval that launches communication kernels. An entry's value is true if the launch is outside every
-    /// request.
+    /// Finds the requests whose launch is outside the request's own interval. `communicating` maps each host interval
+    /// that launches communication kernels to true if the launch is outside every request.
     pub fn find_deferred_requests(
         rank: &RankTimeline,
         communicating: &BTreeMap<u32, bool>,
@@ -73,7 +72,7 @@ impl DeferredRequests {
                         }
                         Some(false) => walk.mark_open_request_launched(),
                         // The profiler may have dropped the launch of these requests, or a graph capture may have
-                        // recorded the launch.
+                        // recorded it.
                         None if launched.binary_search(&index).is_err() => {
                             if !walk.mark_launched_if_request_open()
                                 && rank.has_no_enclosing_operator(index)
@@ -122,7 +121,7 @@ struct ThreadRequestTraversal {
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests that the last launch executed. Launches right after that launch execute the same requests.
+    /// Requests that the last launch executed. Launches right after it execute the same requests.
     last: Vec<CommRequest>,
 }
 
@@ -142,8 +141,7 @@ impl ThreadRequestTraversal {
         self.last.clear();
     }
 
-    /// If an operator is already open, adds the record to the operator's request instead of opening
-    /// a new one.
+    /// If an operator is already open, adds the record to its request instead of opening a new one.
     fn open_request(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {

@@ -28,7 +28,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub job: &'a RankEmitContext<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a HostIntervalCosts,
-    /// Kernels with known work, used to estimate the work of other kernels of the same name.
+    /// Kernels with known work, from which the work of their namesakes is estimated.
     pub alike: SameNameWorkEstimator,
     /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
@@ -61,8 +61,8 @@ impl<'a> ActivityEmitter<'a> {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, and a
-    /// copy's work with the copy itself.
+    /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, a copy's with the copy
+    /// itself.
     fn recorded_work_of_kernel(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
@@ -183,9 +183,8 @@ impl<'a> ActivityEmitter<'a> {
         writer.write_node(&view, causes, &extra)
     }
 
-    /// Returns two texts for an unequal all-to-all: the bytes that it sends to each member, and the
-    /// bytes that it receives from each member. Both texts are empty for other operations, and if
-    /// the sizes are unknown.
+    /// Returns two texts for an unequal all-to-all: the bytes sent to each member, and the bytes received from each.
+    /// Both are empty for other operations and for unknown sizes.
     fn format_split_sizes(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivitySourceEvent::Call(call) = activity.kind else {
             return <_>::default();

@@ -1,4 +1,4 @@
-//! Determines the order of the activities' node ids.
+//! Determines the order of node ids.
 
 use super::super::activities::Activities;
 use super::super::calls::CommCalls;
@@ -6,10 +6,9 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the activities in order of id. Each activity follows its dependencies. Otherwise, each
-/// thread's activities and each rank's calls are in program order, and submitted work follows the
-/// activity that submitted it. Times do not influence this order, so two captures of one program
-/// have the same ids.
+/// Returns the activities in order of id. Each follows its dependencies. Otherwise, each thread's activities and each
+/// rank's calls are in program order, and submitted work follows its submitter. Times do not influence this order, so
+/// two captures of one program have the same ids.
 pub(super) fn order_activities(
     rank: &RankTimeline,
     activities: &Activities,
@@ -33,8 +32,8 @@ pub(super) fn order_activities(
     sort_topologically(rank, activities, &[])
 }
 
-/// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are
-/// ready together are sorted by submitter. The result does not contain activities on a cycle.
+/// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are ready together are
+/// sorted by submitter. The result omits activities on a cycle.
 fn sort_topologically(
     rank: &RankTimeline,
     activities: &Activities,

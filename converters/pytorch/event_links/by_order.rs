@@ -2,9 +2,9 @@
 //!
 //! On a thread, the k-th host node with a name (sorted by id) corresponds to the k-th Kineto event with that name
 //! (sorted by start). The observer numbers threads itself, while Kineto uses the system's thread ids. So each host
-//! thread is matched to the track with the most similar names. If Kineto recorded for longer than the observer, the
+//! thread is matched to the track whose names are most similar. If Kineto recorded for longer than the observer, the
 //! host's operators are a contiguous window of Kineto's operators. The window is found by comparing sequences of names.
-//! Shapes do not influence the matching, so they can test its result.
+//! Shapes do not influence the matching, so they can verify its result.
 
 use super::{HostNodeLinks, KeptCaptureWindow, LinkMethod, ThreadLinkCounts};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -196,8 +196,8 @@ struct MatchedEventRange {
     alike: u64,
 }
 
-/// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the
-/// range's offset. The offset with the most votes wins.
+/// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the range's offset, and the
+/// offset with the most votes wins.
 fn find_matching_event_range(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {

@@ -14,8 +14,8 @@ pub(super) fn take_files_without_distinct_rank(
     ranks: &mut HostAndKinetoFilesByRank,
     held: &InMemoryFiles,
 ) -> Result<Vec<RankCaptureFiles>, TraceError> {
-    // If there are one host trace and several Kineto traces, use the Kineto trace of the same
-    // process, and leave the other Kineto traces aside.
+    // For one host trace and several Kineto traces, use the Kineto trace of the same process, and leave the others
+    // aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };

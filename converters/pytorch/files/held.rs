@@ -46,13 +46,13 @@ impl InMemoryFiles {
         Ok(kind_of(&self.file_beginning(path)?))
     }
 
-    /// Returns the id of the process that wrote a file, if the beginning of the file contains it.
+    /// Returns the id of the process that wrote a file, if its beginning contains the id.
     pub fn read_process_id(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
         Ok(find_process_id(&self.file_beginning(path)?))
     }
 
-    /// Reads the captures of the archive `path` into memory. Returns the names of the captures, and of the archive's
-    /// other files.
+    /// Reads the captures of the archive `path` into memory. Returns their names and the names of the archive's other
+    /// files.
     pub fn unpack_archive(
         &mut self,
         path: &Path,
@@ -122,6 +122,6 @@ fn read_archive(
     Ok((captures, others))
 }
 
-/// Number of stored bytes at the beginning of a file that are inspected. These bytes contain the
-/// first keys, even in a compressed file.
+/// Number of stored bytes inspected at the beginning of a file. They contain the first keys, even if the file is
+/// compressed.
 const PACKED_BEGINNING: u64 = 1 << 17;

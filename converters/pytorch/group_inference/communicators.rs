@@ -1,11 +1,10 @@
 //! Infers groups from device streams.
 //!
-//! The records of PyTorch 2.1 and 2.2 contain the number of a group's members, but not the members. Each NCCL process
-//! group has its own stream on every rank, so collectives on one stream with equal group sizes belong to one
-//! communicator. Members of a communicator request the same collectives in the same order, and
-//! complete them at the same time. So the other members are the ranks whose collectives have the
-//! nearest end times. If groups are declared, the declared group with the nearest end times is
-//! used.
+//! The records of PyTorch 2.1 and 2.2 state how many members a group has, but not which. Each NCCL process group has
+//! its own stream on every rank, so collectives on one stream with equal group sizes belong to one communicator.
+//! Members of a communicator request the same collectives in the same order, and complete them at the same time. So the
+//! other members are the ranks whose collectives have the nearest end times. If groups are declared, the declared group
+//! with the nearest end times is used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -30,7 +29,7 @@ pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorStreamAndS
 /// Minimum time difference, in ns, at which one candidate is clearly nearer than another.
 const CLEAR: i64 = 1_000;
 
-/// A communicator as seen by one rank.
+/// A communicator, as seen by one rank.
 struct Communicator {
     /// Index of the rank.
     rank: usize,
@@ -66,8 +65,8 @@ pub(super) fn assign_communicator_groups(
             let found = match &fitting[..] {
                 // Only one declared group has this size, so there is nothing to infer.
                 [_] => continue,
-                // Some ranks have no capture. The true member may be a rank without a capture
-                // instead of the captured rank with the nearest times.
+                // Some ranks have no capture. The true member may be one of them instead of the captured rank with the
+                // nearest times.
                 [] if ranks.len() < world as usize => None,
                 [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
@@ -117,9 +116,9 @@ fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Compares the end times of the collectives in this communicator and in `other`. Returns the mean deviation of the
-    /// differences, in ns. Returns `None` if the collectives differ. If the clocks are `apart` (not shared), first
-    /// removes the constant offset between the clocks.
+    /// Compares the end times of this communicator's collectives with `other`'s. Returns the mean deviation of the
+    /// differences, in ns, or `None` if the collectives differ. If the clocks are `apart` (not shared), first removes
+    /// the constant offset between the clocks.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
@@ -142,7 +141,7 @@ impl Communicator {
         i64::try_from(sum / ends.len() as i128).ok()
     }
 
-    /// Returns the distance and key of the nearest communicator in `of`, a list of one rank's communicators.
+    /// Returns the distance and key of the nearest communicator in `of`, which lists one rank's communicators.
     fn nearest_communicator_on_rank(
         &self,
         of: &[Self],
@@ -169,9 +168,8 @@ impl Communicator {
         near
     }
 
-    /// Returns this communicator's members, including this rank, in ascending order. The
-    /// communicator's records state only the number of members. Returns `None` unless the members
-    /// are clearly nearer than all other ranks.
+    /// Returns this communicator's members, including this rank, in ascending order. The records state only their
+    /// number. Returns `None` unless the members are clearly nearer than all other ranks.
     fn find_members(
         &self,
         seen: &[Vec<Self>],

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 /// Worker threads of a rank, in pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
-    /// Candidate partitions of the threads into pools. The first partition pairs neighbours by number, and the second
-    /// partition splits the threads at the largest gaps between numbers.
+    /// Candidate partitions of the threads into pools. The first pairs neighbours by number, and the second splits the
+    /// threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -107,8 +107,7 @@ const MOST: usize = 12;
 /// another.
 const CLEAR: i64 = 1_000;
 
-/// Returns, for each rank, the group of each worker thread. The map of a rank is empty if the
-/// rank's groups cannot be inferred.
+/// Returns, for each rank, the group of each worker thread. A rank's map is empty if its groups cannot be inferred.
 pub(super) fn assign_worker_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -158,8 +157,8 @@ fn groups_of_threads(
     (way, places): ThreadPartitionAndUsedGroups,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits every assignment, so only the named threads are assigned. If a rank has only one
-    // partition, that partition is used for both kinds.
+    // A rank without workers fits every assignment, so only the named threads are assigned. A rank's only partition is
+    // used for both kinds.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };

@@ -24,12 +24,11 @@ use std::borrow::Cow;
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     forms: Interner<SharedOperatorProperties>,
-    /// JSON texts of shapes and types. `python` has an entry for each text: the index of the same
-    /// text in Python's notation.
+    /// JSON texts of shapes and types. `python` maps each to the index of the same text in Python's notation.
     json: StringArenaInterner,
     python: Vec<u32>,
-    /// JSON texts of types. `meaning` has an entry for each text: its parsed form, and the index of
-    /// the same text in Python's notation.
+    /// JSON texts of types. `meaning` maps each to its parsed form and to the index of the same text in Python's
+    /// notation.
     types: StringArenaInterner,
     meaning: Vec<(TensorOrOtherType, u32)>,
     /// Tensors of the current node.
@@ -186,8 +185,7 @@ impl HostTraceReader {
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
-            // An operator reads or writes a tensor once even if it occurs twice among the operands,
-            // so remove duplicates.
+            // An operator accesses a tensor once even if it occurs twice among the operands, so remove duplicates.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -255,8 +253,8 @@ impl JsonElementReceiver for HostTraceReader {
         raw: &RawHostNode<'_>,
         at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
-        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject such
-        // files, because the reader would mistake these copies for host operators.
+        // Reject files from `chakra_trace_link`: for each kernel, they contain a copy of a host node, which the reader
+        // would mistake for a host operator.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";

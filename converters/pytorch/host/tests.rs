@@ -3,7 +3,7 @@
 use super::*;
 use crate::pytorch::{JsonRepair, JsonRepairKind};
 
-/// Builds a node in the form that PyTorch 2.4 and later write, including the line breaks.
+/// Builds a node as PyTorch 2.4 and later write it, including the line breaks.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
     let side = |[values, shapes, types]: [&str; 3]| {
         format!(r#"{{"values": {values}, "shapes": {shapes}, "types": {types}, "strides": []}}"#)

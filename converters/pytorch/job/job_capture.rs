@@ -187,8 +187,7 @@ impl MatchedJobCapture {
         })
     }
 
-    /// Writes the trace of the rank with index `i` to `out`. The summary names `to` as the trace's
-    /// file.
+    /// Writes the trace of the rank at index `i` to `out`. The summary names `to` as its file.
     pub fn write_rank<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
         let model = self.models[i];
         let rank = &self.captures[model.capture];
@@ -333,8 +332,8 @@ const ONE_RUN: &str = "convert the captures of one run, all profiled over the sa
 /// Maximum gap between the profiled periods of ranks on one host, in ns. The gap is small, because
 /// these ranks share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between the profiled periods of ranks on different hosts, in ns. The limit is larger
-/// than for one host, because the hosts' clocks differ.
+/// Maximum gap between the profiled periods of ranks on different hosts, in ns. It is larger than for one host, because
+/// the hosts' clocks differ.
 const APART: i64 = 10_000_000_000;
 
 /// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks that were
@@ -347,7 +346,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             continue;
         };
         let host = rank.kineto.host_name.as_deref();
-        // In containers, every rank may have process id 1, so this id proves nothing.
+        // In containers, every rank may have process id 1, which proves nothing.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
             && (host.is_some() || are_consecutive_captures(part, other))
@@ -398,8 +397,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns true if neither capture states its rank and the captures do not overlap in time. Two
-/// captures of this kind are successive windows of one process, not two ranks.
+/// Returns true if neither capture states its rank and they do not overlap in time. Such captures are successive
+/// windows of one process, not two ranks.
 fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());

@@ -154,8 +154,7 @@ fn check_device_work_supported(rank: &RankTimeline, file: &Path) -> Result<(), T
     ))
 }
 
-/// Maximum distance of times from 1970, in ns; this distance reaches until the year 2116. The sum of two such times
-/// does not overflow.
+/// Maximum distance of times from 1970, in ns, which reaches until 2116. The sum of two such times does not overflow.
 const FARTHEST: i64 = 1 << 62;
 
 impl RankCapture {
@@ -279,8 +278,8 @@ impl RankCapture {
             })
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.main_file(), options)?;
-        // The number in the file name may be a step and not a rank, as in `trace_8.json`. Only
-        // captures with communication must contain their rank.
+        // The number in the file name may be a step and not a rank, as in `trace_8.json`. Only captures with
+        // communication must state their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;
         }
@@ -319,8 +318,7 @@ impl RankCapture {
             }
             read_next();
         });
-        // Nesting and linking temporarily needed as much memory as the result, so return this
-        // memory to the system.
+        // Nesting and linking temporarily needed as much memory as the result, so return it to the system.
         return_freed_memory();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
@@ -341,7 +339,7 @@ fn host_name_in_file_name(file: &Path, process: u64) -> Option<String> {
 
 const STEP: &str = "ProfilerStep#";
 
-/// Returns the time window of the step with the number `step`.
+/// Returns the time window of step `step`.
 fn step_window(kineto: &KinetoTrace, step: u64) -> Result<KeptCaptureWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {
@@ -366,7 +364,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<KeptCaptureWindow, Str
     })
 }
 
-/// Builds the error for an invalid `file`; the error states a byte offset in the file's text.
+/// Builds the error for an invalid `file`, with a byte offset in its text.
 fn file_error_at_offset(
     file: &Path,
     offset: Option<u64>,

@@ -14,8 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
-    /// Returns the traces of the ranks in this file, sorted by rank. If the file contains one process, returns the
-    /// trace unchanged.
+    /// Returns the traces of the ranks in this file, sorted by rank. Returns the trace of a single process unchanged.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
         let Some(places) = self
             .ranks_of_tracks_by_label()
@@ -65,8 +64,8 @@ impl KinetoTrace {
                 host_name: self.host_name.clone(),
                 device_names: self.device_names.clone(),
                 versions: self.versions.clone(),
-                // The file's facts about the job come from the first merged rank's own file. So
-                // keep the number of ranks only if it is large enough for all merged ranks.
+                // The file's facts about the job come from the first merged rank's own file, so keep its number of
+                // ranks only if it covers all merged ranks.
                 world_size: self
                     .world_size
                     .filter(|&world| world as usize >= ranks.len()),
@@ -101,8 +100,8 @@ impl KinetoTrace {
         if labels.len() < 2 {
             return None;
         }
-        // If each label contains a single number, this number is the rank. Labels with several numbers (tensor and
-        // data parallelism) get ranks in sorted order.
+        // If each label contains a single number, it is the rank. Labels with several numbers (tensor and data
+        // parallelism) get ranks in sorted order.
         let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
         let of_label: BTreeMap<&str, u32> = (0..)
             .zip(&labels)
@@ -144,8 +143,8 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // If each rank uses the device whose number is its rank, this number is part of the
-        // difference, so round the difference down.
+        // If each rank uses the device with its own number, this number is part of the difference, so round the
+        // difference down.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =

@@ -7,7 +7,7 @@ use crate::pytorch::elements::{count_tensor_elements, element_bytes};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::StringArenaInterner;
 
-/// Inputs of a file's operators; each distinct text of inputs is parsed only once.
+/// Inputs of a file's operators; each distinct text is parsed only once.
 #[derive(Default)]
 pub(super) struct OperatorInputCache {
     shapes: StringArenaInterner,
@@ -57,8 +57,7 @@ impl OperatorInputCache {
     }
 }
 
-/// Returns the number of elements of each argument. For a list of tensors, the number is the sum over the list's
-/// tensors.
+/// Returns the number of elements of each argument; for a list of tensors, the sum over its tensors.
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);

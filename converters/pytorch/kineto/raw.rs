@@ -38,7 +38,7 @@ pub(super) struct UsedEventArgs<'a> {
     pub stream: Option<JsonValueText<'a>>,
     pub device: Option<JsonValueText<'a>>,
     pub bytes: Option<JsonValueText<'a>>,
-    /// Name that a metadata event gives to a track.
+    /// Name of a track, from a metadata event.
     pub name: Option<JsonValueText<'a>>,
     /// Shapes of the inputs.
     pub dims: Option<JsonValueText<'a>>,
@@ -46,7 +46,7 @@ pub(super) struct UsedEventArgs<'a> {
     pub types: Option<JsonValueText<'a>>,
     /// Name of the collective that the arguments describe.
     pub collective: Option<JsonValueText<'a>>,
-    /// Hardware unit that does the work, in Ascend's traces.
+    /// Hardware unit that does the work, in Ascend traces.
     pub task: Option<JsonValueText<'a>>,
 }
 
@@ -75,7 +75,7 @@ mod value {
     pub const TASK: u8 = 19;
     pub const COUNT: usize = 20;
 
-    /// Returns the index of the value that belongs to the event key `key`.
+    /// Returns the index of the value for the event key `key`.
     pub fn index_of_key(key: &str) -> u8 {
         match key {
             "ph" => PH,
@@ -90,7 +90,7 @@ mod value {
         }
     }
 
-    /// Returns the index of the value that belongs to the argument key `key`.
+    /// Returns the index of the value for the argument key `key`.
     pub fn index_of_argument(key: &str) -> u8 {
         match key {
             // On kernels, profilers of 2021 wrote the key in lower case.
@@ -200,14 +200,14 @@ fn scan_by_key<'a>(
     Some(scan.consumed_bytes())
 }
 
-/// Returns the content of a JSON string, or `None` if the string has escapes.
+/// Returns the content of a JSON string, or `None` if it has escapes.
 fn content_without_escapes(json: &str) -> Option<&str> {
     let content = json.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then_some(content)
 }
 
 impl<'a> UsedEventArgs<'a> {
-    /// Returns the field that stores the argument `key`, or `None` if the argument is not kept.
+    /// Returns the field that stores the argument `key`, or `None` if it is not kept.
     fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonValueText<'a>>> {
         Some(match value::index_of_argument(key) {
             value::EXTERNAL_ID => &mut self.external_id,

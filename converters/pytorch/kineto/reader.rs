@@ -52,7 +52,7 @@ const DAMAGED: &str =
     "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// A stream id. Some versions of Kineto write the id as a pointer, or write −1 as an unsigned 64-bit number.
+/// A stream id. Some Kineto versions write it as a pointer, or write −1 as an unsigned 64-bit number.
 struct LenientStreamNumber(i64);
 
 impl TryFrom<i128> for LenientStreamNumber {
@@ -144,7 +144,7 @@ impl KinetoReader {
         })
     }
 
-    /// Returns whether the converter needs the arguments of events with this name and category.
+    /// Returns true if the converter needs the arguments of events with this name and category.
     fn needs_args(&mut self, name: u32, category: EventCategory) -> bool {
         let used = self.used_args(name);
         used.of_call || used.of_convolution && category == EventCategory::CpuOp
@@ -385,8 +385,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         "PROFILER_",
     ];
     let args = &raw.args;
-    // HCCL operations of one group are on one track. The copies within HCCL operations also appear
-    // as SDMA or RDMA tasks, which must not be counted again.
+    // The HCCL operations of a group are on one track. The copies within them also appear as SDMA or RDMA tasks, which
+    // must not be counted again.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }
@@ -404,8 +404,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     }
 }
 
-/// Returns the number of unread events in each category. Counts only events on tracks outside the operators'
-/// process.
+/// Returns the number of unread events in each category, counting only tracks outside the operators' process.
 fn count_unread_events(
     trace: &KinetoTrace,
     counts: BTreeMap<(String, u32), u64>,
@@ -461,7 +460,7 @@ const SLACK: i64 = 1_000_000_000;
 /// One day in ns, which is longer than any capture.
 const DAY: i64 = 86_400_000_000_000;
 
-/// Returns whether a value is a JSON number of any size.
+/// Returns true if a value is a JSON number of any size.
 fn is_number(json: &str) -> bool {
     json.starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }

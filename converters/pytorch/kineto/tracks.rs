@@ -31,7 +31,7 @@ pub(super) struct TrackTable {
     last: u32,
 }
 
-/// Returns the text of a process or thread id, which is a number or a string.
+/// Returns the text of a process or thread id, whether a number or a string.
 fn track_id_text(part: Option<JsonValueText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::value_text(part.get()))
 }
@@ -42,7 +42,7 @@ impl TrackTable {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// Returns the index of a track, and adds the track if it is new. Returns `None` if the table is full.
+    /// Returns the index of a track, adding it if it is new. Returns `None` if the table is full.
     pub fn track_index(
         &mut self,
         pid: Option<JsonValueText<'_>>,
@@ -103,8 +103,8 @@ impl TrackTable {
     /// Returns the tracks with their names.
     pub fn finish_tracks(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
-            // The table cannot look up a key without inserting the key. Keys inserted here do no
-            // harm, because their indices follow the indices of all tracks.
+            // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their indices
+            // follow those of all tracks.
             let track = self.keys.intern_name(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();

@@ -11,7 +11,7 @@ pub(in crate::pytorch) struct OperatorArguments {
     pub outputs: Vec<Vec<u64>>,
     /// True if the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Values of scalar arguments, by position. A value is empty if the argument is not a scalar, or if the value is
+    /// Values of scalar arguments, by position. A value is empty if the argument is not a scalar or its value is
     /// unknown.
     values: Vec<String>,
 }

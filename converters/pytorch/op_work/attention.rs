@@ -1,5 +1,4 @@
-//! Computes the FLOPs of attention from shapes, and from scalars that limit which keys a query
-//! sees.
+//! Computes the FLOPs of attention from shapes and from scalars that limit which keys a query sees.
 //!
 //! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width.
 //! The forward pass has two multiplications (Q·Kᵀ and P·V), and the backward pass has five (Dao,
@@ -11,13 +10,12 @@
 //! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
 //! ```
 //!
-//! If sequences are packed in one tensor (varlen), the capture states the number n of sequences (in
-//! the offsets' shape) and the length of the longest sequence (a scalar). By the Cauchy-Schwarz
-//! inequality, packed sequences with T_q queries and T_k keys in total have at least T_q T_k / n
-//! pairs, which is exact if all lengths are equal. The packed sequences have at most T_q · longest
-//! pairs. If there is one sequence, or if the two bounds agree within a tenth, the FLOPs count as
-//! known; otherwise they are unknown. If keys are in the pages of a cache, the FLOPs are also
-//! unknown, because no shape shows how many pages are read.
+//! If sequences are packed in one tensor (varlen), the capture states the number n of sequences (in the offsets' shape)
+//! and the length of the longest sequence (a scalar). By the Cauchy-Schwarz inequality, packed sequences with T_q
+//! queries and T_k keys in total have at least T_q T_k / n pairs, which is exact if all lengths are equal. The packed
+//! sequences have at most T_q · longest pairs. The FLOPs count as known if there is one sequence or if the two bounds
+//! agree within a tenth. If keys are in the pages of a cache, the FLOPs are unknown, because no shape shows how many
+//! pages are read.
 
 use super::arguments::{OperatorArguments, element_count};
 
@@ -34,7 +32,7 @@ struct AttentionArgPositions {
     /// sequence.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Argument position of the window size. A query sees this number of keys before its own position.
+    /// Argument position of the window size: the number of keys that a query sees before its own position.
     window: Option<usize>,
     /// Argument position of the page table, if the keys are in a cache with pages.
     pages: Option<usize>,
@@ -347,8 +345,7 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // The longest length is first at most a tenth above the mean, then twice the mean, and last
-        // missing.
+        // The longest length is at most a tenth above the mean, then twice the mean, then missing.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);

@@ -1,5 +1,5 @@
-//! Identifies, by name, the kernels and operators that compute. The time of computing kernels must
-//! not be derived from bytes alone.
+//! Identifies, by name, the kernels and operators that compute. The times of such kernels must not be derived from
+//! bytes alone.
 
 /// Kind of work that a kernel does, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub(in crate::pytorch) enum KernelNameWorkHint {
 /// the prefix, the name lists the fused operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
-/// Substrings in the names of kernels that multiply matrices. The kernels are in NVIDIA's and AMD's
-/// libraries, and in libraries for attention and experts.
+/// Substrings in the names of kernels that multiply matrices, from NVIDIA's and AMD's libraries and from libraries for
+/// attention and experts.
 const PRODUCTS: [&str; 29] = [
     "attention",
     "attn",
@@ -50,8 +50,8 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Substrings of the names of kernels that move data. These substrings count only if the kernel's
-/// name contains no substring in [`PRODUCTS`].
+/// Substrings in the names of kernels that move data. They count only if the name contains no substring in
+/// [`PRODUCTS`].
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",

@@ -22,10 +22,10 @@ enum RowAccess {
     Select,
     /// Reads one element per index. The result has the shape of the indices.
     Gather { index: usize },
-    /// Reads the elements that index lists select. The result's shape determines the number of these elements.
+    /// Reads the elements that index lists select. The result's shape determines their number.
     Index,
-    /// Accesses rows of a table. Another tensor has one row for each accessed row. Each row counts several times,
-    /// because it is read and written, or accumulated.
+    /// Accesses rows of a table. Another tensor has one row for each of them. Each row counts several times, because it
+    /// is read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -190,9 +190,9 @@ const INDEX: u64 = 8;
 /// Returns the bytes of a lookup in FBGEMM's tables, which reads one row per index and writes the
 /// sum of each bag.
 ///
-/// This function searches for two pairs of arguments. Different versions of FBGEMM have different arguments before and
-/// between these pairs. The first pair is the offsets of the tables' widths, and the sum of the widths (a number). The
-/// second pair is the indices and the bag offsets, with a number before and after the pair.
+/// Searches for two pairs of arguments, because FBGEMM's versions have different arguments before and between them. The
+/// first pair is the offsets of the tables' widths, and the sum of the widths (a number). The second pair is the
+/// indices and the bag offsets, with a number before and after the pair.
 fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {

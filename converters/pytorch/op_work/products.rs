@@ -133,9 +133,9 @@ impl MatrixProductKind {
     }
 }
 
-/// Returns how many of two gradients (of the input and of the weight) a convolution's backward pass computes. The mask
-/// argument determines this number. Without a mask, the shapes of the results determine the number, because a gradient
-/// that is not computed has no shape.
+/// Returns how many gradients (of the input and of the weight) a convolution's backward pass computes, according to the
+/// mask argument. Without a mask, the results' shapes show the number, because a gradient that is not computed has no
+/// shape.
 fn count_wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {
@@ -148,8 +148,8 @@ fn count_wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     Some(wanted as u64)
 }
 
-/// Returns the FLOPs of a grouped product. The group sizes add up to one dimension, and each row (or column) is
-/// multiplied by its group's matrix.
+/// Returns the FLOPs of a grouped product. The group sizes add up to one dimension; each row (or column) is multiplied
+/// by its group's matrix.
 fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
         // Groups of rows have one matrix per group; the operands may be in either order.
@@ -190,8 +190,8 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
 }
 
 /// Returns true if a convolution is transposed, so that its weight has the shape (channels in, channels out ÷ groups,
-/// …). If a convolution has equal numbers of input and output channels, it counts as transposed if its output is larger
-/// than its input.
+/// …). With equal numbers of input and output channels, it counts as transposed if its output is larger than its
+/// input.
 fn is_transposed_convolution(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));

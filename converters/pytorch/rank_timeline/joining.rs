@@ -117,8 +117,8 @@ impl RankTimeline {
         }
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
-        // If two intervals start at the same time, the longer interval encloses the shorter one. If two intervals have
-        // the same start and end, the interval with the lower id, which opened first, encloses the other interval.
+        // If two intervals start at the same time, the longer one encloses the shorter. If they also end at the same
+        // time, the one with the lower id, which opened first, encloses the other.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
@@ -182,7 +182,7 @@ fn kept_events(events: &[KinetoEvent], flies: &[bool], window: KeptCaptureWindow
     };
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
-        // Include the id after the last operator's id, because this id may belong to the operator's interval in flight.
+        // Include the id after the last operator's, because it may belong to the operator's interval in flight.
         let inside = if flies[event.name as usize] {
             window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {

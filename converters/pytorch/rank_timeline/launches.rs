@@ -58,8 +58,8 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // If events have the same start, the longest event comes last, because cutting at the next
-        // start leaves no time for the other events.
+        // Among events with the same start, the longest comes last, because cutting at the next start leaves no time
+        // for the others.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
@@ -105,9 +105,9 @@ impl RankTimeline {
         }
     }
 
-    /// Cuts off each device event where the next event on its stream starts, because a stream runs
-    /// one event at a time. If an event ends before an earlier event ends, extends it to the
-    /// earlier event's end, so that the union of the intervals does not change.
+    /// Cuts off each device event where the next event on its stream starts, because a stream runs one event at a time.
+    /// An event that ends before an earlier one is extended to the earlier one's end, so that the union of the
+    /// intervals does not change.
     fn make_streams_serial(&mut self) {
         let mut until = i64::MIN;
         let mut overlaps = self.overlaps;
@@ -193,12 +193,11 @@ enum DeviceEventOrigin {
     Operator(u32),
     /// A call outside the kept window launched the event.
     Beyond,
-    /// A call that is not in the file, because it was made before the capture began, launched the
-    /// event.
+    /// A call before the capture began, which is not in the file, launched the event.
     Before,
 }
 
-/// Finds host intervals by the ids that device events also contain.
+/// Finds host intervals by the ids that they share with device events.
 struct HostIntervalIdIndex {
     /// Correlation id and host interval of each runtime call, sorted by id.
     calls: Vec<(u64, u32)>,
@@ -210,7 +209,7 @@ struct HostIntervalIdIndex {
 
 impl HostIntervalIdIndex {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: KeptCaptureWindow) -> Self {
-        // A call that launches nothing has the correlation id 0, so skip it.
+        // Calls that launch nothing have the correlation id 0, so skip it.
         let calls = intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });

@@ -100,7 +100,7 @@ impl RankTimeline {
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
-            // If two calls start at the same time, the longer call encloses the shorter one.
+            // If two calls start at the same time, the longer one encloses the shorter.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
             found.find_innermost_calls(
@@ -123,9 +123,9 @@ struct EnclosingPythonCallTree {
 }
 
 impl EnclosingPythonCallTree {
-    /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
-    /// belong to one thread and are sorted by start. A call that only opens a range ends before the
-    /// range does. So a call contains a range only if the call ends later than the range.
+    /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls` belong
+    /// to one thread and are sorted by start. A call that only opens a range ends before the range does, so a call
+    /// contains a range only if it ends later.
     fn find_innermost_calls(
         &mut self,
         calls: &[PythonCallInterval],
@@ -157,8 +157,7 @@ impl EnclosingPythonCallTree {
         }
     }
 
-    /// Keeps only calls that contain intervals, and assigns new indices to these calls and to their
-    /// names.
+    /// Keeps only calls that contain intervals, and assigns new indices to them and to their names.
     fn keep_used_calls(
         self,
         mut innermost: Vec<u32>,

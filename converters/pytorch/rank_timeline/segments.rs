@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn every_instant_of_a_thread_belongs_to_one_item() {
-        // The host interval 0..10 contains 2..4 and 5..9, and the interval 5..9 contains 6..6. A
-        // gap follows, and then 12..13.
+        // The host interval 0..10 contains 2..4 and 5..9, and the interval 5..9 contains 6..6. After a gap, 12..13
+        // follows.
         let items = [
             item(0, 10),
             item(2, 4),

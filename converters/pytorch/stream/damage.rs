@@ -1,4 +1,4 @@
-//! Damages JSON texts for tests that compare a scanner with the general parser.
+//! Damages JSON texts to test scanners against the general parser.
 
 use super::JsonElementReceiver;
 use std::fmt::Debug;
@@ -14,10 +14,9 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
     }
 }
 
-/// Compares the results of a reader's scanner with the results of the general parser (the oracle).
-/// The inputs are `texts`, in which some positions are replaced by one of `parts`. The scanner must
-/// return the parser's values, and must be able to read nearly all valid texts. Layouts learned
-/// from one text are used for the following texts.
+/// Compares the results of a reader's scanner with the results of the general parser (the oracle). The inputs are
+/// `texts` with some positions replaced by one of `parts`. The scanner must return the parser's values, and must be
+/// able to read nearly all valid texts. Layouts learned from one text are used for the following texts.
 pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Default>(
     texts: &[&str],
     parts: &[&str],
@@ -41,8 +40,8 @@ pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Def
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times. Each call uses the next text in `texts`. In each text, up to two positions are replaced
-/// by parts from `parts`.
+/// Calls `check` 100,000 times, each time with the next of `texts`, in which up to two positions are replaced by parts
+/// from `parts`.
 fn for_each_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = pseudo_random(5);
     for round in 0..100_000 {

@@ -1,10 +1,8 @@
-//! Reads elements with known layouts. A layout is the text between an element's values, learned
-//! from earlier elements.
+//! Reads elements with known layouts: the text between an element's values, learned from earlier elements.
 //!
 //! A program prints its elements in a few formats. So the text between two values, such as `, "tid": `, has usually
-//! occurred in an earlier element. If the text between two values equals a known text byte for byte, the keys are known
-//! without parsing. If no layout fits an element, the scanner reads the element key by key, and adds the element's
-//! layout.
+//! occurred in an earlier element. If it equals a known text byte for byte, the keys are known without parsing. If no
+//! layout fits an element, the scanner reads the element key by key, and adds the element's layout.
 
 use super::scanner::JsonScanner;
 
@@ -14,8 +12,7 @@ const NONE: u32 = u32::MAX;
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
 /// Value index of a step that ends the element.
 const END: u8 = u8::MAX;
-/// Maximum number of stored steps. The maximum bounds the memory if the keys of a text never
-/// repeat.
+/// Maximum number of stored steps, which bounds the memory if the keys of a text never repeat.
 const MOST: usize = 1 << 12;
 /// Maximum number of alternatives that are tried at one position.
 const WIDEST: u32 = 16;
@@ -43,7 +40,7 @@ struct TextBetweenValues {
     length: u32,
     /// Index of the value that follows, or [`END`].
     value: u8,
-    /// Another step at the same position, which is tried if this step does not match.
+    /// Another step at the same position, tried if this one does not match.
     sibling: u32,
     /// First step after the value.
     next: u32,
@@ -97,7 +94,7 @@ impl ElementLayouts {
 
     #[inline]
     fn text_matches_layout_step(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
-        // Near the end, the text may have less than one word left. In this case, the step does not match.
+        // If less than one word of text is left, the step does not match.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };

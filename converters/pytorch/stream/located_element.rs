@@ -45,7 +45,7 @@ impl<'a> ElementTextAndOffset<'a> {
     }
 }
 
-/// Parses the integer in `value`, if it is present. Fails if the integer does not fit the type.
+/// Parses the integer in `value`, if there is one. Fails if it does not fit the type.
 pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     value: Option<JsonValueText<'_>>,
     what: &str,
@@ -64,7 +64,7 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     })
 }
 
-/// Builds the error for invalid text at a byte offset of the whole text.
+/// Builds the error for invalid text at a byte offset in the whole text.
 #[cold]
 pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceError {
     let place = TraceErrorLocation {

@@ -1,8 +1,7 @@
 //! A fast scanner for JSON that has the expected form.
 //!
-//! The scanner accepts only valid values, and reads them exactly as the general parser does. Any
-//! other value ends the scan. After an early end, the general parser reads the element again, and
-//! reports damage with its offset.
+//! The scanner accepts only valid values, and reads them exactly as the general parser does. Any other value ends the
+//! scan; the general parser then reads the element again, and reports damage with its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -52,7 +51,7 @@ impl<'a> JsonScanner<'a> {
         Self { text, at: 0 }
     }
 
-    /// Returns the number of bytes that have been consumed.
+    /// Returns the number of consumed bytes.
     pub fn consumed_bytes(&self) -> usize {
         self.at
     }
@@ -117,7 +116,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..end)
     }
 
-    /// Consumes `null` if it comes next, and returns whether `null` was consumed.
+    /// Consumes `null` if it comes next, and returns whether it did.
     pub fn accept_null(&mut self) -> Option<bool> {
         if self.peek_byte()? != b'n' {
             return Some(false);
@@ -256,8 +255,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Consumes either a comma or the closing bracket `close`. Returns whether the consumed byte
-    /// was the bracket.
+    /// Consumes either a comma or the closing bracket `close`. Returns true for the bracket.
     #[inline]
     fn read_separator(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek_byte()?;
@@ -340,8 +338,8 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Returns the offset of the first byte from `at` on that is not a digit. Returns `None` if the
-/// text ends first, because more digits may follow in the next window.
+/// Returns the offset of the first non-digit from `at` on, or `None` if the text ends first, because more digits may
+/// follow in the next window.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = eight_bytes_at(bytes, at) {
@@ -487,8 +485,7 @@ mod tests {
             let expected = expected.map(|value| (value.get(), values.byte_offset()));
             legal += usize::from(expected.is_some());
             scanned += usize::from(found.is_some());
-            // If the scanner rejects a valid text, the text must contain escapes. Only the general
-            // parser reads escapes.
+            // A valid text that the scanner rejects must contain escapes, which only the general parser reads.
             if found.is_some() {
                 assert_eq!(found, expected, "{text}");
             } else if expected.is_some() {

@@ -31,12 +31,12 @@ struct Utf16Text<R> {
     big: bool,
     /// Bytes that were read but are not a whole character yet.
     units: Vec<u8>,
-    /// Decoded text; the first `given` bytes of this text have been returned.
+    /// Decoded text, of which the first `given` bytes have been returned.
     text: Vec<u8>,
     given: usize,
 }
 
-/// Number of bytes that are decoded at once.
+/// Number of bytes decoded at once.
 const PIECE: u64 = 1 << 16;
 
 impl<R: Read> Utf16Text<R> {

@@ -7,7 +7,7 @@ use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Size of the window in bytes. The window fits into the processor's inner caches.
+/// Size of the window in bytes, which fits into the processor's inner caches.
 const WINDOW: usize = 1 << 18;
 /// Maximum size of one array element, in bytes. The observer truncates lists after 4,096 values, so
 /// its elements are shorter than 2 MiB.
@@ -22,7 +22,7 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// End index of the text that is known to be valid UTF-8; this text starts at `at`.
+    /// End index of the text from `at` on that is known to be valid UTF-8.
     valid: usize,
     /// Offset of the window's first byte in the whole text.
     base: u64,
@@ -84,7 +84,7 @@ impl<'s> TextWindow<'s> {
         self.base + self.at as u64
     }
 
-    /// Returns whether the text ends within the window.
+    /// Returns true if the text ends within the window.
     pub fn is_at_end(&self) -> bool {
         self.ended
     }
@@ -97,9 +97,8 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window's start to the next byte, and fills the window. If the window already
-    /// begins at the next byte, enlarges the window instead. Fails if a value is longer than
-    /// `longest` bytes.
+    /// Moves the window's start to the next byte, and fills the window. If it already begins there, enlarges it
+    /// instead. Fails if a value is longer than `longest` bytes.
     pub fn refill_window(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
@@ -157,7 +156,7 @@ impl<'s> TextWindow<'s> {
     pub fn advance_to_next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
-        // This separator is usually the same as the separator before the previous object.
+        // This separator is usually the same as before the previous object.
         if !separator.is_empty() && text.starts_with(separator) {
             self.at += separator.len() - 1;
             return true;

@@ -6,20 +6,19 @@
 //! all classes with more bytes, because a transfer of more bytes cannot be faster. The rest of the collective's time is
 //! waiting.
 //!
-//! If an absent member is always the last to start, even the smallest time contains waiting. If the smallest time
-//! exceeds the 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), the smallest
-//! time is assumed to contain waiting. In this case, NCCL's typical time replaces the smallest time. NCCL's
-//! distribution is known for groups within one host over NVLink. For other groups, the smallest time is used, although
-//! it may be too long.
+//! If an absent member is always the last to start, even the smallest time contains waiting. If it exceeds the 95th
+//! percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), it is assumed to contain
+//! waiting, and NCCL's typical time replaces it. NCCL's distribution is known for groups within one host over NVLink.
+//! For other groups, the smallest time is used, although it may be too long.
 //!
 //! If host threads execute a collective, they usually start late, so the smallest time is an outlier. Assume that `k`
 //! of `n` members are captured, and that each member is equally likely to start last. Then a fraction `k / n` of a
-//! class's times contains no waiting, and these times are the lowest. The estimate is the median of these lowest times,
-//! which is the quantile `k / 2n` of all times. If all members are captured, the estimate is the median of the whole
-//! class; if few members are captured, the estimate is the smallest time.
+//! class's times contains no waiting, and these times are the lowest. The estimate is their median, which is the
+//! quantile `k / 2n` of all times. With all members captured, this is the median of the whole class; with few, the
+//! smallest time.
 //!
-//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first
-//! inferred member of the group. This member starts later than its model by the length of the wait.
+//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first inferred member of
+//! the group. It starts later than its model by the length of the wait.
 
 use super::{CallWaitAndTransfer, JobCallsWithCaptures};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
@@ -67,20 +66,20 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
 /// Key of a size class: the collective kind's index, the group size, and the base-2 logarithm of the bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
-/// Times of a size class. The list contains, for each collective, the smallest time of any member.
+/// Times of a size class: for each collective, the smallest time of any member.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
-    /// Number of captured members, summed over all collectives. This number divided by
-    /// [`Self::members`] is the fraction of captured members.
+    /// Number of captured members, summed over all collectives. Divided by [`Self::members`], it is the fraction of
+    /// captured members.
     seen: usize,
     members: usize,
     on_device: bool,
 }
 
 impl SizeClassTimes {
-    /// Returns the transfer time of the class. On devices, the transfer time is the smallest time; on hosts, it is the
-    /// median of the times that contain no waiting.
+    /// Returns the transfer time of the class. On devices, it is the smallest time; on hosts, the median of the times
+    /// without waiting.
     fn transfer_time(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {
@@ -159,9 +158,8 @@ pub(super) fn bound_collective_transfers(
     changed
 }
 
-/// Returns the number of members of a collective whose starts were observed. An inferred rank
-/// counts if its model is captured, because the model's start was observed, in this collective or
-/// in a parallel one.
+/// Returns the number of members of a collective whose starts were observed. An inferred rank counts if the start of
+/// its model was observed, in this collective or in a parallel one.
 fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInferredRank]) -> usize {
     let captures = matched
         .members
@@ -171,8 +169,8 @@ fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInfer
     captures.len()
 }
 
-/// If every captured member of a collective waits, delays the collective's first inferred member.
-/// Returns the number of changed calls.
+/// If every captured member of a collective waits, delays the first inferred member. Returns the number of changed
+/// calls.
 pub(super) fn delay_first_inferred_member(
     times: &mut [Vec<CallWaitAndTransfer>],
     matches: &CallMatches,
@@ -204,8 +202,8 @@ mod tests {
     use super::*;
 
     /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are transfers, and the
-    /// median is the third time. If all members are captured, the result is the median of all times; on a device, the
-    /// result is the smallest time.
+    /// median is the third time. With all members captured, the result is the median of all times; on a device, the
+    /// smallest time.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in

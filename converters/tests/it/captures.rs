@@ -10,9 +10,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus_path, sample_every_nth};
 
-/// Files of the corpus that are not valid JSON. Each file is listed with the name that makes the
-/// file invalid (according to `captures/scripts/capture_edge.py`). Kineto replaced the backslash by
-/// a slash.
+/// Files of the corpus that are not valid JSON, each with the name that makes it invalid (according to
+/// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
 const NOT_JSON: &[(&str, &str)] = &[
     (
         "edge_names/host.0.json.zst",

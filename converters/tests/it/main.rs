@@ -1,5 +1,4 @@
-//! White-box tests of the converters. The tests compare results with plain parses of other
-//! tools' files.
+//! White-box tests of the converters, which compare results with plain parses of other tools' files.
 
 mod captures;
 mod harness;

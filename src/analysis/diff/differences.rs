@@ -6,7 +6,7 @@ use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::RawPredecessorDependency;
 
-/// A node of both traces with different values in some fields.
+/// A node of both traces with some different fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
     /// The node's index in the first and in the second trace.
@@ -121,8 +121,7 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
     )
 }
 
-/// Index of the predecessor in the first trace (`u32::MAX` if the first trace has no such node), and true for a control
-/// dependency.
+/// Index of the predecessor in the first trace (`u32::MAX` if there is none), and true for a control dependency.
 type DependencyInFirstTrace = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
@@ -215,7 +214,7 @@ mod tests {
         out
     }
 
-    /// Returns the number of differences of each kind, and checks that matching by id does not change the numbers.
+    /// Returns the number of differences of each kind, and checks that matching by id does not change it.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let raw_traces = parse_both_traces([&first, second]);

@@ -61,7 +61,7 @@ pub enum NodeField {
     Unknown(u32),
 }
 
-/// The aspect of a job in which a difference occurs.
+/// Aspect of a job that a difference affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffAspect {
     /// Nodes, dependencies, and properties of nodes except times and sizes.
@@ -72,7 +72,7 @@ pub enum DiffAspect {
     Bytes,
 }
 
-/// A node's field that has different values in the two traces.
+/// A node's field with different values in the two traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     /// The field that differs.
@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the field's unit for machine-readable output, or an empty string if the field has no unit.
+    /// Returns the field's unit for machine-readable output, or an empty string if it has none.
     pub fn name_of_unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",

@@ -33,8 +33,7 @@ fn hash_node_with_neighbours(
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(hash_neighbour(labels[next as usize], way, control))
     });
-    // Without the factor 3, a node's own label and its neighbours' contributions could be swapped without changing the
-    // sum.
+    // Without the factor 3, swapping a node's own label with its neighbours' contributions would not change the sum.
     mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 
@@ -68,9 +67,8 @@ pub(super) fn hash_transitive_neighbours(
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // Nodes that are on cycles or depend on cycles are loose. All successors of a loose node are loose too. Loose
-        // nodes are therefore labelled last when labels come from predecessors, and first when labels come from
-        // successors.
+        // Nodes that are on cycles or depend on them are loose, and so are their successors. They are therefore
+        // labelled last when labels come from predecessors, and first when labels come from successors.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order
@@ -82,8 +80,8 @@ pub(super) fn hash_transitive_neighbours(
     labels
 }
 
-/// Returns one label per node. A label combines the node's `base` label with the labels of all nodes that are
-/// connected with the node, in any direction.
+/// Returns one label per node. A label combines the node's `base` label with the labels of all nodes connected with it,
+/// in any direction.
 pub(super) fn hash_connected_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = hash_transitive_neighbours(side, base, EdgeDirection::Predecessors);
     let down = hash_transitive_neighbours(side, &up, EdgeDirection::Successors);

@@ -9,8 +9,8 @@
 //! 5. Nodes that an alignment in program order puts at the same position.
 //! 6. Nodes that differ in content but have the same neighbours.
 //!
-//! A step is repeated only if it made progress, and every step except sorting takes linear time. Traces without
-//! anything in common therefore take no longer than similar traces.
+//! A step is repeated only if it made progress, and every step except sorting takes linear time. Traces with nothing in
+//! common therefore take no longer than similar ones.
 //!
 //! Most nodes of large, nearly identical traces are matched by id first, in one pass over the nodes.
 
@@ -75,7 +75,7 @@ impl NodeMatching {
         self.free -= 1;
     }
 
-    /// Returns true if all nodes of at least one trace have partners, so that no further pair is possible.
+    /// Returns true if all nodes of one trace have partners, so that no further pair is possible.
     pub(super) fn is_complete(&self) -> bool {
         self.free == 0
     }
@@ -84,7 +84,7 @@ impl NodeMatching {
 /// Minimum number of nodes per trace for processing the two traces in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Runs two functions and returns both results. If `much` is true, the two functions run in parallel.
+/// Runs two functions, in parallel if `much` is true, and returns both results.
 pub(super) fn run_both<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -104,8 +104,7 @@ pub(super) fn run_both<T: Send>(
     })
 }
 
-/// Runs `work` for both traces, and returns both results. If the traces have many nodes, the traces are processed in
-/// parallel.
+/// Runs `work` for both traces, in parallel if they have many nodes, and returns both results.
 pub(super) fn map_both_traces<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
@@ -169,9 +168,9 @@ impl NodeLabelBasis {
 }
 
 /// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with equal neighbourhoods of
-/// decreasing size. `base` selects the part of a node that gives its own label, to which the labels of the surroundings
-/// are added. Callers must begin with labels of whole records. An edit may have inserted a new node with the same work
-/// before an old node. Only labels of whole records distinguish such a new node from the old node.
+/// decreasing size. `base` selects the part of a node that gives its own label, to which those of the surroundings are
+/// added. Callers must begin with labels of whole records. An edit may have inserted a new node with the same work
+/// before an old node, and only labels of whole records distinguish the two.
 fn pair_by_surroundings(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
@@ -194,8 +193,7 @@ fn pair_by_surroundings(
     }
 }
 
-/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels distinguish the
-/// nodes.
+/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels distinguish them.
 fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

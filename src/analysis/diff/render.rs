@@ -26,7 +26,7 @@ impl DiffRenderOptions<'_> {
     }
 }
 
-/// Result of checking differences against thresholds.
+/// Result of a check of differences against thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdVerdict {
     /// One sentence per violated threshold.
@@ -43,8 +43,8 @@ pub struct DiffThresholds {
 }
 
 impl DiffThresholds {
-    /// Checks the changes of `totals` against the threshold, and checks that the forbidden aspects do not
-    /// differ. `differs` returns true if the jobs differ in an aspect.
+    /// Checks that the changes of `totals` are within the threshold, and that the forbidden aspects do not differ.
+    /// `differs` returns true if the jobs differ in an aspect.
     pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],

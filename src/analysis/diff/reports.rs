@@ -1,8 +1,8 @@
 //! Compares two replay reports: their makespans, and the parts of their times.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of the mean parts sum to the change of the makespan.
-//! Each part lists the operators or groups that changed it. The changes of operators and groups do not sum exactly to
-//! the change of a part, because work overlaps. The remaining change of the part is listed as the rest.
+//! Each part lists the operators or groups that changed it. Their changes do not sum exactly to the part's change,
+//! because work overlaps. The remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -50,7 +50,7 @@ pub struct TimePartChange {
     pub rest: i128,
 }
 
-/// Change of the collectives that have the same kind and group.
+/// Change of the collectives of the same kind and group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupCollectivesChange {
     /// Names of the group and the kind.
@@ -106,7 +106,7 @@ pub struct RankFinishTimeChange {
 pub struct ReportDiff {
     /// Notes about different inputs, which make the two documents less comparable.
     pub notes: Vec<String>,
-    /// For each document, the machines that are only in this document.
+    /// For each document, the machines that only it contains.
     pub only: [Vec<String>; 2],
     /// Comparisons of the machines that are in both documents, in the order of the first document.
     pub replays: Vec<ReplayDiff>,
@@ -134,7 +134,7 @@ impl ReportDiff {
                 told.push(name);
             }
         }
-        // If each document has only one machine, compare the two reports even if the machine names differ.
+        // If each document has only one machine, compare the reports even if the machine names differ.
         let single = first.machines.len() == 1 && second.machines.len() == 1;
         let mut only = [Vec::new(), Vec::new()];
         let mut replays = Vec::new();

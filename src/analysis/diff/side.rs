@@ -4,14 +4,14 @@ use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
 use std::sync::OnceLock;
 
-/// One of the two compared traces. The trace's labels are computed on first use.
+/// One of the two compared traces. Its labels are computed on first use.
 pub(super) struct ComparedTrace<'o> {
     pub raw: &'o RawTrace<'o>,
-    /// Nodes in topological order. Nodes that are on cycles or depend on cycles are in `unordered` instead.
+    /// Nodes in topological order. Nodes that are on cycles or depend on them are in `unordered` instead.
     pub order: Vec<u32>,
     /// Nodes that are not in `order`, in ascending order.
     pub unordered: Vec<u32>,
-    /// For each node, its successors. Each successor is encoded as twice its index, plus one for a control dependency.
+    /// For each node, its successors, each encoded as twice its index, plus one for a control dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
@@ -80,7 +80,7 @@ impl<'o> ComparedTrace<'o> {
         self.raw.nodes.len()
     }
 
-    /// Returns a node with this id, if there is one.
+    /// Returns the node with this id, if there is one.
     pub fn node_with_id(&self, id: u64) -> Option<u32> {
         let by_id = self.by_id.get_or_init(|| {
             let ids = (0..)

@@ -25,8 +25,7 @@ pub enum TimeTolerance {
     Exact,
     /// Changes of at most this span are ignored.
     Absolute(Span),
-    /// If a time changes by at most this percentage of the time in the first trace, the change is
-    /// ignored.
+    /// Changes of at most this percentage of the time in the first trace are ignored.
     Percent(f64),
 }
 
@@ -56,12 +55,12 @@ pub enum ChangeKind {
     EdgeAdded,
 }
 
-/// Identifies a line of the tally, which covers all nodes that change in the same way.
+/// Identifies a line of the tally, which covers all nodes that change alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TallyLineKey {
     /// Kind of the change.
     pub change: ChangeKind,
-    /// Name of the node; the name in the first trace if the node is in both.
+    /// Name of the node, in the first trace if it is in both.
     pub name: String,
     /// Type of the node.
     pub kind: String,
@@ -143,8 +142,7 @@ pub struct FileFaultSummary {
 /// Limit on the number of stored changes, and tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
-    /// Maximum number of stored changes of single nodes. The limit applies separately to times and to sizes. `None`
-    /// stores all.
+    /// Maximum number of stored changes of single nodes. Applies separately to times and to sizes. `None` stores all.
     pub singles: Option<usize>,
     /// Tolerance below which changes of times are ignored.
     pub tolerance: TimeTolerance,
@@ -155,9 +153,9 @@ pub struct DiffTallyOptions {
 pub struct DiffTally {
     /// Ranks that were compared node by node.
     pub compared: Vec<u32>,
-    /// Ranks that have byte-identical files in both jobs.
+    /// Ranks with byte-identical files in both jobs.
     pub identical: Vec<u32>,
-    /// Ranks that are only in the first job, and ranks that are only in the second.
+    /// Ranks that are only in the first job, and those only in the second.
     pub only: [Vec<u32>; 2],
     /// Faults of the files.
     pub faults: Vec<FileFaultSummary>,
@@ -167,7 +165,7 @@ pub struct DiffTally {
     pub changed: u64,
     /// Number of changed nodes and dependencies, by kind of change.
     pub counts: BTreeMap<ChangeKind, u64>,
-    /// Changes other than changes of times and sizes, one entry per line.
+    /// Changes except those of times and sizes, one entry per line.
     pub lines: BTreeMap<TallyLineKey, ChangeOccurrences>,
     /// Times and sizes, summed over all nodes of the compared ranks.
     pub total: ComparedNodeTotals,
@@ -178,7 +176,7 @@ pub struct DiffTally {
 }
 
 impl DiffTally {
-    /// Creates the sums of a rank that is in only one job.
+    /// Creates the sums of a rank in only one job.
     pub fn for_unpaired_rank(rank: u32, second: bool) -> Self {
         let mut tally = Self::default();
         tally.only[usize::from(second)].push(rank);
@@ -293,7 +291,7 @@ impl DiffTally {
             any = true;
             let amounts = (field.before.as_number(), field.after.as_number());
             match (field.field.aspect_of_field(), amounts) {
-                // Times and sizes differ from node to node, so list their changes one by one instead of in lines.
+                // Times and sizes differ from node to node, so list their changes one by one.
                 (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts

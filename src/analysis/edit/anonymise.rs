@@ -15,7 +15,7 @@
 //! | `doc_string`, start times, unknown fields | removed |
 //!
 //! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs, so the
-//! traces of different ranks still match. Without the key, nobody can find a name by hashing guesses.
+//! traces of different ranks still match. Without the key, nobody can find names by hashing guesses.
 
 use super::audit;
 use chakram_trace::format::attr::{AttrView, ReplayAttributeMeaning, find_replay_attribute};
@@ -31,8 +31,8 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore. Such an attribute is kept if its value is a number, because the number helps to find
-/// the node in the capture and cannot contain private text.
+/// Attributes that replays ignore. They are kept if their values are numbers, which help to find the node in the
+/// capture and cannot contain private text.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -87,7 +87,7 @@ const PUBLIC_ROLES: [&str; 10] = [
 ];
 
 /// Returns true if `name` is the name of a PyTorch operator or of a step, without private text. The name must be a
-/// known prefix followed by letters, digits and `_`. In addition, [`audit`] must not find a leak in the name.
+/// known prefix followed by letters, digits and `_`, and [`audit`] must find no leak in it.
 pub fn is_public_name(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -133,8 +133,8 @@ impl TraceAnonymiser {
 
     fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives a node, a group and a lane of the same name different hashes. The hashes therefore do
-        // not reveal that the names are equal.
+        // The prefix gives a node, a group and a lane of the same name different hashes, which hide that the names are
+        // equal.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
@@ -152,8 +152,7 @@ impl TraceAnonymiser {
         (!kept).then(|| self.hash_name("n-", name))
     }
 
-    /// Returns the replacement for a group's name. Numbers are kept, and so is the name of the group that contains all
-    /// ranks.
+    /// Returns the replacement for a group's name. Numbers and the name of the group of all ranks are kept.
     pub fn replace_group(&self, name: &str) -> String {
         match GroupName::from_text(name) {
             GroupName::Text(text) => self.hash_name("g-", text),
@@ -255,8 +254,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // The loop above has already written `kept` attributes, so do not count the same number of attributes
-                // as removed.
+                // The loop above has already written `kept` attributes, so do not count them as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -274,7 +272,7 @@ impl TraceAnonymiser {
         let mut deps = DependencyLists::default();
         let view = scan::scan_node(record, &mut deps)?;
         done.nodes += 1;
-        // Replays recognise a declaration of groups by the node's name, so do not hash this name.
+        // Replays recognise a declaration of groups by the node's name, so do not hash it.
         let declares =
             super::node_type(record)? == super::METADATA && view.name.contains(NODE_MARK);
         // Protobuf omits default values, so write an id only if it is above 0.

@@ -47,7 +47,7 @@ pub struct TraceAuditFindings {
 /// Unknown messages are decoded up to this nesting depth. Deeper messages are searched as bytes.
 const DEEPEST: usize = 12;
 
-/// Attributes with values that are always private.
+/// Attributes whose values are always private.
 const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
     ("host", LeakKind::Host),
     ("hostname", LeakKind::Host),
@@ -170,7 +170,7 @@ impl TraceAuditFindings {
                         this.add_finding(*kind, text, place);
                     }
                 }
-                // Packed lists of numbers contain no text, so skip them.
+                // Packed numbers contain no text, so skip them.
                 4..=28 if number % 2 == 0 => {}
                 30 | 32 => {
                     this.for_each_field(bytes, at, place, |this, number, bytes, at, place| {

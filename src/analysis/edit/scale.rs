@@ -2,8 +2,8 @@
 //!
 //! The ranks of a job form a grid of named dimensions, outermost first. With `dp=2,tp=4`, rank `r` has the coordinates
 //! `(r / 4, r % 4)`. The size of one dimension changes from `D` to `D'`. A new rank with coordinate `x'` in this
-//! dimension copies the old rank whose coordinate is `x' mod D` in this dimension and equal in all others. The new
-//! rank is in *block* `x' / D`.
+//! dimension copies the old rank with coordinate `x' mod D` in it and equal coordinates in all others. The new rank is
+//! in *block* `x' / D`.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -20,9 +20,9 @@
 //!
 //! # Bytes
 //!
-//! If every member has a full copy of a buffer (such as the gradients in an all-reduce), the size of the buffer does
-//! not change. For sharded buffers, [`ShardedBufferKeptSize`] states which size stays constant: the whole buffer or each
-//! member's shard. If a group grows from `m` to `m'` members, the sizes change as follows:
+//! A buffer that every member has in full (such as the gradients in an all-reduce) keeps its size. For sharded buffers,
+//! [`ShardedBufferKeptSize`] states which size stays constant: the whole buffer or each member's shard. If a group
+//! grows from `m` to `m'` members, the sizes change as follows:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
@@ -90,7 +90,7 @@ pub struct JobScaler {
     crossings: BTreeMap<u32, Vec<GridMessageOffsetTagBytes>>,
     /// For each rank, true if all of its copies have equal traces.
     alike: BTreeMap<u32, bool>,
-    /// True if ranks with different coordinates along the dimension communicate.
+    /// True if ranks communicate along the dimension.
     exchanges: bool,
 }
 
@@ -124,8 +124,7 @@ impl JobScaler {
         &self.along
     }
 
-    /// Returns true if ranks communicate along the dimension. If ranks do not communicate along the dimension, the
-    /// copies run independently of each other.
+    /// Returns true if ranks communicate along the dimension. If not, the copies run independently of each other.
     pub fn exchanges_along(&self) -> bool {
         self.exchanges
     }
@@ -146,7 +145,7 @@ impl JobScaler {
 
     /// Reads the groups and the communication in the trace of `rank`.
     ///
-    /// Fails if a replay would reject the trace, or if a group does not fit the grid.
+    /// Fails if a replay would reject the trace or a group does not fit the grid.
     pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
@@ -278,7 +277,7 @@ impl JobScaler {
         Ok(Some((step, (far.outer, far.inner))))
     }
 
-    /// Checks that all ranks along the scaled dimension send the same messages along this dimension.
+    /// Checks that all ranks along the scaled dimension send the same messages along it.
     pub fn check_equal_ranks(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.original_position(rank);
@@ -318,8 +317,7 @@ impl JobScaler {
         groups
     }
 
-    /// Returns `roles`. Returns `roles`, extended by the copied groups: a copy in another block has the same role as
-    /// the original.
+    /// Returns `roles`, extended by the copied groups: a copy in another block has the same role as the original.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {

@@ -5,14 +5,13 @@
 //!
 //! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
 //! its name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but
-//! the time window of the annotation may cover them. A node on another lane that belongs to no other node is covered
-//! if it starts within the annotation's window. The window begins with the first covered node on the annotation's own
-//! lane, and ends with the next uncovered node on that lane. Nodes that belong to a node covered in this way are
-//! covered too.
+//! its time window may cover them. A node on another lane that belongs to no other node is covered if it starts within
+//! the annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with
+//! the next uncovered one. Nodes that belong to a node covered in this way are covered too.
 //!
 //! Traces without these attributes, such as traces from Chakra's own converter, express calls as control dependencies.
-//! In such a trace, a node belongs to the target of its first control dependency. If a device node has no
-//! control dependencies, it belongs to the target of its first data dependency.
+//! In such a trace, a node belongs to the target of its first control dependency or, for a device node without any, of
+//! its first data dependency.
 //!
 //! Metadata nodes are always kept, because they declare groups.
 //!
@@ -20,9 +19,9 @@
 //!
 //! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node depends on,
 //! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
-//! kept node are data dependencies, and otherwise a control dependency. A cut node may need more than [`MOST_BEHIND`]
-//! kept nodes as replacements. The cut node then becomes a *joint*: a node with the same id that does no work and
-//! depends on those kept nodes. Joints ensure that the number of dependencies grows only by a constant factor.
+//! kept node are data dependencies, and otherwise a control dependency. A cut node that needs more than [`MOST_BEHIND`]
+//! kept nodes as replacements becomes a *joint*: a node with the same id that does no work and depends on those kept
+//! nodes. So the number of dependencies grows only by a constant factor.
 //!
 //! # Times
 //!
@@ -37,7 +36,7 @@
 //! ```
 //!
 //! The delay is not negative, because the new dependencies of `n` had ended before `n` started. Relative starts are
-//! therefore the same as in the whole job, within each rank and between ranks.
+//! therefore as in the whole job, within each rank and between ranks.
 
 use chakram_base::units::Span;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
@@ -79,9 +78,9 @@ pub struct RankSliceSummary {
     pub kept: u64,
     /// Number of joints, which do no work and replace cut nodes.
     pub joints: u64,
-    /// Number of kept nodes that have changed dependencies.
+    /// Number of kept nodes with changed dependencies.
     pub mended: u64,
-    /// True if control dependencies form a cycle, so that the slice has no control dependencies.
+    /// True if control dependencies form a cycle, so that the slice has none.
     pub cyclic: bool,
     /// Start of the rank's first requested node, relative to the start of the job's slice.
     pub starts: Span,
@@ -126,7 +125,7 @@ impl KeptNodesOfRank {
         self.first
     }
 
-    /// Also cuts communication nodes if their partners were cut on other ranks.
+    /// Also cuts communication nodes whose partners were cut on other ranks.
     pub fn cut_unmatched_communication(&mut self, unmatched: &CommunicationsWithCutPartners) {
         for &node in unmatched.unmatched_nodes_kept_by(self.rank) {
             self.kept[node as usize] = false;
@@ -181,7 +180,7 @@ impl SliceWriter<'_> {
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
-            // Remove the amounts of work, because it is unknown how much of the work is in the slice.
+            // Remove the amounts of work, because it is unknown how much is in the slice.
             let amounts = raw.metadata.amounts;
             let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
             let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();

@@ -21,7 +21,7 @@ struct OnDemandStepSliceStore {
 
 enum WholeTraceSource {
     File(RankFile),
-    /// Contents that were read from a pipe. The contents are stored because a pipe can be read only once.
+    /// Contents read from a pipe, stored because a pipe can be read only once.
     Held(Arc<TraceContents>),
 }
 
@@ -52,8 +52,8 @@ impl HashAddressedTraceStore for OnDemandStepSliceStore {
 }
 
 /// Returns the traces of `found`, cut by a [slice](mod@super::slice) to the nodes of the profiled step `step`. `groups`
-/// contains the groups that are declared outside the traces. `piped` contains the contents of the trace that was
-/// already read from a pipe, if there is one.
+/// contains the groups that are declared outside the traces. `piped` contains the trace that was already read from a
+/// pipe, if there is one.
 ///
 /// # Errors
 ///

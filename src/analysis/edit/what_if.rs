@@ -1,7 +1,7 @@
 //! Edits captured or generated jobs: changes batch sizes, layers, buckets, replicas, stages and so on.
 //!
-//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditRow). If the
-//! work of a kernel changes, its time is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
+//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditRow). The
+//! time of a kernel whose work changes is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
 //! program keep the recorded times of the part that they repeat. Edits that cancel each other restore the original
 //! bytes.
 
@@ -47,11 +47,11 @@ struct EditCounts {
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels that were scaled by a line fitted to kernels of the same name.
+    /// Number of kernels scaled by a line fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Number of kernels that process parameters, plus the number of parameter transfers. The work of these nodes is
-    /// assumed to be proportional to the total number of parameters.
+    /// Number of kernels that process parameters, plus the number of parameter transfers. Their work is assumed to be
+    /// proportional to the total number of parameters.
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
@@ -163,7 +163,7 @@ fn unit_of_edit_counts(edit: &JobEdit) -> &'static str {
 ///
 /// # Errors
 ///
-/// Fails if a replay would reject a trace, if the edit finds nothing to change, or if the edit's result is unknown.
+/// Fails if a replay would reject a trace, or if the edit finds nothing to change or has an unknown result.
 pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
@@ -244,7 +244,7 @@ pub fn edit_job(
                 {
                     continue;
                 }
-                // The trace's hash is sufficient as a key: ranks of different stages send to different peers, so their
+                // The trace's hash suffices as a key: ranks of different stages send to different peers, so their
                 // traces differ.
                 let hash = *blake3::hash(trace).as_bytes();
                 let (new, own) = match done.get(&hash) {
@@ -319,10 +319,10 @@ pub fn edit_job(
     })
 }
 
-/// Stores in `traces` the records that an edit of layers replaced. A later edit can then restore them. For example,
-/// the edit replaces recorded reductions, because it divides gradients into new buckets. Does nothing if an earlier
-/// edit had already changed the traces `before`. To find the replaced records, applies the inverse edit and compares
-/// the result with `before`.
+/// Stores in `traces` the records that an edit of layers replaced, so that a later edit can restore them. For example,
+/// it replaces recorded reductions by dividing gradients into new buckets. Does nothing if an earlier edit had already
+/// changed the traces `before`. To find the replaced records, applies the inverse edit and compares the result with
+/// `before`.
 fn store_replaced_records(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
@@ -391,8 +391,7 @@ fn add_file_path_to_error(error: TraceError, rank: u32, found: &FoundTraces) -> 
     }
 }
 
-/// Returns the edits in their order. Combines edits of the same kind into one edit: multiplies factors, and sums
-/// layers.
+/// Returns the edits in their order, with edits of the same kind combined into one: factors multiplied, layers summed.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
@@ -527,7 +526,7 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
-/// Stores the bucket sizes in the trace, because they can no longer be derived from a trace with fewer layers.
+/// Stores the bucket sizes in the trace, because they cannot be derived from a trace with fewer layers.
 fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketLimitAndLayerBytes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();
@@ -543,7 +542,7 @@ fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketLimitA
     program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
 }
 
-/// Multiplies the factors by the factors of earlier edits. Scales the original values of nodes by the products.
+/// Multiplies the factors by those of earlier edits, and scales the nodes' original values by the products.
 fn scale_program_sizes(
     program: &mut RankProgram<'_>,
     by: BatchSequenceHiddenFactors,

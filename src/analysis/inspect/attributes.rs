@@ -13,7 +13,7 @@ const FIELDS: [(u32, &str, &str); 4] = [
     (9, "outputs", "field"),
 ];
 
-/// Identifies each attribute by name and type, and counts the `selected` nodes that have it.
+/// Counts the `selected` nodes that have each attribute, identified by name and type.
 pub fn count_attributes(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
@@ -22,8 +22,8 @@ pub fn count_attributes(
     // For each attribute: the number of nodes that have it, and the last of these nodes.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order. The previous node therefore predicts the next
-    // attribute. A correct prediction saves a look-up.
+    // Similar nodes have the same attributes in the same order, so the previous node predicts the next attribute. A
+    // correct prediction saves a look-up.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.node_indices().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;

@@ -57,7 +57,7 @@ impl NodeClass {
         }
     }
 
-    /// Returns true if nodes of this type communicate, so that they may wait for other ranks.
+    /// Returns true if nodes of this type communicate and so may wait for other ranks.
     pub fn is_communication(self) -> bool {
         matches!(self, Self::Send | Self::Receive | Self::Collective(_))
     }

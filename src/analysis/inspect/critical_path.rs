@@ -1,11 +1,11 @@
-//! The critical path of the recorded run: the chain of nodes that ends with the run's last node. Each node was
-//! released by the previous node on the path.
+//! The critical path of the recorded run: the chain of nodes that ends with the run's last node, each released by the
+//! previous one.
 //!
 //! The critical path is the longest path through the graph of dependencies and lane order. The parts of the path
 //! therefore sum to the time of the run. If the times of all ranks have a common origin, the path crosses ranks: if a
-//! node waited for another rank, the path continues on that rank. A collective began when its last member arrived. A
-//! message began when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
-//! starting at its arrival.
+//! node waited for another rank, the path continues on that rank. A collective began when its last member had arrived,
+//! and a message when both its sender and its receiver had. The path continues on the rank that arrived last, starting
+//! at its arrival.
 
 use super::class::NodeClass;
 use super::path_input::RankPathInput;
@@ -50,7 +50,7 @@ impl CriticalPath {
 }
 
 /// Finds the rank that arrived last at the collective or message of `step` on a track. Returns the track and node of
-/// this rank. Returns `None` unless this rank arrived after `start` and before `end`.
+/// this rank. Returns `None` unless it arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[RankPathInput],

@@ -1,4 +1,4 @@
-//! Faults of a file. For each kind of fault: how often it occurs, and the first occurrence.
+//! Faults of a file: how often each kind occurs, and its first occurrence.
 
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::cycle::find_short_cycle;

@@ -179,14 +179,13 @@ impl FromStr for AttributeFilter {
 pub struct NodeFilter {
     /// Patterns for the node's name, which must match one of them.
     pub names: Vec<NamePattern>,
-    /// Accepted node types.
+    /// Types of selected nodes.
     pub types: Vec<ClassFilter>,
     /// Groups; the node must be a collective of one of these groups.
     pub groups: Vec<String>,
     /// Patterns for the name of the node's lane; the name in tables or the name in the file must match one of them.
     pub lanes: Vec<NamePattern>,
-    /// Attributes that the node must have. If the list contains several values of an attribute, one of these values is
-    /// enough.
+    /// Attributes that the node must have. Among several values of an attribute, one is enough.
     pub labels: Vec<AttributeFilter>,
     /// Start of the time window: the node must end after this time. A node without a duration may also start and end
     /// exactly at this time.
@@ -253,7 +252,7 @@ impl NodeFilter {
             }
         }
         self.labels.iter().all(|label| {
-            // If the filter lists several values of an attribute, one of these values is enough.
+            // Among several values of an attribute, one is enough.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))

@@ -58,7 +58,7 @@ impl fmt::Display for LaneKey {
 /// A rank's lanes, assigned to nodes by the rules of replays.
 #[derive(Debug)]
 pub struct LaneTable<'a> {
-    /// For each node, the index of its lane in `keys`.
+    /// Index of each node's lane in `keys`.
     of: Vec<u32>,
     /// The lanes, in order of first use. The value of a lane is the index in `groups` for a group, and the rank for a
     /// peer.
@@ -134,7 +134,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the name of a lane in the file, if the file names the lane.
+    /// Returns the name of a lane in the file, if there is one.
     pub fn lane_name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),

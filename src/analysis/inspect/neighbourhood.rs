@@ -17,7 +17,7 @@ pub type FieldText = (String, &'static str, String);
 pub struct NodeWithAllFields<'a> {
     /// The node as a row of a list.
     pub row: NodeRow<'a>,
-    /// Name of the node's lane, if the file names the lane.
+    /// Name of the node's lane, if the file has one.
     pub lane_name: Option<String>,
     /// Index of the node's record, where the metadata record is 0, and the record's byte offset in the decompressed
     /// file.
@@ -55,7 +55,7 @@ pub struct NodeNeighbourhood<'a> {
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on `node`, directly or through other nodes.
     pub after: NearbyNodes<'a>,
-    /// Ids that `node` depends on although no node of the trace has them.
+    /// Ids that `node` depends on but no node of the trace has.
     pub nowhere: Vec<u64>,
     /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if only control
     /// dependencies connect the two.
@@ -72,7 +72,7 @@ impl<'a> NodeNeighbourhood<'a> {
         let previous = next.reverse_edges();
         let (before, more_before) = find_neighbourhood(centre, depth, most, &previous);
         let (after, more_after) = find_neighbourhood(centre, depth, most, &next);
-        // For each node that is shown, its distance from the centre.
+        // For each shown node, its distance from the centre.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();

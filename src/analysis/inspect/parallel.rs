@@ -18,8 +18,8 @@ struct OrderedWorkProgress<R> {
     over: bool,
 }
 
-/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in item order. At any time,
-/// at most two results per thread exist. If `take` fails, the work ends with the error of `take`.
+/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in item order. At most two
+/// results per thread exist at any time. If `take` fails, the work ends with the error of `take`.
 pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,
@@ -36,7 +36,7 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
         done: BTreeMap::new(),
         over: false,
     });
-    // Workers and the consumer share one condition variable, because all of them wait for changes in the same state.
+    // Workers and the consumer share one condition variable, because they all wait for changes in the same state.
     let changed = Condvar::new();
     // Ignore poisoning: `work` runs without the lock, so a panic leaves the state consistent.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);

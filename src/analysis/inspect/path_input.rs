@@ -1,4 +1,4 @@
-//! Data of a rank from which the critical path of a job is computed, in flat arrays of about 50 bytes per node.
+//! A rank's data for computing the critical path of a job, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
 use super::times::TraceTimingCompleteness;
@@ -10,7 +10,7 @@ use chakram_trace::graph::captured_timeline::NONE;
 use chakram_trace::graph::{ComputedNodeTimeline, StringArenaInterner};
 use chakram_trace::matching::{RankCommNode, RankComms};
 
-/// Data of a rank from which a job's critical path is computed.
+/// A rank's data for computing a job's critical path.
 #[derive(Debug)]
 pub struct RankPathInput {
     /// Rank of the trace.
@@ -35,7 +35,7 @@ pub struct RankPathInput {
     pub(super) name_of: Vec<u32>,
     /// The collectives and messages of the rank, sorted by node.
     pub(super) comms: RankComms,
-    /// For each collective or message, the time that the rank waited for other ranks.
+    /// For each collective or message, how long the rank waited for others.
     waits: Vec<Span>,
 }
 

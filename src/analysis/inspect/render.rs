@@ -17,7 +17,7 @@ pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_n
 pub use path::{CriticalPathAndRankInputs, PathRenderInput, PathsDocument, find_paths};
 pub use summary::render_summary as text;
 
-/// Hints on how to show what a text omits, in the option syntax of the program that prints the text.
+/// Hints on how to show what a text omits, in the option syntax of the program that prints it.
 #[derive(Clone, Copy, Debug)]
 pub struct OmissionHints {
     /// Option to show everything.

@@ -17,7 +17,7 @@ use chakram_trace::graph::{DeclaredGroups, Interner, RawTrace, StringArenaIntern
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Facts about a whole rank. Except `selected`, these facts do not depend on the filter.
+/// Facts about a whole rank, which do not depend on the filter, except `selected`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOverview {
     /// Rank of the trace.
@@ -98,7 +98,7 @@ impl RankInspectionSummary {
         file_bytes: u64,
         contents: &TraceContents,
     ) -> Result<Self, TraceError> {
-        // Attribute counts need only records, so compute them in parallel with the sums, which need decoded nodes.
+        // Attribute counts need only records, so compute them in parallel to the sums, which need decoded nodes.
         let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
@@ -281,8 +281,8 @@ impl RankSumTables {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.merge_by_name(|lane: u32| lane) {
             let name = trace.lanes.lane_name(lane).map(str::to_owned);
-            // Groups over different dimensions have separate lanes. The lanes of such groups share a row here, because
-            // they have the same name.
+            // Groups over different dimensions have separate lanes, which share a row here because they have the same
+            // name.
             let entry = by_lane.entry(trace.lanes.lane_key(lane));
             entry
                 .or_insert((name, NodeSums::default()))
@@ -311,13 +311,12 @@ pub struct JobInspectionSummary {
     pub ranks: Vec<RankOverview>,
     /// Files that could not be read, each with its rank and the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,
-    /// For each schema version, the number of ranks with this version.
+    /// Number of ranks with each schema version.
     pub versions: BTreeMap<String, u32>,
     /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it;
     /// the number of ranks that have it; and true if these ranks agree on the value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
-    /// Groups that the files declare. If a group's list of members is empty, the group contains all
-    /// ranks.
+    /// Groups that the files declare. A group with an empty list of members contains all ranks.
     pub groups: DeclaredGroups,
     /// Names of groups that ranks declare with different members.
     pub conflicting_groups: Vec<String>,

@@ -41,18 +41,18 @@ impl NodeSums {
     }
 }
 
-/// A sum over ranks. Also identifies the ranks with the smallest and the largest value.
+/// A sum over ranks, and the ranks with the smallest and the largest value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSpreadRow {
     /// Sum over ranks.
     pub sum: NodeSums,
-    /// Number of ranks that have such nodes.
+    /// Number of ranks with such nodes.
     pub ranks: u32,
-    /// Shortest time on a rank that has such nodes, and the first rank with this time.
+    /// Shortest time on a rank with such nodes, and the first rank with this time.
     pub least: (Span, u32),
     /// Longest time on a rank, and the first rank with this time.
     pub most: (Span, u32),
-    /// Smallest number of nodes on a rank that has such nodes, and the first rank with this number.
+    /// Smallest number of nodes on a rank with such nodes, and the first rank with this number.
     pub fewest: (u64, u32),
     /// Largest number of nodes on a rank, and the first rank with this number.
     pub largest: (u64, u32),

@@ -12,7 +12,7 @@ use chakram_trace::graph::{ComputedNodeTimeline, Csr, RawTrace};
 pub enum TraceTimingCompleteness {
     /// The file contains start times.
     Given,
-    /// The file contains durations, and delays between nodes. Durations and delays together reproduce the captured run.
+    /// The file contains durations, and delays between nodes, which together reproduce the captured run.
     Kept,
     /// The file contains durations, but no delays. The time between nodes is therefore unknown, and computed starts are
     /// too early.

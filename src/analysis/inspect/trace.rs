@@ -73,7 +73,7 @@ impl<'a> InspectedTrace<'a> {
         Self::read_trace_while_running(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Like [`Self::read_trace`]. Meanwhile, another thread runs `beside` on the raw trace.
+    /// Like [`Self::read_trace`], while another thread runs `beside` on the raw trace.
     pub(super) fn read_trace_while_running<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -124,7 +124,7 @@ impl<'a> InspectedTrace<'a> {
         self.raw.nodes[node as usize].view.total_duration()
     }
 
-    /// Returns how long the node waited for other ranks; this time is part of its duration.
+    /// Returns how long the node waited for other ranks, as part of its duration.
     pub fn wait_of_node(&self, node: u32) -> Span {
         if self.classes[node as usize].is_communication() {
             self.raw.nodes[node as usize].view.wait

@@ -12,7 +12,7 @@ use chakram_trace::matching::{
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Gives access to the calls of one party. A party consists of the members of one group.
+/// Gives access to the calls of one party: the members of one group.
 struct GroupCallLookup<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a ResolvedGroup,
@@ -93,8 +93,7 @@ impl<'a> GroupCallLookup<'a> {
         }
     }
 
-    /// Reports the first collective that differs between members. Returns true if the members do
-    /// not differ.
+    /// Reports the first collective that differs between members. Returns true if there is none.
     fn compare_member_calls(
         &self,
         sequences: &[MemberCalls<'_>],
@@ -113,8 +112,7 @@ impl<'a> GroupCallLookup<'a> {
             let said = sequence.call_at(k).map(|at| self.signature_of_call(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // Assume that the majority of members is right. If both sides have the same number of members, assume that
-        // the lowest rank's side is right.
+        // Assume that the majority of members is right or, between equal sides, the side of the lowest rank.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {

@@ -83,8 +83,8 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Group slot of the previous call. Most calls use the group of the previous call. The stored slot avoids
-    /// another copy of the group's name for such calls.
+    /// Group slot of the previous call. Most calls use the same group, and the stored slot saves them a copy of its
+    /// name.
     last: Option<u32>,
 }
 
@@ -192,7 +192,7 @@ impl DigestCollector {
         &mut self.facts.declared
     }
 
-    /// Returns the digest in program order. If `missing` is true, parts of the trace are missing, and the digest is
+    /// Returns the digest in program order. If `missing` is true, parts of the trace are missing, so the digest is
     /// marked as incomplete.
     pub fn into_digest(mut self, order: &NodeProgramOrder, missing: bool) -> CommunicationDigest {
         let facts = &mut self.facts;

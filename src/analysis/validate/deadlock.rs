@@ -1,10 +1,10 @@
 //! Finds cycles of waits between ranks. A cycle of waits is a deadlock on every machine, regardless of the
 //! order of events.
 //!
-//! A receive waits for its send. A member of a collective waits for all work that the other members' calls depend on.
-//! A collective with a root causes fewer waits. A member that only sends waits for no other member, and a member that
-//! only receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of
-//! several groups share a lane. Only a replay finds these cycles.
+//! A receive waits for its send. A member of a collective waits for all work that the other members' calls depend on. A
+//! collective with a root causes fewer waits: a member that only sends waits for no other, and a member that only
+//! receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of several
+//! groups share a lane. Only a replay finds these cycles.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -17,7 +17,7 @@ use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{MemberCalls, RankAndCommIndex};
 
 /// The graph of waits, over all ranks. The vertices of each trace come first, then one vertex for each collective of
-/// each party (group). A collective's vertex represents the moment when all required members have arrived.
+/// each party (group). Such a vertex represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// For each trace, the index of its first vertex.
@@ -133,8 +133,8 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // In a collective with a root, a member either sends or receives. The member therefore either makes
-            // others wait or waits itself.
+            // In a collective with a root, a member either sends or receives, so it either makes others wait or waits
+            // itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),

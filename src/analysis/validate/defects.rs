@@ -68,16 +68,16 @@ pub struct Defect {
     pub rank: Option<u32>,
     /// Location in this trace.
     pub site: DefectLocation,
-    /// Part of a sentence: the value that was found, and the expected value.
+    /// Part of a sentence: the found and the expected value.
     pub found: String,
-    /// Remedy, if it is more specific than the remedy of the defect's kind.
+    /// Remedy, if it is more specific than the kind's.
     pub hint: Option<String>,
     /// Rank and location of the contradicting node in another trace.
     pub against: Option<(u32, DefectLocation)>,
 }
 
 impl Defect {
-    /// Creates a defect at location `site` of a trace. The rank is not set.
+    /// Creates a defect at location `site` of a trace, without a rank.
     pub(super) fn new(kind: DefectKind, site: DefectLocation, found: impl Into<String>) -> Self {
         Self {
             kind,
@@ -138,8 +138,7 @@ impl DefectLog {
         }
     }
 
-    /// Counts a defect of a trace. Calls `make` for the location and description of the defect only if the defect is
-    /// stored.
+    /// Counts a defect of a trace. Calls `make` for its location and description only if it is stored.
     #[inline]
     pub(super) fn add_defect(
         &mut self,

@@ -32,8 +32,7 @@ pub(super) struct DependencyChecker {
     flags: Vec<u8>,
     /// Nodes that can never start because one of their dependencies is invalid.
     seeds: Vec<u32>,
-    /// One value each for data and control dependencies: true if every node comes after its
-    /// predecessors.
+    /// For data and for control dependencies: true if every node comes after its predecessors.
     sorted: [bool; 2],
     has_control: bool,
     scratch: Vec<(u64, bool)>,
@@ -234,9 +233,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports nodes that can never start because they depend on nodes that never end. Nodes of `cycle` and of `seeds`
-    /// are not included, because they are reported separately. `stuck` contains all nodes that are on a cycle or depend
-    /// on one.
+    /// Reports nodes that can never start because they depend on nodes that never end. Omits nodes of `cycle` and of
+    /// `seeds`, which are reported separately. `stuck` contains all nodes that are on a cycle or depend on one.
     fn report_unreachable_nodes(
         &self,
         raw: &TraceReducedForValidation<'_>,
@@ -309,8 +307,7 @@ enum NodeOrderingResult {
     Sorted,
     /// The program order is this other order.
     Ordered(Vec<u32>),
-    /// There is a cycle, so there is no order. Contains each node's successors and, for each node, true if it
-    /// cannot be ordered.
+    /// A cycle prevents any order. Contains each node's successors and, for each node, true if it cannot be ordered.
     Cyclic(Csr, Vec<bool>),
 }
 

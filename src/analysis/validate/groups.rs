@@ -18,8 +18,8 @@ pub(super) struct ResolvedGroup {
     pub members: Vec<u32>,
     /// Mask of the participating dimensions, if the machine is unknown; the actual members are then unknown too.
     pub partial: Option<u32>,
-    /// Members that use the group and have complete traces. Each entry has the index of the member's trace, and the
-    /// slots in this trace that refer to the group.
+    /// Members that use the group and have complete traces. Each entry has the index of the member's trace, and its
+    /// slots that refer to the group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
@@ -47,8 +47,8 @@ impl ResolvedGroup {
 /// Index of the group that contains all ranks.
 const WORLD: usize = 0;
 
-/// Groups that were resolved so far. As in a replay, a group is identified by name and members, so equal names with
-/// different members are different groups.
+/// Groups resolved so far. As in a replay, a group is identified by name and members, so equal names with different
+/// members are different groups.
 struct GroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
@@ -258,8 +258,7 @@ fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> CoordinatesO
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
         let size = size.max(1);
-        // A dimension of size 1 separates no ranks, so ignore it. Otherwise, masks for the same ranks
-        // could differ.
+        // A dimension of size 1 separates no ranks, so ignore it; otherwise, masks for the same ranks could differ.
         if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
             coordinates.push((dimension, rest % size));
         }

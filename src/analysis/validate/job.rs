@@ -130,7 +130,7 @@ fn find_missing_ranks(
     missing
 }
 
-/// Describes the first use of a `missing` rank in any trace.
+/// Describes the first use of a `missing` rank in the traces.
 fn describe_first_use_of_missing(
     members: &[(u32, &ValidatedTrace)],
     missing: &[u32],

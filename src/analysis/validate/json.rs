@@ -62,7 +62,7 @@ struct RankDefectCounts<'r> {
     dependencies: u64,
 }
 
-/// Renders `report`, and also the options and inputs of the validation.
+/// Renders `report` with the options and inputs of the validation.
 pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value) -> Value {
     let findings = &report.findings;
     let kinds = DefectKind::iter_all().filter(|&kind| findings.count_of_kind(kind) > 0);

@@ -8,8 +8,8 @@ use super::ranks;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::first_difference;
 
-/// Compares the in-switch accesses of each rank with the accesses of the first rank that has any. `missing` contains
-/// the ranks without a trace.
+/// Compares each rank's in-switch accesses with those of the first rank that has any. `missing` contains the ranks
+/// without a trace.
 pub(super) fn check_switch_accesses(
     members: &[(u32, &ValidatedTrace)],
     missing: &[u32],

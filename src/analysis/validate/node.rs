@@ -67,7 +67,7 @@ impl ValidationRole {
 /// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
 pub(super) struct NotableNodeContents<'a> {
-    /// Names and operations of nodes that must agree with other ranks.
+    /// Names and operations of nodes, which must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,

@@ -30,7 +30,7 @@ impl ValidatedTrace {
     }
 
     /// Like [`Self::check_trace`], but converts locations in errors. If `contents` were converted from another form,
-    /// `told` converts the locations in read errors to locations in the original file.
+    /// `told` converts the locations in read errors to those in the original file.
     pub fn check_trace_and_map_errors(
         contents: &[u8],
         policy: DependencyPolicy,
@@ -102,7 +102,7 @@ impl ValidatedTrace {
         self.nodes
     }
 
-    /// Returns how many dependencies the decoded nodes have.
+    /// Returns the number of the decoded nodes' dependencies.
     pub fn edge_count(&self) -> u64 {
         self.edges
     }
@@ -208,8 +208,8 @@ fn declare_node_groups(
     }
 }
 
-/// Reports that two nodes have the same id, unless an id was guessed because its record is damaged. Returns the index
-/// of the node that keeps the id.
+/// Reports two nodes with the same id, unless an id was guessed because its record is damaged. Returns the index of the
+/// node that keeps the id.
 #[cold]
 fn report_duplicate_id(
     raw: &TraceReducedForValidation<'_>,

@@ -1,9 +1,8 @@
 //! Waits between the communication nodes of one trace. Nodes that do not communicate are not stored: a wait through
 //! such nodes becomes a direct wait.
 //!
-//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several
-//! vertices. A node that depends on only one vertex is represented by this vertex, so a chain of kernels needs no
-//! vertices.
+//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several vertices.
+//! If there is only one vertex, it represents the node, so a chain of kernels needs no vertices.
 
 use super::NONE;
 use super::dependencies::NodeProgramOrder;
@@ -28,7 +27,7 @@ pub(super) struct TraceWaitGraphBuilder {
     with_control: bool,
     /// For each node, the vertex that represents it; [`NONE`] if the node depends on no communication.
     vertex: Vec<u32>,
-    /// For each vertex, the last node that was found to depend on it.
+    /// For each vertex, the last node found to depend on it.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }
@@ -85,8 +84,8 @@ impl TraceWaitGraphBuilder {
         }
     }
 
-    /// Returns the waits that were collected. The waits are built again if nodes were not added in program order, or if
-    /// the set of enforced dependencies differs from the set assumed at first.
+    /// Returns the collected waits. They are built again if nodes were not added in program order, or if other
+    /// dependencies are enforced than assumed at first.
     pub fn into_trace_wait_graph(
         self,
         raw: &TraceReducedForValidation<'_>,

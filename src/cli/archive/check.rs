@@ -352,8 +352,8 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Chooses the baselines whose checks `threads` threads can finish within `budget`. Records all other baselines, and
-/// the features that only these other baselines cover, in `outcome`.
+/// Chooses the baselines that `threads` threads can check within `budget`. Records all others, and the features that
+/// only these cover, in `outcome`.
 fn choose_baselines_in_budget<'a>(
     budget: Duration,
     pairs: &[WorkloadAndBaseline<'a>],

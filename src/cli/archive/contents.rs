@@ -68,8 +68,7 @@ pub fn parse_metadata_query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
-/// Renders workloads as CSV. A cell is empty if the workload does not have the column's metadata
-/// key.
+/// Renders workloads as CSV. A cell is empty if the workload lacks the column's metadata key.
 fn list_csv(found: &[&WorkloadListingRow<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
@@ -153,8 +152,7 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
     }
     writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
-    // Do not free the memory: the program ends here, and freeing ten thousand workloads would take
-    // a tenth of its time.
+    // Do not free the memory: the program ends here, and freeing ten thousand workloads takes a tenth of its time.
     std::mem::forget(all);
     Ok(super::exit_code(listing.uncommitted_tail()))
 }

@@ -161,8 +161,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the default name of a workload: the name of the case or folder, or the prefix of the files if there is
-/// neither.
+/// Returns the default name of a workload: the name of the case or folder or, without either, the prefix of the files.
 fn default_workload_name(
     paths: &[PathBuf],
     files: &[chakram_trace::format::file::RankFile],

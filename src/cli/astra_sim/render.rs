@@ -21,7 +21,7 @@ pub struct RankStatistics {
     exposed: i64,
     time: RankBusyTime,
     work: RankWorkKindsAndKernelTime,
-    /// Peak memory that tensors occupy, in bytes; `None` unless the inputs request memory tracking.
+    /// Peak memory of tensors, in bytes; `None` unless the inputs request memory tracking.
     pub peak_memory: Option<u64>,
 }
 
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(scale_bytes(1023), (1023.0, "B"));
         assert_eq!(scale_bytes(1536), (1.5, "KB"));
         assert_eq!(scale_bytes(3 << 20), (3.0, "MB"));
-        // A size of one byte less than a MB is printed in KB, although it rounds to 1024.00.
+        // One byte less than a MB is printed in KB, although it rounds to 1024.00.
         assert_eq!(scale_bytes((1 << 20) - 1).1, "KB");
         assert_eq!(scale_bytes(5 << 29), (2.5, "GB"));
         assert_eq!(scale_bytes(1 << 50), (1024.0, "TB"));

@@ -44,8 +44,8 @@ pub fn run(
 enum LineOrderOutcome {
     /// All output was written.
     Done,
-    /// Nothing was printed, because formulas gave the times of collectives and this may have changed the order of
-    /// ASTRA-sim's lines. The caller must replay every collective step by step.
+    /// Nothing was printed, because timing collectives by formulas may have changed the order of ASTRA-sim's lines. The
+    /// caller must replay every collective step by step.
     LostOrder,
 }
 
@@ -175,12 +175,11 @@ fn replay_and_print(
     Ok(LineOrderOutcome::Done)
 }
 
-/// Returns the engine's options that correspond to `args`.
+/// Returns the engine's options for `args`.
 pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A replay that writes a timeline cannot be repeated, because the timeline file can be started only once.
-        // Therefore, a replay with a timeline simulates step by step from the start, because this always keeps the
-        // order of lines.
+        // A replay that writes a timeline cannot be repeated, because the timeline file can be started only once. So it
+        // simulates step by step from the start, which always keeps the order of lines.
         stepwise: args.stepwise
             || (args.prints_transcript() && args.timeline.file_path().is_some()),
         // If several ranks finish at the same time, ASTRA-sim prints them in the order of their last events, so the

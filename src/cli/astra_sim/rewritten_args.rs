@@ -31,7 +31,7 @@ pub struct RewrittenArgs {
 /// Rewrites a command line of ASTRA-sim for chakram. The first word is the program's name. If the first word is the
 /// name of one of ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
 /// subcommand does not have, because ASTRA-sim ignores unknown arguments. If a flag accepts a value only after `=`,
-/// also removes a separate word that follows the flag.
+/// also removes a separate word after it.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -60,8 +60,8 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
     }
     let command =
         LimitAndVerbosityArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag if it takes an optional value or a value attached with `=`, otherwise `None`. A separate word
-    // after this flag is ignored.
+    // The previous flag if it takes an optional value or a value after `=`, otherwise `None`. A separate word after it
+    // is ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -104,8 +104,7 @@ fn keep_args_through_command(given: &mut impl Iterator<Item = OsString>, kept: &
     }
 }
 
-/// Returns a note that gives the reason why `argument` is ignored. `flag` is the previous flag, if
-/// that flag could have a value.
+/// Returns a note with the reason why `argument` is ignored. `flag` is the previous flag, if it could have a value.
 fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -147,8 +146,7 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
-        // Compare with `help` separately, because the parser adds this argument and the command
-        // does not list it.
+        // Compare with `help` separately, because the parser adds it and the command does not list it.
         let help = (name == "help").then_some(FlagValuePlace::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {

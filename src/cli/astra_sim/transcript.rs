@@ -26,8 +26,7 @@ enum TranscriptEvent {
     Finished(InstanceId),
 }
 
-/// Records the order in which ranks finish. If nodes are traced, also records when nodes are issued
-/// and complete.
+/// Records the order in which ranks finish and, if nodes are traced, when they are issued and complete.
 #[derive(Debug)]
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
@@ -38,8 +37,7 @@ pub struct TranscriptRecorder<'a> {
 }
 
 impl<'a> TranscriptRecorder<'a> {
-    /// Creates a recorder of `workload`. If `traces` is true, the recorder also records when each
-    /// node is issued and completes.
+    /// Creates a recorder of `workload`. If `traces` is true, it also records when each node is issued and completes.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload
             .instances()
@@ -53,8 +51,7 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns true if ASTRA-sim's log has lines about a node. The log has no lines about nodes that complete
-    /// immediately.
+    /// Returns true if ASTRA-sim's log has lines about a node, that is, unless the node completes immediately.
     fn prints_node_lines(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -114,11 +111,10 @@ impl Observer for TranscriptRecorder<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Detects whether a replay that times collectives by formulas still keeps ASTRA-sim's order of lines. Lines about
-/// members of the same collective always keep their order. All lines keep their order if no other node completes
-/// between the start and the end of a collective. If another node completes during a collective, a step of the
-/// collective could coincide with another event. NPUs with events at the same instant take turns in the order in which
-/// each NPU's first event of that instant was scheduled.
+/// Detects whether a replay that times collectives by formulas keeps ASTRA-sim's order of lines. Lines about members of
+/// the same collective always keep their order. All lines keep their order if no other node completes during a
+/// collective. Otherwise, a step of the collective could coincide with another event. NPUs with events at the same
+/// instant take turns, in the order in which their first events of that instant were scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderLossDetector {
     /// Time at which the last node that is not a collective completed.
@@ -311,9 +307,8 @@ pub fn format_clock_time() -> String {
     format_date(fixed.unwrap_or_else(present))
 }
 
-/// Formats a time in ms since 1970 as a date of the Gregorian calendar. The code counts years from March, so that a
-/// leap day is the last day of its year. Every fourth year has a leap day, except centuries that are not multiples of
-/// 400.
+/// Formats a time in ms since 1970 as a date of the Gregorian calendar. Years are counted from March, so that a leap
+/// day is the last day of its year. Every fourth year has a leap day, except centuries that are not multiples of 400.
 fn format_date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 /// Maximum number of rows in the summary's table.
 const SHOWN: usize = 12;
 
-/// Adds the kernels recorded in the job at `traces` to `text`, the contents of `machine`'s file. Returns the new
-/// contents and a summary of the kernels. If `by_rank` is true, each rank gets its own NPU class.
+/// Adds the kernels of the job at `traces` to `text`, the contents of `machine`'s file. Returns the new contents and a
+/// summary of the kernels. If `by_rank` is true, each rank gets its own NPU class.
 ///
 /// # Errors
 ///

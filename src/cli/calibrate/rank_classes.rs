@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Returns `text`, the contents of `machine`'s file, with new NPU classes. Each NPU in `ranks` that shares its class
-/// with other NPUs gets its own class `CLASS-RANK`. The new class is a copy of the old class. Other NPUs keep their
+/// with other NPUs gets its own class `CLASS-RANK`. The new class is a copy of the old one. Other NPUs keep their
 /// class.
 pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npu_count();

@@ -1,5 +1,4 @@
-//! `chakram convert msccl`: converts MSCCL algorithms to traces. The members of a collective then execute the steps in
-//! these traces.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces, whose steps the members of a collective then execute.
 
 use super::CompressArg;
 use crate::traces;

@@ -113,7 +113,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
     write_wrapped(out, "  left out: ", &reasons)
 }
 
-/// Prints the reliability of links between the two traces, for each thread with links that were found by order.
+/// Prints the reliability of links between the two traces, for each thread linked by order.
 fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversionSummary> = linked.collect();
@@ -164,7 +164,7 @@ fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) ->
     Ok(())
 }
 
-/// Describes the reason why events of a Kineto category or phase are dropped.
+/// Describes why events of a Kineto category or phase are dropped.
 fn describe_drop_reason(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
@@ -283,7 +283,7 @@ fn write_host_wait_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) 
     write_wrapped(out, "  ", &said)
 }
 
-/// Describes the inferred ranks, and the captured ranks from which they were inferred.
+/// Describes the inferred ranks and the captured ranks from which they were inferred.
 fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
     let of =
         |rank: &RankConversionSummary| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
@@ -474,8 +474,8 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
-/// Writes a line of text. A line that is wider than a table is broken at spaces, but never within a
-/// file name, so that names can be copied.
+/// Writes a line of text. Breaks a line wider than a table at spaces, but never within a file name, so that names can
+/// be copied.
 fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");

@@ -106,8 +106,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     )?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
-    // Mark all inputs before the first output is started, so that no output replaces an input that
-    // is not yet read.
+    // Mark all inputs before starting the first output, so that no output replaces an input that is not yet read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.register_input(&file.path));
     let mut converted = Vec::new();
@@ -139,7 +138,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 }
 
 /// Gives a job's files their final names, together with a new job file. If the output's path already has the input's
-/// job file, this file is kept, because the outputs are the same traces in another format.
+/// job file, it is kept, because the outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -311,7 +310,7 @@ fn salvage_records(
 struct CountingConvertSink<W: Write> {
     kind: ConvertWriter<W>,
     records: usize,
-    /// Number of nodes whose record has zero bytes.
+    /// Number of nodes with records of zero bytes.
     empty: usize,
     /// Number of records with zero bytes, including the metadata record if it has zero bytes.
     blank: usize,
@@ -346,7 +345,7 @@ impl<W: Write> CountingConvertSink<W> {
         }
     }
 
-    /// Returns the result of the conversion without the file names, which the caller adds.
+    /// Returns the conversion's result without file names, which the caller adds.
     fn describe_result(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),

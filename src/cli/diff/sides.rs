@@ -10,8 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that are damaged or cannot be read. For each trace, the list contains the first error and
-/// the number of further errors.
+/// Traces that are damaged or cannot be read, each with its first error and the number of further ones.
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
@@ -214,8 +213,8 @@ impl WholeOrSalvagedTrace {
     }
 }
 
-/// Returns true if the error means that the file is damaged. A well-formed record with invalid
-/// content does not count as damage, because it can still be compared.
+/// Returns true if the error means that the file is damaged. A well-formed record with invalid content is not damage,
+/// because it can still be compared.
 fn is_damage(error: &TraceError) -> bool {
     !matches!(error.fault(), TraceErrorKind::Refused { .. })
 }

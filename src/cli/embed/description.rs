@@ -1,5 +1,4 @@
-//! Describes the commands and their options as data, so that bindings for other languages can
-//! generate functions.
+//! Describes the commands and their options as data, from which bindings for other languages can generate functions.
 
 use crate::build_whole_command;
 use clap::{Arg, ArgAction, Command};

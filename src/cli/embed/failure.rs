@@ -62,7 +62,7 @@ pub struct DeadlockedNodeIdentity {
     pub why: String,
 }
 
-/// A failed command: its message, and the facts from the message as separate fields.
+/// A failed command: its message, and the message's facts as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
     /// Kind of failure, so that a caller can decide how to react.
@@ -173,7 +173,7 @@ fn strip_flag_values(text: &str) -> String {
 }
 
 impl CommandFailure {
-    /// Converts an error to a failure that carries the facts of the error and its causes.
+    /// Converts an error to a failure with the facts of the error and its causes.
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
         failure.set_message(&error_text(error));
@@ -201,8 +201,7 @@ impl CommandFailure {
         };
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
-        // Remove the usage line and the advice on help, because they make sense only on a command
-        // line.
+        // Remove the usage line and the advice on help, which make sense only on a command line.
         let text = text.split("\n\nUsage:").next().unwrap_or(text);
         let text = text
             .split("\n\nFor more information")

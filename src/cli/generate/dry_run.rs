@@ -30,7 +30,7 @@ use std::process::ExitCode;
 struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,
-    /// Name of the machine, and the locations of the plan's groups on the machine.
+    /// Name of the machine, and the locations of the plan's groups on it.
     on: Option<(&'r str, Vec<SameExtentGroups>)>,
     room: AllStagesMemoryFit,
     stack: Option<&'r StackReport>,

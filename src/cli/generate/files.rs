@@ -17,7 +17,7 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// If all traces together have more nodes than this, a note warns about large files before they are written.
+/// Total number of nodes above which a note warns about large files before they are written.
 const MANY: u64 = 20_000_000;
 
 /// Rules that decide which ranks share a file.
@@ -26,7 +26,7 @@ pub struct FileSharingRules {
     /// True if identical ranks share one file by hard links. If `link` is false, or if the file system has no hard
     /// links, each rank gets a copy of the file.
     pub link: bool,
-    /// True if ranks that differ only in peers, groups and cores also share a file.
+    /// True if ranks that differ only in peers, groups and cores share a file, too.
     pub members: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn write_traces(
     let link = sharing.link;
     let mut outputs = JobBeingWritten::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), UncommittedOutputHandle> = BTreeMap::new();
-    // The ranks that share one trace, looked up by any of these ranks.
+    // The ranks that share one trace, found by any of them.
     let mut members: BTreeMap<u32, Rc<SharedTraceRankSubstitutions>> = BTreeMap::new();
     if sharing.members {
         for of in job.find_equal_rank_ranges()?.into_iter().map(Rc::new) {

@@ -8,7 +8,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A training step in which only some micro-batches are simulated.
+/// A training step with only some micro-batches simulated.
 pub struct ShortenedStep {
     whole: TrainingPattern,
     simulated: u32,
@@ -56,7 +56,7 @@ impl ShortenedStep {
         })
     }
 
-    /// Returns the job with the simulated micro-batches minus `less` turns.
+    /// Returns the job with `less` turns fewer than the simulated micro-batches.
     pub fn job_with_fewer_turns(
         &self,
         less: u32,

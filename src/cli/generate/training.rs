@@ -113,7 +113,7 @@ fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
 }
 
 impl TrainingPlanArgs {
-    /// Returns the plan as it is without the option `left_out`, and the source of the plan.
+    /// Returns the plan without the option `left_out`, and the plan's source.
     fn resolve_plan(
         &self,
         left_out: Option<&str>,

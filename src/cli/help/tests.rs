@@ -61,9 +61,8 @@ fn short_help_is_short_and_long_help_has_every_option() {
     assert!(page("chakram replay").contains("contention-free"));
 }
 
-/// Indented lines of closing texts are commands or entries. Every other line must be full, which
-/// means that the first word of the next line would not fit. Full lines show that the help does not
-/// keep the line breaks of the source.
+/// Indented lines of closing texts are commands or entries. Every other line must be full: the first word of the next
+/// line would not fit. This shows that the help does not keep the line breaks of the source.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::build_command_with_completers();

@@ -57,8 +57,8 @@ impl NodeListingSettings {
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
-                    // List the other ranks, even if one rank cannot be read. A rank's error is returned only if no rank
-                    // can be read.
+                    // List the other ranks even if one cannot be read. Return a rank's error only if no rank can be
+                    // read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);

@@ -33,8 +33,8 @@ pub fn text_workload(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces that preserve the time of
-/// the devices.
+/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces that preserve the devices'
+/// time.
 pub fn xplane(data: &[u8]) {
     let _ = begins_as_xplane(data);
     let files = [DecompressedXplaneFile {
@@ -83,9 +83,9 @@ pub fn nsys(data: &[u8]) {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Converts arbitrary bytes. The parser must reject the bytes, or return a schedule. If the schedule is written as
-/// text, parsing the text must return the same schedule. The traces must have one node per operation. Converting the
-/// traces back must produce the same schedule, with resolved begin-dependencies and separate delays.
+/// Converts arbitrary bytes. The parser must reject the bytes, or return a schedule. Writing the schedule as text and
+/// parsing it must return the same schedule. The traces must have one node per operation. Converting the traces back
+/// must produce the same schedule, with resolved begin-dependencies and separate delays.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

@@ -14,8 +14,8 @@ const IO: [[&str; 3]; 2] = [
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers that the captured process assigned, such as ids. These process numbers do not affect the
-/// job, so only the presence of the attribute is compared.
+/// Attributes with numbers that the captured process assigned, such as ids. They do not affect the job, so only their
+/// presence is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes that contain ids of other nodes.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
@@ -297,7 +297,7 @@ fn compare_records(
             let [one, other] = [one, other].map(|ns| FieldValue::Time(Span::from_ns(ns)));
             return found.push(NodeField::Profiler, one, other);
         }
-        // If a decoded field already shows the change, do not report the attribute too.
+        // If a decoded field already shows the change, do not report the attribute as well.
         if !found.has_change_in_fields(fields_of_attribute(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(NodeField::Attribute(name), value(a), value(b));

@@ -54,7 +54,7 @@ pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut
 }
 
 fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
-    // Keep only the two ends of a run of known pairs, because the ends are sufficient anchors.
+    // Keep only the two ends of a run of known pairs, which are sufficient anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list
@@ -100,8 +100,8 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may put unrelated nodes at the same position. The neighbours of such nodes contradict the
-            // pair, so skip the pair.
+            // The alignment may put unrelated nodes at the same position. Their neighbours contradict the pair, so skip
+            // it.
             let free =
                 pairs.partner_of_node(0, x).is_none() && pairs.partner_of_node(1, y).is_none();
             if free && count_agreeing_neighbours(sides, pairs, x, y).is_plausible() {

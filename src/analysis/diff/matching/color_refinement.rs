@@ -4,7 +4,7 @@
 //! Classes contain nodes of both traces. A class with one node of each trace is a pair, and is removed from the
 //! partition. If a class contains several nodes of each trace, finer labels split it. Nodes that remain equal are
 //! paired in id order. After each of these steps, classes are refined until they no longer change. If two traces differ
-//! only in ids and order, the algorithm finds the correct pairs. The exception is graphs so regular that different
+//! only in ids and order, the algorithm finds the correct pairs. The exceptions are graphs so regular that different
 //! nodes have the same number of neighbours in every class. Each split visits only the edges of the smaller part of a
 //! class, so that the total time is O(edges · log nodes).
 
@@ -52,7 +52,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
     queue: VecDeque<SplittingNodeSet>,
-    /// Indices of classes that contain several nodes of each trace. The last class in this list is resolved next.
+    /// Indices of classes that contain several nodes of each trace. The last in this list is resolved next.
     ambiguous: Vec<u32>,
     /// For each node, its number of edges into the current splitter. Data dependencies are counted in the lower half,
     /// control dependencies in the upper half.
@@ -158,9 +158,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 SplittingNodeSet::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // A class with different numbers of nodes from the two traces does not split other classes. Some
-                    // nodes of such a class have no partner, and the edges of these nodes would separate correct
-                    // pairs.
+                    // A class with different numbers of nodes from the two traces does not split other classes. Some of
+                    // its nodes have no partner, and their edges would separate correct pairs.
                     if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }
@@ -233,7 +232,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             new.push(self.move_part_to_new_class(number, part));
         }
         // All resulting classes except the largest become splitters. The counts into the largest class follow from the
-        // counts into the other classes.
+        // others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -313,8 +312,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`. All nodes of a new class have the same label. Each trace contributes the same
-    /// number of nodes to the class.
+    /// Splits classes by `labels`. All nodes of a new class have the same label, and each trace contributes equally
+    /// many.
     pub fn split_by_labels(&mut self, labels: &NodeLabelsByTrace) {
         let offset = self.first_index_of_second_trace();
         let label = |node: u32| {

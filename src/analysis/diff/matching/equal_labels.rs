@@ -12,8 +12,8 @@ pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeLabelsBy
     });
 }
 
-/// Approximate set of labels: a Bloom filter with one hash function. The filter rejects most labels that only one trace
-/// has, so that these labels need not be sorted.
+/// Approximate set of labels: a Bloom filter with one hash function. It rejects most labels that only one trace has, so
+/// that they need not be sorted.
 struct LabelBloomFilter {
     words: Vec<u64>,
     /// Binary logarithm of the set's size in bits.
@@ -52,7 +52,7 @@ impl LabelBloomFilter {
 }
 
 /// Calls `each` once for each label that unmatched nodes of both traces have. `each` receives the nodes with this
-/// label, first trace first, and the number of these nodes in the first trace.
+/// label, first trace first, and how many are in the first trace.
 pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
     labels: &NodeLabelsByTrace,

@@ -12,7 +12,7 @@ pub(super) enum EqualNeighbourPolicy {
     InIdOrder,
 }
 
-/// Pairs two neighbours of paired nodes if the neighbours have equal labels and the same kind of dependency.
+/// Pairs two neighbours of paired nodes if they have equal labels and the same kind of dependency.
 pub(super) fn pair_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

@@ -4,8 +4,7 @@ use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Maximum number of neighbours that are followed from a node, and maximum number of candidates that are compared with
-/// the node.
+/// Maximum number of neighbours followed from a node, and of candidates compared with it.
 const NEAR: usize = 64;
 /// Maximum number of nodes that are checked as candidates, per partner of a followed neighbour.
 const THROUGH: usize = 1024;
@@ -16,7 +15,7 @@ const TRIES: u8 = 8;
 /// Maximum number of neighbours that are compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
 
-/// Counts how many neighbours of two nodes agree. Counts only neighbours with a known partner.
+/// Counts how many neighbours of two nodes agree, among those with a known partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
     /// Number of neighbours with a known partner: the larger of the two nodes' counts.
@@ -82,10 +81,10 @@ fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
 }
 
-/// Pairs nodes that have most of their neighbours in common. If exactly one unmatched node then remains in each trace,
-/// and both are isolated and similar, pairs these two nodes.
+/// Pairs nodes that have most of their neighbours in common. If each trace then has exactly one unmatched node, and
+/// both are isolated and similar, pairs these two.
 pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    // From an unmatched node, go through its neighbours' partners to unmatched neighbours of these partners.
+    // From an unmatched node, go through its neighbours' partners to their unmatched neighbours.
     let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];

@@ -1,10 +1,10 @@
 //! Matches large, nearly identical traces by id.
 //!
 //! Equal ids alone prove nothing, because tools may renumber nodes. But if nearly all nodes have byte-identical
-//! records, and neighbours with the same ids, then no tool has renumbered the nodes. Two nodes with the same id are
-//! paired on two conditions: their records are identical, and their neighbours have the same ids and identical
-//! records. The pairs are used only if they contain at least nine tenths of the nodes. If equal nodes have
-//! exchanged ids in such traces, the reported differences are still true, as for any matching.
+//! records, and neighbours with the same ids, no tool has renumbered them. Two nodes with the same id are paired on two
+//! conditions: their records are identical, and their neighbours have the same ids and identical records. The pairs are
+//! used only if they contain at least nine tenths of the nodes. If equal nodes have exchanged ids in such traces, the
+//! reported differences are still true, as for any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};

@@ -55,7 +55,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         write_warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
-    // Totals also include changes within the tolerance, which are omitted from the list of single nodes.
+    // Totals include changes within the tolerance, which the list of single nodes omits.
     let sums = [tally.total.total_time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs_in(aspect))
         && sums.iter().all(|s| s.signed_increase() == 0)

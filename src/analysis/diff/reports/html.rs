@@ -1,7 +1,7 @@
 //! Renders differences between reports as a self-contained HTML page.
 //!
-//! As on the page of a report, each number has its JSON pointer as an attribute. The pointer refers to the JSON form of
-//! the comparison.
+//! As on a report's page, each number has its JSON pointer as an attribute. The pointer refers to the comparison's JSON
+//! form.
 
 use super::{
     GroupCollectivesChange, RankFinishTimeChange, ReplayDiff, ReportDiff, TimeContributorChange,
@@ -77,7 +77,7 @@ fn render_change_row(
     std::iter::once(escape_html(name)).chain(cells).collect()
 }
 
-/// Renders a table of changes. If the table has fewer than `all` rows, a note says how many rows are omitted.
+/// Renders a table of changes. If it has fewer than `all` rows, a note says how many are omitted.
 fn render_changes_table(
     heading: &str,
     names: [&str; 2],

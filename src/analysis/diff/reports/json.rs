@@ -6,7 +6,7 @@ use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
 use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 
-/// The differences between reports, as a JSON document.
+/// The differences between reports as a JSON document.
 #[derive(Debug, Serialize)]
 pub struct ReportDiffDocument<'r> {
     of: &'static str,

@@ -31,7 +31,7 @@ pub enum ReportComparisonError {
 /// A report document, for one or several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReportDocument {
-    /// The program's version, options and inputs when it wrote the document.
+    /// The program's version, options and inputs at the time of writing.
     pub provenance: Provenance,
     /// Results, one per machine.
     pub machines: Vec<MachineResult<'static>>,

@@ -163,7 +163,7 @@ fn compare_contributions(
     moved
 }
 
-/// Returns the collectives that changed, and true if any collective's number of calls changed.
+/// Returns the collectives that changed, and true if any number of calls changed.
 fn compare_collectives(both: [&Report; 2]) -> (Vec<GroupCollectivesChange>, bool) {
     let mut found: BTreeMap<(String, usize), GroupCollectivesChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
@@ -214,7 +214,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<GroupCollectivesChange>, bool
     (all, calls)
 }
 
-/// Returns ranks that are in both reports and finish at different times.
+/// Returns the ranks in both reports that finish at different times.
 fn compare_rank_finish_times(both: [&Report; 2]) -> Vec<RankFinishTimeChange> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
@@ -273,8 +273,8 @@ mod tests {
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
         // Before, compute is 60 + 50, communication 30 + 40 and idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
         // Afterwards, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are 40.5, 29.5 and 10 of
-        // 80 ps. If each mean were rounded separately, the means would be 41, 30 and 10, which sum to 81. The
-        // cumulative sums 40.5, 70 and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
+        // 80 ps. Rounded separately, the means would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70
+        // and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());

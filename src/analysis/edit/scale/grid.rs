@@ -174,8 +174,8 @@ impl ScaledDimension {
         self.join_rank(x, place, self.new_size)
     }
 
-    /// Returns the new rank at `place` in `block`, where `place` is a position in the old grid; `None` if an incomplete
-    /// last block does not contain it.
+    /// Returns the new rank in `block` at `place`, a position in the old grid; `None` if an incomplete last block lacks
+    /// it.
     pub(super) fn rank_in_block(
         &self,
         place: OuterScaledInnerCoordinates,
@@ -195,7 +195,7 @@ impl ScaledDimension {
         )
     }
 
-    /// Returns, in ascending order, all new ranks that match a rank in `ranks` in all dimensions except the scaled one.
+    /// Returns, in ascending order, all new ranks that match one of `ranks` in all dimensions except the scaled one.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);

@@ -16,7 +16,7 @@ pub(super) enum ScalingEffectOnGroup {
 }
 
 impl ScalingEffectOnGroup {
-    /// Returns how the group `name` scales. The members of the group must form a sub-grid.
+    /// Returns how the group `name` scales. Its members must form a sub-grid.
     pub fn for_members(
         along: &ScaledDimension,
         name: &str,
@@ -54,7 +54,7 @@ impl ScalingEffectOnGroup {
         }
         let (_, dimension) = along.coordinates_and_scaled_index(0);
         let across = found[dimension].len();
-        // If the dimension has size 1, only a group with one member counts as a group along it.
+        // Along a dimension of size 1, only a group with one member counts.
         let single = along.original_size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -101,8 +101,8 @@ impl TakenGroupNames {
         self.taken.insert(name.to_owned());
     }
 
-    /// Returns the name of the copy of group `name` that is in `block`. Numeric names have numeric copies, because
-    /// ASTRA-sim requires numbers.
+    /// Returns the name of group `name`'s copy in `block`. Numeric names have numeric copies, because ASTRA-sim
+    /// requires numbers.
     pub fn name_of_group_copy(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();

@@ -39,8 +39,7 @@ impl ScaledRankWriter<'_> {
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
-            // With a different number of ranks, the job may do a different amount of work, so remove the recorded
-            // amounts.
+            // With a different number of ranks, the job may do different amounts of work, so remove the recorded ones.
             (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -121,7 +120,7 @@ impl ScaledRankWriter<'_> {
         Ok(true)
     }
 
-    /// Returns a group's number of members in the old and in the new job.
+    /// Returns a group's numbers of members in the old and the new job.
     fn old_and_new_group_sizes(
         &self,
         view: &NodeView<'_>,
@@ -196,7 +195,7 @@ impl ScaledRankWriter<'_> {
         {
             *name = self.scaling.names.name_of_group_copy(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
-            // Tools use one of two attribute names for the group; set only the one that the node has.
+            // Tools use one of two attribute names for the group; set only the node's.
             sets.push(("comm_group", AttributeEdit::Text(name)));
         }
         Ok(sets)

@@ -154,7 +154,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     );
     assert_eq!(after[1].attr[2], group("tp.1"));
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
-    // In the first block, only rank numbers could change. None of them changes in this job, so the trace is unchanged.
+    // In the first block, only rank numbers could change, and none does in this job, so the trace is unchanged.
     assert_eq!(
         read(&scaling.write_rank(3, &second).unwrap())[1],
         read(&second)[1]

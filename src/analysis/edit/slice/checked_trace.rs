@@ -33,7 +33,7 @@ impl<'a> ReplayableTrace<'a> {
         if raw.metadata.captured.is_some()
             && let Some(first) = FrameCursor::new(contents).next_record()?
         {
-            // The slice will change the metadata record, so check now that this record can be changed.
+            // The slice will change the metadata record, so check now that this is possible.
             let attributes = [("captured_ns", AttributeEdit::Remove)];
             let edit = RecordEdit {
                 attributes: &attributes,

@@ -13,8 +13,8 @@ type DependencyOnKeptNode = (u32, bool);
 #[derive(Debug)]
 pub(super) struct TraceDependenciesAfterCut {
     joints: Vec<bool>,
-    /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if the dependencies did not
-    /// change. For a cut node, the range of the nodes that replace it.
+    /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if they did not change. For a
+    /// cut node, the range of the nodes that replace it.
     rows: Vec<Option<(u32, u32)>>,
     list: Vec<DependencyOnKeptNode>,
 }
@@ -43,8 +43,8 @@ impl TraceDependenciesAfterCut {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // Replays do not enforce dependencies on a missing node or on a cycle, so these dependencies are dropped. A
-            // dropped dependency also changes the list.
+            // Replays do not enforce dependencies on a missing node or on a cycle, so they are dropped. This also
+            // changes the list.
             let mut changed =
                 trace.enforced_dependencies(i).count() != trace.raw.dependencies_of(i).len();
             found.clear();
@@ -54,7 +54,7 @@ impl TraceDependenciesAfterCut {
                     continue;
                 }
                 changed = true;
-                // A joint remains in the trace, so depend on the joint instead of on its replacements.
+                // A joint remains in the trace, so depend on it instead of on its replacements.
                 if this.joints[dep.node as usize] {
                     found.push((dep.node, dep.control));
                 } else {
@@ -65,8 +65,7 @@ impl TraceDependenciesAfterCut {
             if kept[at] && !changed {
                 continue;
             }
-            // For the same target, a data dependency is sorted before a control dependency, so the data dependency
-            // remains.
+            // For the same target, a data dependency is sorted before a control dependency, so it remains.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);
             this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;
@@ -87,7 +86,7 @@ impl TraceDependenciesAfterCut {
         self.joints[i as usize]
     }
 
-    /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if the dependencies did not change.
+    /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if they did not change.
     pub fn changed_dependencies(&self, i: u32) -> Option<&[DependencyOnKeptNode]> {
         self.forwarded_dependencies(i)
     }

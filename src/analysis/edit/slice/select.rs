@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 pub enum SliceNodeSelector {
     /// Nodes covered by the annotations with this name; `*` in the name matches any text.
     Annotation(String),
-    /// Nodes of the profiled step with this number. The profiler numbers the steps.
+    /// Nodes of the step with this number, which the profiler assigned.
     Step(u64),
     /// Nodes with ids in this range.
     Ids(RangeInclusive<u64>),
@@ -74,7 +74,7 @@ fn suggest_names(trace: &ReplayableTrace<'_>) -> String {
     }
 }
 
-/// Returns each node's owner: the node that it belongs to. Also returns true if the owners come from attributes.
+/// Returns each node's owner (the node that it belongs to), and true if the owners come from attributes.
 fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -105,7 +105,7 @@ fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool
 }
 
 /// Returns one entry per node, sorted by index: true if the node is part of the step. The step comes from node
-/// attributes or, if no node has the attribute, from the step's annotation.
+/// attributes or, if there are none, from the step's annotation.
 fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
@@ -125,7 +125,7 @@ fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, Trac
     Ok(asked.collect())
 }
 
-/// Returns the step in each node's attribute, if the node has one.
+/// Returns the step in each node's attribute, if there is one.
 fn stated_steps(trace: &ReplayableTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
@@ -211,8 +211,8 @@ fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time window of an annotation, which covers nodes of other lanes. The window begins with the annotation's first
-/// node on its own lane, and ends when the next uncovered node on that lane starts.
+/// Time window of an annotation, which covers nodes of other lanes. It begins with the annotation's first node on its
+/// own lane, and ends when the next uncovered node there starts.
 struct AnnotationWindow {
     from: Span,
     to: Span,

@@ -134,8 +134,8 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // The graph has 20 sources, a hub that is cut, and 30 nodes that depend on the hub. With a joint, the graph needs
-    // 20 + 30 dependencies instead of 600.
+    // The graph has 20 sources, a hub that is cut, and 30 nodes that depend on it. With a joint, it needs 20 + 30
+    // dependencies instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
@@ -177,8 +177,8 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
         with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
         with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
         // The remaining nodes are on another thread. Node 6 starts at 13 µs, within the step, and node 8 belongs to
-        // node 6. Node 10 starts at 16 µs, when the step has ended but its thread has not yet started another node.
-        // Node 7 starts at 18 µs, after that thread has started another node.
+        // node 6. Node 10 starts at 16 µs, after the step but before its thread has started another node. Node 7
+        // starts at 18 µs, when the thread has started one.
         with(node(6, 1, &[3], &[]), &on(2, &[])),
         with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
         with(node(10, 1, &[4], &[]), &on(2, &[])),

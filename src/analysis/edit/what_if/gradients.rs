@@ -1,7 +1,7 @@
 //! Gradient reductions as in DistributedDataParallel: parameter hooks, buckets, and the nodes that wait for buckets.
 //!
 //! Gradients become ready in the order in which the parameters' hooks run. A bucket collects gradients until its size
-//! reaches the limit. The bucket is then reduced. The last bucket contains the remaining gradients.
+//! reaches the limit, and is then reduced. The last bucket contains the remaining gradients.
 
 use super::EditCounts;
 use super::program::{ItemDependency, NewAttributeValue, NodeOrNodeCopy, RankProgram, StepPhase};
@@ -28,7 +28,7 @@ pub(super) struct StepGradientReductions {
     /// Parameters in the order of their gradients. For each parameter: the outermost node of its hook, and its
     /// number of elements.
     pub hooks: Vec<(u32, u64)>,
-    /// For each gradient, the bytes per element, if the capture records the gradient's type.
+    /// For each gradient, the bytes per element, if the capture records its type.
     pub element_sizes: Vec<Option<u64>>,
     /// Nodes that compute gradients, each with the index of its hook. Only used if no host node launches the
     /// reductions.
@@ -89,8 +89,7 @@ impl StepGradientReductions {
         this
     }
 
-    /// Keeps only reductions of buckets. Other reductions, such as reductions to shards, are
-    /// removed.
+    /// Keeps only reductions of buckets, and removes others, such as reductions to shards.
     pub fn keep_bucket_reductions(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
@@ -114,7 +113,7 @@ impl StepGradientReductions {
     }
 
     /// Returns true if every backward pass reduces its gradients, as in jobs with sharded gradients or parameters. In
-    /// other jobs, only the last backward pass before the optimizer reduces its gradients.
+    /// other jobs, only the last one before the optimizer does.
     pub fn has_reductions_in_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
@@ -157,8 +156,8 @@ impl StepGradientReductions {
     }
 }
 
-/// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
-/// reduction frees temporary memory as large as the full gradients.
+/// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, it frees
+/// temporary memory as large as the full gradients.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of_item(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
@@ -213,8 +212,8 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
 }
 
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
-/// In generated jobs, the reduction must belong to a layer. Other reductions, such as the sum for an embedding that
-/// two stages share, do not reduce buckets.
+/// In generated jobs, the reduction must belong to a layer. Others, such as the sum for an embedding that two stages
+/// share, do not reduce buckets.
 pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -390,8 +389,8 @@ pub(super) fn regroup_found_gradients(
     Ok(counts)
 }
 
-/// Removes the nodes that gather parameters for the backward pass, and the nodes that copy data into and out of
-/// the gathered buffers. The backward pass then uses the parameters that the forward pass gathered.
+/// Removes the nodes that gather parameters for the backward pass or copy data into and out of the gathered buffers.
+/// The backward pass then uses the parameters that the forward pass gathered.
 pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -532,8 +531,7 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Encodes the record of an all-reduce in `group`. The id and dependencies of the record are set
-/// later.
+/// Encodes the record of an all-reduce in `group`. Its id and dependencies are set later.
 fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
@@ -710,8 +708,8 @@ fn replace_bucket_reductions(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // The host launches the reduction from inside the hook. The hook's own node is the last node of the hook, so
-        // insert the launch before this node.
+        // The host launches the reduction from inside the hook. The hook's own node is its last, so insert the launch
+        // before it.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {

@@ -18,11 +18,10 @@ pub struct ScaleFactor {
 impl ScaleFactor {
     /// The factor 1, which changes nothing.
     pub const ONE: Self = Self { over: 1, under: 1 };
-    /// Maximum numerator and maximum denominator. The limit ensures that the product of two numerators fits in 64 bits.
+    /// Maximum numerator and denominator, chosen so that the product of two numerators fits in 64 bits.
     const MAX: u64 = 1 << 20;
 
-    /// Creates the factor `over / under`, and reduces it to lowest terms. Returns `None` if `over` or `under` is 0 or
-    /// too large.
+    /// Creates the factor `over / under` in lowest terms. Returns `None` if `over` or `under` is 0 or too large.
     pub fn new(over: u64, under: u64) -> Option<Self> {
         let (mut a, mut b) = (over, under);
         while b > 0 {
@@ -35,7 +34,7 @@ impl ScaleFactor {
         (reduced.over <= Self::MAX && reduced.under <= Self::MAX).then_some(reduced)
     }
 
-    /// Returns the product of two factors; `None` if the product's numerator or denominator is too large.
+    /// Returns the product of two factors; `None` if its numerator or denominator is too large.
     pub fn multiply_checked(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }
@@ -51,7 +50,7 @@ impl ScaleFactor {
         u64::try_from(scaled / u128::from(self.under)).unwrap_or(u64::MAX)
     }
 
-    /// Returns the factor as an integer; `None` if the factor is a fraction.
+    /// Returns the factor as an integer; `None` if it is a fraction.
     pub fn to_whole_number(self) -> Option<u64> {
         (self.under == 1).then_some(self.over)
     }
@@ -115,8 +114,8 @@ pub enum LayerCountChange {
 pub enum PassOrder {
     /// GPipe: all forward passes run before the first backward pass.
     GPipe,
-    /// 1F1B: a stage first runs one forward pass for itself and one for each later stage. Then the stage alternates
-    /// between one backward pass and one forward pass.
+    /// 1F1B: a stage first runs one forward pass for itself and one for each later stage. Then it alternates between
+    /// one backward pass and one forward pass.
     OneForwardOneBackward,
 }
 

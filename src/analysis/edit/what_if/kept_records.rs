@@ -22,8 +22,7 @@ pub(super) struct OriginalRecordsToRestore {
 
 impl OriginalRecordsToRestore {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
-    /// Returns `None` if `before` and `again` have different numbers of records, so that the records cannot be compared
-    /// one by one.
+    /// Returns `None` if `before` and `again` have different numbers of records, which cannot be compared one by one.
     pub fn find_changed_records(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
@@ -75,8 +74,8 @@ impl OriginalRecordsToRestore {
         text
     }
 
-    /// Returns `trace` with the stored records at their original indices. If `trace` and the unedited trace have
-    /// different numbers of records, returns `trace` unchanged.
+    /// Returns `trace` with the stored records at their original indices. Returns `trace` unchanged if its number of
+    /// records differs from the unedited trace's.
     pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
         let mut out = Vec::with_capacity(trace.len());
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);

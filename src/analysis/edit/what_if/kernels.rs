@@ -1,24 +1,24 @@
 //! Scales kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
 //! Work: a tensor with a sample dimension grows with the number of samples; a parameter tensor does not. One dimension
-//! of a matrix multiplication is the number of samples, so the FLOPs grow with the number of samples. The FLOPs of
-//! attention grow with the square of the sequence length. A kernel's bytes are proportional to the element count of all
-//! its tensors. If a trace has no shapes, all work in forward and backward passes is assumed to grow.
+//! of a matrix multiplication is the number of samples, so its FLOPs grow with this number. The FLOPs of attention grow
+//! with the square of the sequence length. A kernel's bytes are proportional to the element count of all its tensors.
+//! If a trace has no shapes, all work in forward and backward passes is assumed to grow.
 //!
-//! Time: a kernel has `F` FLOPs and moves `Y` bytes. The recorded time of the kernel is `t`; the profiler added `p`
-//! of this time. After scaling, these are `F'`, `Y'` and `t'`:
+//! Time: a kernel has `F` FLOPs, moves `Y` bytes and takes the recorded time `t`, of which the profiler added `p`.
+//! After scaling, these are `F'`, `Y'` and `t'`:
 //!
 //! ```text
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
 //! The work `w` of a kernel is `F` or, if the kernel has no FLOPs, `Y`. The exception is a kernel with FLOPs that moves
-//! bytes at half of the trace's highest rate or faster. The work of such a kernel is `max(F / f, Y / y)`, where `f` and
-//! `y` are the highest rates of FLOPs and of bytes in the trace.
+//! bytes at half of the trace's highest rate or faster. Its work is `max(F / f, Y / y)`, where `f` and `y` are the
+//! highest rates of FLOPs and of bytes in the trace.
 //!
-//! `a` is the fixed time of a kernel call, which does not depend on its work. If kernels with the same name differ in
-//! work by a factor of two or more, `a` is the intercept of a line fitted to the kernels' median time against work. If
-//! the work differs less, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, independent of its work. If kernels with the same name differ in work by a
+//! factor of two or more, `a` is the intercept of a line fitted to the kernels' median time against work. If the work
+//! differs less, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -106,8 +106,7 @@ pub(super) struct KernelScaler {
     calls: BTreeMap<String, FixedKernelCallTime>,
     /// For each layer of a generated job: the bytes of parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// For each kernel's node: the bytes that the kernel allocates for whole gradients. The reduction of these
-    /// gradients frees the bytes.
+    /// For each kernel's node: the bytes that it allocates for whole gradients, and that their reduction frees.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
@@ -311,7 +310,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which a tensor's number of elements grows; `None` if the number of elements does not grow.
+    /// Returns the factor by which a tensor's number of elements grows; `None` if it does not grow.
     fn tensor_growth(
         &self,
         shape: &[u64],
@@ -333,11 +332,11 @@ impl KernelScaler {
     /// Returns one entry per tensor of a kernel (inputs, then outputs): true if the tensor contains parameters or
     /// their gradient.
     ///
-    /// In most cases, the sizes of a tensor show what it contains. But if a matrix has as many rows as there are
-    /// tokens, it may have the sizes of a weight by chance. For such a matrix, the position among the inputs
-    /// decides. A matrix multiplication does one of two things. Either it multiplies samples (first input) by a
-    /// weight (second input), or it multiplies the samples of both inputs and sums the products into a weight
-    /// gradient. All other kernels of a pass process samples.
+    /// In most cases, a tensor's sizes show what it contains. But a matrix with as many rows as there are tokens may
+    /// have the sizes of a weight by chance. Then its position among the inputs decides. A matrix multiplication does
+    /// one of two things. Either it multiplies samples (first input) by a weight (second input), or it multiplies the
+    /// samples of both inputs and sums the products into a weight gradient. All other kernels of a pass process
+    /// samples.
     fn find_parameter_tensors(
         &self,
         product: KernelMatmulWeightRole,
@@ -489,7 +488,7 @@ impl KernelScaler {
             flops *= by.token_growth() * hidden * hidden;
             bytes *= by.token_growth() * hidden;
         } else {
-            // Do not skip a kernel that an earlier edit changed, because this edit may restore the kernel's values.
+            // Do not skip a kernel that an earlier edit changed, because this edit may restore its values.
             if grown.iter().all(Option::is_none) && !products && facts.unedited.is_none() {
                 return false;
             }
@@ -595,7 +594,7 @@ impl KernelScaler {
     }
 
     /// Returns how many of the `bytes` that a node allocates or frees belong to gathered parameters or to unreduced
-    /// gradients. The memory of parameters and of unreduced gradients does not grow with the number of tokens.
+    /// gradients. Their memory does not grow with the number of tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -779,8 +778,8 @@ impl KernelScaler {
     }
 }
 
-/// Returns true if a matrix multiplication sums over samples, as a weight gradient does. Both inputs of such a
-/// multiplication have the same number of rows.
+/// Returns true if a matrix multiplication sums over samples, as a weight gradient does. Its inputs have equal numbers
+/// of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
@@ -789,8 +788,7 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes of a kernel's tensors. If the kernel has no shapes, the shapes come from the operator that
-/// launched the kernel.
+/// Returns the shapes of a kernel's tensors. If it has none, they come from the operator that launched it.
 fn tensor_shapes_of_kernel(
     program: &RankProgram<'_>,
     node: u32,
@@ -838,8 +836,8 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedWork
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.has_work_time_in_delay(node) {
         true => profiler,
-        // The delay includes the profiler's overhead, so subtract the overhead from the delay first, and only the rest
-        // from the duration.
+        // The delay includes the profiler's overhead, so subtract it from the delay first, and only the rest from the
+        // duration.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

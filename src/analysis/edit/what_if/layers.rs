@@ -31,8 +31,7 @@ pub(super) use labels::shift_layer_labels;
 use passes::{PassItemsWithSignatures, StepPasses, find_equal_repetitions, layers_of};
 use repetition::{RepeatedNodeRange, longest_repetition};
 
-/// The repeated layers on all ranks of a job. A stage may contain several parts of the model, and each part has its own
-/// layers.
+/// The repeated layers on all ranks of a job. A stage may contain several parts of the model, each with its own layers.
 #[derive(Debug, Default)]
 pub(super) struct JobRepeatedLayerLabels {
     /// Number of pipeline stages, multiplied by the number of parts per stage.
@@ -91,8 +90,8 @@ impl JobRepeatedLayerLabels {
     }
 }
 
-/// Returns the longest repetition in a step's forward passes, which gives the layers. Also returns all repetitions with
-/// this length and number of layers, each with the index of its pass.
+/// Returns the longest repetition in a step's forward passes, which gives the layers, and all repetitions with this
+/// length and number of layers, each with the index of its pass.
 fn find_forward_layer_runs(
     passes: &StepPasses,
 ) -> Option<(RepeatedNodeRange, Vec<(usize, RepeatedNodeRange)>)> {
@@ -254,8 +253,8 @@ fn change_layers_in_step(
         layer_bytes,
     )?;
     if !blocks.is_empty() {
-        // On some ranks, transfers start late, so the trace's order of transfers differs from rank to rank. Move each
-        // transfer to the position after its launch, so that all ranks have the same order.
+        // Transfers start late on some ranks, so their order in the traces differs. Move each to the position after its
+        // launch, so that all ranks have the same order.
         program.move_transfers_after_launches(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));
@@ -332,7 +331,7 @@ fn run_of(
     let left = (times as i64 + by.min(0)).max(1) as usize;
     let template = match backward {
         true => (2..times).find(|&at| is_alike(at)).map_or(1, |at| at - 1),
-        // Select the template by its distance from the end: an edit does not change this distance, so the inverse edit
+        // Select the template by its distance from the end, which an edit does not change, so that the inverse edit
         // removes the copies.
         false => {
             let last = (1..times.saturating_sub(1)).rev().find(|&at| is_alike(at));

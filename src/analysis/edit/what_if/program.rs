@@ -1,8 +1,8 @@
-//! A program is a rank's trace as an ordered list of items. Edits repeat, remove or change parts of this list.
+//! A program is a rank's trace as an ordered list of items. Edits repeat, remove or change parts of it.
 //!
 //! An item is a node or a copy of a node. The list is in program order. Some dependencies only express that an item
-//! follows the previous item of its thread or stream. After an edit, such a dependency is moved to the item that now
-//! precedes this item. All other dependencies remain on the same item.
+//! follows the previous item of its thread or stream. After an edit, they are moved to the item that now precedes it.
+//! All other dependencies remain on the same item.
 
 use super::kept_records::{KEPT, OriginalRecordsToRestore};
 use chakram_base::units::Span;
@@ -74,7 +74,7 @@ pub(super) enum NewAttributeValue {
     Removed,
 }
 
-/// Facts about a node that its view lacks.
+/// Facts about a node that are missing in its view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFactsOutsideView<'a> {
     pub phase: StepPhase,
@@ -133,7 +133,7 @@ pub(super) struct RankProgram<'a> {
     pub facts: Vec<NodeFactsOutsideView<'a>>,
     /// Nodes, followed by copies and inserted items. The first items are the nodes, in index order.
     pub items: Vec<NodeOrNodeCopy>,
-    /// Indices of the items that are in the program, in program order.
+    /// Indices of the program's items, in program order.
     pub order: Vec<u32>,
     /// Earlier edits, in text form.
     pub earlier: Option<String>,
@@ -228,7 +228,7 @@ impl<'a> RankProgram<'a> {
         &self.raw.nodes[node as usize].view
     }
 
-    /// Returns the view of an item's node. For a copy, returns the view of the copied node.
+    /// Returns the view of an item's node, or for a copy, of the copied node.
     pub fn view_of_item(&self, item: u32) -> &NodeView<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
@@ -252,7 +252,7 @@ impl<'a> RankProgram<'a> {
         (on_host, view.lane)
     }
 
-    /// Iterates over the node itself, then its callers from the innermost to the outermost.
+    /// Iterates over the node itself, then its callers, innermost first.
     pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
@@ -370,9 +370,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. A later forward
-    /// pass runs after the first backward pass, between functions that compute gradients. Such a pass contains an
-    /// operator whose gradient is computed later.
+    /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. Such a pass
+    /// runs after the first backward pass, between functions that compute gradients, and contains an operator whose
+    /// gradient is computed later.
     fn find_later_forward_nodes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
@@ -437,9 +437,9 @@ impl<'a> RankProgram<'a> {
         places
     }
 
-    /// Copies `items`. The copies are returned in the same order. Dependencies and callers among `items` become
-    /// dependencies and callers among the copies. Copies do not depend on the items that `left_out` selects. The
-    /// caller must insert the copies into the program order.
+    /// Copies `items`, and returns the copies in the same order. Dependencies and callers among `items` become
+    /// dependencies and callers among the copies. Copies do not depend on the items that `left_out` selects. The caller
+    /// must insert the copies into the program order.
     pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
@@ -476,8 +476,7 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Removes the items that `gone` selects. If an item depended on a removed item, it now depends on the
-    /// removed item's dependencies.
+    /// Removes the items that `gone` selects. Items that depended on a removed item then depend on its dependencies.
     pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -546,7 +545,7 @@ impl<'a> RankProgram<'a> {
             for dep in &own.deps {
                 let on = match dep.in_turn {
                     true => fronts[at],
-                    // After a move, the target of a dependency may come after the item; drop such a dependency.
+                    // After a move, the target of a dependency may come after the item; drop it in this case.
                     false => Some(dep.on).filter(|&on| {
                         let id = ids[on as usize];
                         id > 0 && (!moved || id < ids[at])
@@ -697,8 +696,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the node's work time is in its delay instead of its duration. A kernel that the host's CPU ran
-    /// without a recorded duration is such a node, because the wait of its caller contains the kernel's time.
+    /// Returns true if the node's work time is in its delay instead of its duration. This holds for a kernel that the
+    /// host's CPU ran without a recorded duration, because its caller's wait contains its time.
     pub fn has_work_time_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
@@ -755,7 +754,7 @@ pub(super) fn pass_begun_by_mark(name: &str) -> Option<(u32, bool)> {
     }
 }
 
-/// Reads the facts in a record that are not in its view.
+/// Reads the facts in a record that its view lacks.
 fn facts_of(record: RawRecord<'_>) -> Result<NodeFactsOutsideView<'_>, TraceError> {
     let mut facts = NodeFactsOutsideView {
         phase: StepPhase::Outside,

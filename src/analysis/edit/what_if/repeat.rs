@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Repeats the forward and backward passes `times` times before each optimizer step. Only the last backward pass
 /// reduces gradients. From the second backward pass on, each parameter's gradient is added to the previous sum, which
-/// needs one addition per parameter. An addition is assumed to take as long as the copy of the gradient into its
-/// bucket.
+/// needs one addition per parameter. An addition is assumed to take as long as copying the gradient into its bucket.
 pub(super) fn repeat_passes_before_optimizer(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -145,8 +144,8 @@ pub(super) fn repeat_passes_before_optimizer(
 }
 
 /// Makes a pass start after the last kernel of the previous pass `before`. A dependency on a node in `starts` (marks
-/// before the step) is moved to that kernel. If the first node of the pass has no dependencies, this node also depends
-/// on the last kernel.
+/// before the step) is moved to that kernel. If the pass's first node has no dependencies, it depends on that kernel
+/// too.
 fn start_pass_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -199,8 +198,8 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         let labelled = facts.micro_batch.and_then(|number| match facts.phase {
             StepPhase::Forward => Some((number, false)),
             StepPhase::Backward => Some((number, true)),
-            // In generated jobs, a gather of parameters belongs to the pass that needs it. If each pass reduces its own
-            // gradients, the reductions also belong to the pass.
+            // In generated jobs, a gather of parameters belongs to the pass that needs it, and so do reductions if each
+            // pass reduces its own gradients.
             StepPhase::Parameters => {
                 let name = program.view_of_item(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
@@ -216,7 +215,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         let inside = program
             .callers_of(node)
             .find_map(|c| pass_begun_by_mark(program.view_of_node(c).name));
-        // On the last stage, work after a forward pass (the loss) belongs to this pass. Work of the optimizer and on
+        // On the last stage, work after a forward pass (the loss) belongs to it. Work of the optimizer and on
         // parameters after the last backward pass belongs to no pass.
         let follows = match facts.phase {
             StepPhase::Optimizer | StepPhase::Parameters => None,
@@ -463,9 +462,9 @@ pub(super) fn reorder_passes(
 /// The end of each pass except the last: the node that the next pass's start depends on.
 #[derive(Debug, Default)]
 struct PassEndItems {
-    /// For each pass, the end of this pass.
+    /// The end of each pass.
     ends: BTreeMap<MicroBatchPass, u32>,
-    /// For each pass, the end of the previous pass.
+    /// The end of each pass's predecessor.
     before: BTreeMap<MicroBatchPass, u32>,
 }
 
@@ -531,8 +530,7 @@ fn reorder_pass_items(
                 let of = pass_of.get(&dep.on).copied();
                 let own = of.is_none_or(|of| of == pass || of == (number, false));
                 if let Some(front) = front.filter(|_| was_front(dep.on)) {
-                    // Nodes of one thread run in order anyway; only an end on another thread needs an explicit
-                    // dependency.
+                    // Nodes of one thread run in order anyway, so only an end on another thread needs a dependency.
                     let in_turn = dep.in_turn
                         && program.thread_of(program.items[front as usize].node) == thread;
                     let on_front = ItemDependency {

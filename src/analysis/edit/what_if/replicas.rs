@@ -1,9 +1,9 @@
 //! Changes the number of data-parallel replicas, and the gradient reductions between them.
 //!
-//! Ranks that reduce their gradients with each other are replicas. [`JobScaler`] adds or removes replicas. If a job
-//! reduces no gradients but has captured parameter hooks, the job gets the reductions that DistributedDataParallel
-//! would perform. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce follows the hook that fills
-//! its bucket. The optimizer waits for all all-reduces.
+//! Ranks that reduce their gradients with each other are replicas. [`JobScaler`] adds or removes replicas. A job that
+//! reduces no gradients but has captured parameter hooks gets the reductions that DistributedDataParallel would
+//! perform: all-reduces of buckets of [`DEFAULT_BUCKET`] bytes. Each follows the hook that fills its bucket. The
+//! optimizer waits for all all-reduces.
 
 use super::EditCounts;
 use super::gradients::{self, StepGradientReductions};
@@ -47,7 +47,7 @@ pub(super) fn scale_replicas(
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         format_grid_of_members(&members, ranks)?
     } else {
-        // Give each rank a group for its future replicas. So far, the rank is the group's only member.
+        // Give each rank a group for its future replicas, with the rank as the only member so far.
         for (rank, trace) in &mut traces {
             let mut program = RankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
@@ -112,8 +112,7 @@ pub(super) fn scale_replicas(
     Ok((new, scaling.scale_groups()))
 }
 
-/// Multiplies the work and memory of optimizer shards by `ratio`, if the job shards its optimizer. Returns true if
-/// there are shards.
+/// Multiplies the work and memory of optimizer shards by `ratio`. Returns true if there are any.
 fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_reduction(program, item)

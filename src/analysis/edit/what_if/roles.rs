@@ -1,16 +1,15 @@
 //! Creates traces for ranks without a trace, from the traces of captured ranks with the same role.
 //!
-//! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. The distance
-//! between neighbouring stages is the distance between sender and receiver of a forward message. The second dimension
-//! is the *replica*. The distance between neighbouring replicas is the distance between ranks that reduce gradients
-//! with each other. The remaining dimension contains all other positions, such as shards of tensors. A captured rank t
-//! serves as the model of an absent rank m, which copies the trace of t. The model is a rank of the same stage. If
-//! possible, the model has the same coordinate in the remaining dimension. If m is in a middle stage, its model may
-//! also be in another middle stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is
-//! changed as follows:
+//! The ranks form a grid with three kinds of dimensions. The first is the *stage* of a pipeline: neighbouring stages
+//! are as far apart as sender and receiver of a forward message. The second is the *replica*: neighbouring replicas are
+//! as far apart as ranks that reduce gradients with each other. The remaining dimension contains all other positions,
+//! such as shards of tensors. A captured rank t serves as the model of an absent rank m, which copies its trace. The
+//! model is a rank of the same stage and, if possible, with the same coordinate in the remaining dimension. If m is in
+//! a middle stage, its model may also be in another middle stage. In this case, 1F1B passes are reordered for the stage
+//! of m. The trace of t is changed as follows:
 //!
 //! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
-//!   message's tag changes from stage to stage in the same way as the tags of t.
+//!   message's tag changes from stage to stage as those of t do.
 //! - Along each dimension, if the coordinates of t's group include the coordinate of m, the group keeps its
 //!   coordinates. Otherwise, the group moves to the coordinate of m, or to the block of the same size
 //!   around it.
@@ -42,7 +41,7 @@ use rank_writer::{AbsentRankWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Rule that selects the model of an absent rank. The model is a captured rank of the same role.
+/// Rule that selects an absent rank's model, a captured rank of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AbsentRankModelRule {
     /// Selects the captured rank that is nearest in the grid.
@@ -341,8 +340,8 @@ fn share_equal_traces(traces: &mut RankTraces) {
     }
 }
 
-/// Checks that the available memory is enough for `count` traces as large as the largest of `traces`; `fewer` is the
-/// advice in the error.
+/// Checks that the available memory suffices for `count` traces as large as the largest of `traces`; `fewer` is the
+/// error's advice.
 fn check_memory(
     traces: &RankTraces,
     count: u32,
@@ -356,7 +355,7 @@ fn check_memory(
 }
 
 /// Adds a note about the differences in kernel time among captured ranks with the same role. The times of added ranks
-/// may have errors as large as these differences.
+/// may be wrong by as much.
 fn note_role_time_differences(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

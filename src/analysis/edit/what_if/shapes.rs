@@ -1,4 +1,4 @@
-//! Parses tensor shapes, which records contain as nested lists of sizes.
+//! Parses tensor shapes, which are nested lists of sizes in records.
 
 /// The sizes of a tensor's dimensions.
 pub(super) type TensorShape = Vec<u64>;

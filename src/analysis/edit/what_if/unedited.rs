@@ -1,4 +1,4 @@
-//! Attribute values before all edits. Nodes store these values, so that inverse edits can restore them.
+//! Attribute values before all edits, which nodes store so that inverse edits can restore them.
 
 use super::program::NewAttributeValue;
 

@@ -1,12 +1,10 @@
-//! Finds the tensor sizes that grow with a model's hidden size (widths), and the power of the hidden size with which
-//! each tensor grows.
+//! Finds the tensor sizes that grow with a model's hidden size (widths), and with which power of it each tensor grows.
 //!
 //! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
 //! only in the embedding and the loss. The sizes of an activation tensor are the numbers of samples and tokens,
 //! followed by a width. The width is one size, or two sizes (number of heads, and width of a head). Multiplications
-//! with weights grow with the square of the hidden size. All other work grows in proportion to the hidden size.
-//! Attention gets more heads of the same width if the number of heads is then an integer. If the number of heads would
-//! be a fraction, the heads become wider instead.
+//! with weights grow with the square of the hidden size, and all other work in proportion to it. Attention gets more
+//! heads of the same width if their number is then an integer. Otherwise, the heads become wider.
 
 use super::gradients;
 use super::grammar::{HiddenSizeChange, ScaleFactor};
@@ -110,7 +108,7 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // If no loss shows the vocabulary size, assume that it is the size that occurs in only a few multiplications.
+        // If no loss shows the vocabulary size, assume that it is a size that occurs in only a few multiplications.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
         this.vocabulary.extend(rare);
@@ -183,13 +181,13 @@ impl ModelWidths {
         }
     }
 
-    /// A weight's number of elements grows with a power of the hidden size. Returns this power: 0, 1 or 2.
+    /// Returns the power of the hidden size with which a weight's number of elements grows: 0, 1 or 2.
     pub fn hidden_size_power_of_weight(&self, shape: &[u64]) -> i32 {
         let sizes = shape.iter().filter(|size| self.widths.contains(size));
         sizes.count().min(2) as i32
     }
 
-    /// An activation tensor's number of elements grows with a power of the hidden size. Returns this power: 0 or 1.
+    /// Returns the power of the hidden size with which an activation tensor's number of elements grows: 0 or 1.
     pub fn hidden_size_power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
@@ -213,8 +211,8 @@ impl ModelWidths {
         }
     }
 
-    /// The FLOPs of a matrix multiplication grow with a power of the hidden size. Returns this power. If one input is a
-    /// weight, this power is the power of the weight's size. Otherwise, both inputs determine the power.
+    /// Returns the power of the hidden size with which the FLOPs of a matrix multiplication grow. If one input is a
+    /// weight, it is the power of the weight's size. Otherwise, both inputs determine it.
     pub fn hidden_size_power_of_product(
         &self,
         inputs: &[TensorShape],
@@ -273,9 +271,8 @@ impl ModelWidths {
     }
 
     /// Returns the factor by which the parameters of `layers` grow in a generated job. If `gradients` is true, returns
-    /// the factor for the gradients of these parameters. An empty set of layers means all layers. `bytes` is the size
-    /// of these parameters on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to
-    /// the hidden size.
+    /// the factor for their gradients. An empty set of layers means all layers. `bytes` is the size of these parameters
+    /// on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,
@@ -326,8 +323,7 @@ impl ModelWidths {
     }
 }
 
-/// If `item` reduces gradients or gathers parameters, returns the layers of these gradients or
-/// parameters in a generated job.
+/// If `item` reduces gradients or gathers parameters, returns their layers in a generated job.
 pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
     let own = program.facts_of(item).layer;
     if program.has_layers && own.is_none() {

@@ -7,10 +7,10 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node. Fields of a node: true for a collective; delay, wait and duration in ns; lane; dependencies.
+/// A node: true for a collective; delay, wait and duration in ns; lane; dependencies.
 type TestNodeFields = (bool, [u64; 3], i64, Vec<u64>);
 
-/// Builds the trace of a rank from `lines`, one node per line. The ids of the nodes are numbered from 1.
+/// Builds the trace of a rank from `lines`, one node per line, with ids from 1.
 fn track(rank: u32, lines: &[TestNodeFields]) -> RankPathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();

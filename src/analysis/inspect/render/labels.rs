@@ -1,4 +1,4 @@
-//! Formats text fragments that several views of traces share.
+//! Formats text fragments shared by several views of traces.
 
 use crate::inspect::{CountedFault, FaultSummary, TraceTimingCompleteness};
 use chakram_base::units::Span;

@@ -146,7 +146,7 @@ fn append_csv_row(rows: &mut CsvRows, row: &NodeRow<'_>) {
     ]);
 }
 
-/// Creates the table for the text form. The column widths are fixed, because each row is written as soon as it is read.
+/// Creates the table for the text form, with fixed column widths, because each row is written as soon as it is read.
 fn create_text_table(width: usize) -> TextTable<'static> {
     let columns = [
         right_aligned_column("rank", 5),

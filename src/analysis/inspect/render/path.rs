@@ -24,7 +24,7 @@ use std::fmt::{Display, Result, Write as _};
 const ROWS: usize = 12;
 /// Title of the table with the path's longest parts.
 const LONGEST: &str = "LONGEST NODES";
-/// Maximum number of paths that are shown if each rank has its own path.
+/// Maximum number of paths shown if each rank has its own.
 const PATHS: usize = 8;
 
 /// A critical path, and the tracks (ranks) that it may use.
@@ -75,7 +75,7 @@ pub struct PathRenderInput<'a> {
     pub tracks: &'a [RankPathInput],
     /// Maximum number of nodes to list per path; `None` for no list.
     pub list: Option<usize>,
-    /// Hints on how to show what the text omits.
+    /// Hints on how to show omitted content.
     pub hints: OmissionHints,
 }
 

@@ -16,7 +16,7 @@ mod tables;
 
 /// Maximum number of rows in a table; JSON and CSV contain all rows.
 const ROWS: usize = 16;
-/// Maximum number of faults that are shown, and maximum number of notes.
+/// Maximum number of shown faults, and of notes.
 const FAULT_ROWS: usize = 8;
 
 /// Renders the summary of `job` below `title`; `filter` is the filter that selected its nodes.

@@ -1,5 +1,5 @@
 //! The function that the fuzz target for comparisons runs. The fuzz crate includes this module, and the tests here run
-//! the function on every seed file.
+//! it on every seed file.
 
 mod diff;
 

@@ -67,7 +67,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
         left_aligned_column("what is done instead", 0),
     ])
     .with_indent(0)
-    // Limit the width so that sentences wrap, because the table would otherwise shorten them as it shortens names.
+    // Limit the width so that sentences wrap; otherwise the table would shorten them as it shortens names.
     .limit_width(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {

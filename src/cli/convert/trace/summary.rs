@@ -18,7 +18,7 @@ pub(super) struct ConvertedTrace {
     pub output: Option<PathBuf>,
     pub form: TraceFormat,
     pub nodes: usize,
-    /// Number of nodes whose record has zero bytes.
+    /// Number of nodes with records of zero bytes.
     pub empty: usize,
     /// Report of the losses and any compression error, if the input was salvaged.
     pub salvaged: Option<(SalvageReport, Option<String>)>,

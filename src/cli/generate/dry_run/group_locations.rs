@@ -7,7 +7,7 @@ use chakram_hardware::topology::Topology;
 use chakram_workloads::generate::training::PlanSummary;
 use std::collections::BTreeMap;
 
-/// Groups of one family that have the same extent on the machine.
+/// Groups of one family with the same extent on the machine.
 pub struct SameExtentGroups {
     /// Family of the groups, such as `tensor` or `data`.
     pub family: &'static str,
@@ -15,15 +15,14 @@ pub struct SameExtentGroups {
     pub groups: u32,
     /// Common extent of the groups.
     pub extent: GroupExtentWithoutPosition,
-    /// Routes from each member to the next member; `None` unless the machine has tiles.
+    /// Routes from each member to the next; `None` unless the machine has tiles.
     pub neighbours: Option<NeighbourRouteAndLinkCounts>,
 }
 
-/// Routes from each member of a group to the next member and, in a ring, from the last member back
-/// to the first.
+/// Routes from each member of a group to the next and, in a ring, from the last back to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourRouteAndLinkCounts {
-    /// Number of routes that were counted.
+    /// Number of counted routes.
     pub ways: u32,
     /// Number of links, summed over all routes.
     pub links: u32,
@@ -60,8 +59,8 @@ impl NeighbourRouteAndLinkCounts {
 /// Extent of a group along each dimension. Groups that differ only in position have the same extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupExtentWithoutPosition {
-    /// True if the members form a grid, that is, if every combination of their coordinates is a member. If the members
-    /// form no grid, a collective runs as a single ring over all members.
+    /// True if the members form a grid, that is, if every combination of their coordinates is a member. If not, a
+    /// collective runs as a single ring over all members.
     pub regular: bool,
     /// Dimensions along which the members' coordinates differ, innermost first.
     pub along: Vec<GroupExtentInOneDimension>,
@@ -76,7 +75,7 @@ pub struct GroupExtentInOneDimension {
     pub name: String,
     /// Number of NPUs along the dimension.
     pub size: u32,
-    /// Number of distinct coordinates that the members have.
+    /// Number of the members' distinct coordinates.
     pub members: u32,
     /// Distance between neighbouring members; `None` if it is not constant.
     pub apart: Option<u32>,

@@ -16,7 +16,7 @@ pub struct AllStagesMemoryFit {
     /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ, the smallest
     /// capacity counts.
     pub capacities: Vec<Option<u64>>,
-    /// Stages that need more than their capacity, each with a description.
+    /// Stages that exceed their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,
     /// Index of the stage that needs the largest fraction of its capacity.
     pub fullest: Option<usize>,
@@ -54,8 +54,8 @@ impl AllStagesMemoryFit {
             })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // Remote memory stores the bytes that exceed a stage's own capacity. A stage with more memory of its own
-            // therefore needs less remote memory.
+            // Remote memory stores the bytes that exceed a stage's own capacity, so a stage with more memory of its own
+            // needs less of it.
             let peak = RankMemoryPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,

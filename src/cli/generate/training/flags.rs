@@ -50,7 +50,7 @@ fn option_arg(option: &'static PlanOption) -> Arg {
             ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
         }
     };
-    // clap keeps these names until the program ends, so leaking them does no harm.
+    // clap keeps these names until the program ends, so leaking them is harmless.
     let flag: &'static str = option.key.replace('_', "-").leak();
     let mut arg = Arg::new(option.key)
         .long(flag)

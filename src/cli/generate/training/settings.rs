@@ -72,8 +72,8 @@ impl TrainingArgs {
         })
     }
 
-    /// Replaces the job of each setting that changes the machine by the job for the changed machine. A setting keeps
-    /// its job if the plan takes the same facts from the changed machine as from `machine`.
+    /// For each setting that changes the machine, replaces the job by the job for the changed machine, unless the plan
+    /// takes the same facts from it as from `machine`.
     pub fn rebind_plan_to_changed_machine<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],

@@ -2,8 +2,7 @@
 
 use super::{LeakKind, TextLeak, byte_before, is_word};
 
-/// First components of absolute paths. One of these components at the beginning of a string is enough to recognise a
-/// path.
+/// First components of absolute paths. One of them at the beginning of a string is enough to recognise a path.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",
@@ -118,7 +117,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Top-level domains that host names end in. No dotted name in a program ends in one of these domains.
+/// Top-level domains of host names. No dotted name in a program ends in one of them.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -131,8 +130,8 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains that may also end a dotted name in a program. A name that ends in one of these domains is a
-/// host name only if it has three labels and contains a digit or hyphen.
+/// Top-level domains that may also end a dotted name in a program. A name that ends in one of them is a host name only
+/// if it has three labels and a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",

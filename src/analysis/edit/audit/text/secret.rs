@@ -1,12 +1,12 @@
 //! Finds keys, tokens and hashes in a string.
 //!
-//! Random text differs from names in its letter frequencies, and in how often the character class changes. The score of
+//! Random text differs from names in its letter frequencies and in how often the character class changes. The score of
 //! a string is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step adds
-//! the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit. Names have
-//! scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) / frequency)` bits, but
-//! at most 13/4. The frequency of a letter in names is taken from English. In random text, a step between two letters
-//! has one of four combinations of cases, each with probability 1/4. In names, a step has these probabilities: 4/5 from
-//! lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a capital.
+//! the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit. Names score
+//! far below zero, and random text far above. A letter adds `log2((1/26) / frequency)` bits, but at most 13/4. Letter
+//! frequencies in names are taken from English. In random text, a step between two letters has one of four combinations
+//! of cases, each with probability 1/4. In names, a step has these probabilities: 4/5 from lower case to lower case,
+//! 1/16 from lower case to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 

@@ -1,7 +1,6 @@
 //! Estimates the fixed time of a kernel call, which does not depend on the call's work.
 
-/// Fixed time per call of the kernels with one name, in nanoseconds, and true if the time is the intercept of a fitted
-/// line.
+/// Fixed time per call of the kernels with one name, in nanoseconds, and true if it is the intercept of a fitted line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FixedKernelCallTime {
     pub fixed: f64,
@@ -9,8 +8,8 @@ pub(super) struct FixedKernelCallTime {
 }
 
 /// Fits a line to `points` (work, time) by least squares of relative errors. Returns the line's value at zero work, in
-/// the unit of the points' times. The result is limited to the range from 0 to nine tenths of the shortest time.
-/// Returns `None` if the largest work is less than twice the smallest work.
+/// the unit of the points' times. The result is limited to between 0 and nine tenths of the shortest time. Returns
+/// `None` if the largest work is less than twice the smallest work.
 pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));

@@ -56,8 +56,8 @@ pub(super) fn scale_transfer(
     change_node_attributes(program, item, new, by == BatchSequenceHiddenFactors::NONE);
 }
 
-/// Changes attributes of a node, and stores the unedited values in an attribute of the node. If `restores` is true (all
-/// edits cancel each other), restores the values before all edits instead.
+/// Changes attributes of a node, and stores the unedited values in another attribute. If `restores` is true (all edits
+/// cancel each other), restores the values before all edits instead.
 pub(super) fn change_node_attributes(
     program: &mut RankProgram<'_>,
     item: u32,

@@ -13,7 +13,7 @@ use std::fmt;
 /// The buckets of gradients that a step reduces.
 pub(super) enum StepGradientBuckets {
     /// The step does not reduce gradients. `elements` is the total number of parameter elements, or 0 if no hooks show
-    /// this number.
+    /// it.
     None { elements: u64 },
     /// Buckets of a captured job with parameter hooks: the bucket limit in bytes, the bytes per element, and the total
     /// number of parameter elements.
@@ -227,8 +227,8 @@ impl GeneratedJobBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // If a node copies gradients into a buffer before the reduction, the dependencies of this node compute
-                // the gradients.
+                // If a node copies gradients into a buffer before the reduction, its dependencies compute the
+                // gradients.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {
@@ -387,7 +387,7 @@ impl GeneratedJobBuckets {
                 launches: vec![Vec::new(); collectives.len()],
                 ..StepGradientReductions::default()
             };
-            // There are no hooks, so the last kernel of a layer in the pass serves as the layer's hook.
+            // There are no hooks, so a layer's last kernel in the pass serves as its hook.
             let mut ends: Vec<(u32, u32)> = Vec::new();
             for &item in program.order.iter().filter(|&&item| of_pass(item)) {
                 let computes = matches!(program.view_of_item(item).op, Op::Compute { .. });

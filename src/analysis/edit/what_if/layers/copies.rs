@@ -1,10 +1,10 @@
 //! Copies or removes layers in all passes of a step.
 //!
-//! A *layer run* lists a pass's layers in execution order. Added layers are copies of one layer, the template, and
-//! come after the template in the run. Removed layers are the layers after the template. If a node depends on a node
-//! `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node depends on a node
-//! in another pass, the dependency is shifted by the same number of layers as the node itself. For example, if
-//! parameters are gathered two layers ahead, they are gathered two layers ahead after the edit too.
+//! A *layer run* lists a pass's layers in execution order. Added layers are copies of one layer, the template, and come
+//! after it in the run. Removed layers are those after the template. If a node depends on a node `n` layers earlier in
+//! the same pass, the distance is still `n` layers after the edit. A dependency on another pass is shifted by the same
+//! number of layers as the node itself. For example, parameters that are gathered two layers ahead still are after the
+//! edit.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -53,7 +53,7 @@ pub(super) struct LayerEditor {
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
     places: BTreeMap<u32, LayerRunPositionAndKey>,
-    /// The nodes to copy, by run. Contains only runs that leave out some nodes of the template.
+    /// The nodes to copy, by run; only for runs that leave out some nodes of the template.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
@@ -177,8 +177,7 @@ impl LayerEditor {
         self.item_in_edited_layer(of.run, position, of.key)
     }
 
-    /// If the first layer is the template, copies only its last gather, because the gathers of several layers run
-    /// before the first layer.
+    /// If the first layer is the template, copies only its last gather, because several layers' gathers run before it.
     fn trim_template_gathers(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
@@ -246,9 +245,9 @@ impl LayerEditor {
         program.order = order;
     }
 
-    /// For each copy, returns the layer that provides the copy's recorded times. All layers that are equal to the
-    /// template are used equally often. The remaining copies get the times of layers near the mean, so that
-    /// doubling the number of layers doubles the time.
+    /// For each copy, returns the layer that provides its recorded times. All layers that are equal to the template are
+    /// used equally often. The remaining copies get the times of layers near the mean, so that doubling the number of
+    /// layers doubles the time.
     fn layers_that_give_times(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -347,7 +346,7 @@ impl LayerEditor {
     }
 
     /// Updates the dependencies of nodes outside the layers. A node that depended on the last layer depends on the new
-    /// last layer. If a node depended on all layers, it also depends on the added layers.
+    /// last layer. A node that depended on all layers also depends on the added ones.
     fn relink_items_outside_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket_reduction(program, item) {
@@ -430,7 +429,7 @@ pub(super) fn hash_name(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns true if two layers have the same operators, and transfers of the same size.
+/// Returns true if two layers have the same operators and transfers of the same size.
 pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
     let bytes = |item| match program.view_of_item(item).op {
         Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,
@@ -443,9 +442,8 @@ pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[
         })
 }
 
-/// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts` and the
-/// transfers that these nodes launch. A layer also contains transfers without a launching node that run between the
-/// nodes of its entry.
+/// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts`, the transfers
+/// that they launch, and transfers without a launching node that run between them.
 pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
@@ -453,7 +451,7 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // A gather between two layers is for the second of these layers or for a later layer.
+    // A gather between two layers is for the second or for a later layer.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

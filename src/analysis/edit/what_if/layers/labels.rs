@@ -4,8 +4,8 @@ use super::super::program::{NewAttributeValue, RankProgram};
 use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_layer};
 use std::collections::BTreeMap;
 
-/// The repeated layers in a job. There is one entry for each part of the model on a stage: the labels of the part's
-/// first and last layer, and the number of layers added to the part.
+/// The repeated layers in a job. Each part of the model on a stage has an entry: the labels of its first and last
+/// layer, and the number of layers added to it.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayersAddedByLabelRange(pub BTreeMap<(u32, u32), i64>);
 

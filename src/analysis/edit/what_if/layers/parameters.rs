@@ -8,9 +8,8 @@ use super::repetition::RepeatedNodeRange;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns two sizes that a generated job states or implies: the bytes of all weights, and the bytes of one layer's
-/// weights. The bytes of one layer are derived from the matrix multiplications that compute the gradients of the
-/// layer's weights.
+/// Returns the bytes of all weights and of one layer's weights in a generated job. The latter are derived from the
+/// matrix multiplications that compute the gradients of the layer's weights.
 pub(super) fn stated_weight_bytes(
     program: &RankProgram<'_>,
     passes: &StepPasses,

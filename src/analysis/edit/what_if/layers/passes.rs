@@ -121,12 +121,12 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
-/// The nodes of each layer in a backward pass. Layers are in execution order. Layers may differ in individual nodes,
-/// for example if only some layers gather their parameters ahead.
+/// The nodes of each layer in a backward pass, with layers in execution order. They may differ in individual nodes, for
+/// example if only some layers gather their parameters ahead.
 type BackwardLayerNodes = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
-/// layers (as in decoding token by token), returns the repetition inside this part.
+/// layers (as in decoding token by token), returns the repetition inside it.
 pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<RepeatedNodeRange> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];

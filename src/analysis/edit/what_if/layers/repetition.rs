@@ -19,9 +19,9 @@ impl RepeatedNodeRange {
     }
 }
 
-/// Returns the repetition that covers the largest part of `signatures`. If `times` is given, considers only parts
-/// with exactly this number of repetitions. If several repetitions cover the same length, returns the repetition
-/// with the shortest period.
+/// Returns the repetition that covers the largest part of `signatures`. If `times` is given, considers only parts with
+/// exactly this number of repetitions. Among repetitions that cover the same length, returns the one with the shortest
+/// period.
 pub(super) fn longest_repetition(
     signatures: &[u64],
     times: Option<usize>,

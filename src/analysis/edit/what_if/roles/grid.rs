@@ -61,8 +61,8 @@ impl RoleGrid {
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // If only the first and last stage reduce gradients, the two stages share weights, and the ranks are not
-        // replicas. Therefore, reject the job only if all ranks reduce gradients.
+        // If only the first and last stage reduce gradients, they share weights, and the ranks are not replicas. So
+        // reject the job only if all ranks reduce gradients.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",
@@ -194,8 +194,7 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` of this grid. In all other coordinates, this rank equals `rank` in the grid
-    /// `other`.
+    /// Returns the rank in stage `stage` of this grid that equals `rank` of the grid `other` in all other coordinates.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {

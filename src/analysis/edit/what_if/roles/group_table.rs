@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct GroupTable<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,
-    /// For each member list, the names of the groups with these members.
+    /// For each member list, the names of its groups.
     names: BTreeMap<Vec<u32>, BTreeSet<String>>,
     /// Names that denote different groups in different traces.
     ambiguous: BTreeSet<String>,

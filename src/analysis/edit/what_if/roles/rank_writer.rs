@@ -26,7 +26,7 @@ fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
 }
 
 /// Returns the differences between the message tags of neighbouring stages: first for messages down the pipeline, then
-/// for messages up the pipeline. A difference is 0 if it is unknown, or if all stages use the same tags.
+/// for messages up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,

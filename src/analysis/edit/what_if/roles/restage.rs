@@ -1,9 +1,9 @@
 //! Changes the number of pipeline stages.
 //!
-//! Each new stage copies a captured stage of the same role. The role is first stage, last stage or middle stage;
-//! captured middle stages are copied in turn. Each stage keeps its number of layers, so a pipeline with more stages
-//! has more layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the
-//! new stage, and the labels of layers are renumbered.
+//! Each new stage copies a captured stage of the same role. The role is first, last or middle stage; captured middle
+//! stages are copied in turn. Each stage keeps its number of layers, so a pipeline with more stages has more layers.
+//! Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the new stage, and the
+//! labels of layers are renumbered.
 
 use super::super::layers::shift_layer_labels;
 use super::{
@@ -161,7 +161,7 @@ fn unknown_pass_order_error(stages: u32) -> TraceError {
     )
 }
 
-/// For each stage, returns the number of different layer labels on its ranks.
+/// Returns the number of different layer labels on each stage's ranks.
 fn count_layer_labels_by_stage(
     grid: &RoleGrid,
     traces: &RankTraces,

@@ -37,8 +37,8 @@ impl SummaryWriter<'_> {
         }
     }
 
-    /// Formats the shortest time and its rank, or the number of ranks that have no nodes in this row. If all ranks have
-    /// the same time, returns an empty string.
+    /// Formats the shortest time and its rank, or the number of ranks without nodes in this row. If all ranks have the
+    /// same time, returns an empty string.
     fn describe_shortest_rank(&self, row: &RankSpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),

@@ -9,7 +9,7 @@ use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto
 
 const TIMES: u64 = 1000;
 
-/// Changes a trace. Returns the id of the changed node, and the result that a comparison must have.
+/// Changes a trace. Returns the id of the changed node, and the expected result of a comparison.
 type TraceMutation = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, ExpectedDifference)>;
 
 #[derive(Debug)]
@@ -217,7 +217,7 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two captures of the same program number their operators differently. A comparison therefore ignores these numbers.
+/// Two captures of the same program number their operators differently, so a comparison ignores these numbers.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;

@@ -43,9 +43,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));
 }
 
-/// Checks that every node is either paired, removed or added. Also checks dependencies between paired nodes. The
-/// dependencies of the first trace, without the removed and with the added ones, must equal the dependencies of the
-/// second trace.
+/// Checks that every node is either paired, removed or added. Among paired nodes, the first trace's dependencies,
+/// without the removed and with the added ones, must equal the second trace's.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.node_indices() {
