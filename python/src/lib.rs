@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Counts the memory that inputs need, so that a call that needs too much memory fails instead of ending the process.
+/// Counts the memory that inputs need, so that a call that needs too much fails instead of ending the process.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

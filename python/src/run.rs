@@ -25,7 +25,7 @@ create_exception!(
 /// Time between two checks for signals.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Stack size of a command's thread, equal to the stack size of a main thread.
+/// Stack size of a command's thread, equal to a main thread's.
 const STACK: usize = 8 << 20;
 
 type CommandResult = Result<CommandOutput, Box<CommandFailure>>;
@@ -36,7 +36,7 @@ type CommandResultOrPanic = Result<CommandResult, Box<dyn Any + Send>>;
 type PyCommandOutput<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
 
 /// Runs the command of `arguments`, beginning with the program's name, and returns its output. If `wants_nodes`, the
-/// last member of the output is the table of nodes, if the command replayed a job.
+/// output's last member is the table of nodes of a replay.
 #[pyfunction]
 #[pyo3(signature = (arguments, wants_nodes=false))]
 pub fn run(

@@ -1,4 +1,4 @@
-//! Rejects collectives that ASTRA-sim cannot run. The check runs before the replay, and its error states the reason.
+//! Rejects collectives that ASTRA-sim cannot run, before the replay, with an error that states the reason.
 
 use super::collectives::AstraCollectiveBackend;
 use super::program::halving_doubling;
@@ -16,8 +16,8 @@ const MOST_ROUND: u32 = 92_681;
 pub(super) type CollectiveProblemAndAdvice = (String, &'static str);
 
 impl AstraCollectiveBackend {
-    /// Checks that a collective of `bytes` among `members` can run along the dimensions that a mask selects. If the
-    /// collective has no named group, `members` is `None` and all NPUs take part.
+    /// Checks that a collective of `bytes` among `members` (`None` for all NPUs, without a named group) can run along
+    /// the dimensions that a mask selects.
     pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,

@@ -8,14 +8,14 @@
 //!
 //! # Phases
 //!
-//! An all-gather visits the dimensions from the outermost to the innermost. A reduce-scatter and an all-to-all visit
-//! the dimensions from the innermost to the outermost. If `collective-optimization` is `baseline`, an all-reduce runs
-//! as one all-reduce of the whole chunk in every dimension. If `collective-optimization` is `localBWAware`, an
-//! all-reduce has three parts: a reduce-scatter through all dimensions except the last, an all-reduce in the last
-//! dimension, and an all-gather back through the other dimensions. If the system file lists fewer implementations than
-//! there are dimensions, the collective skips the remaining dimensions. A `one…` algorithm treats all NPUs as one line,
-//! so ASTRA-sim ignores later entries of the list. A named group that lacks some ranks is a single line of members, in
-//! the order of the groups file. The line uses the list's only algorithm, or a ring if the list has several entries.
+//! An all-gather visits the dimensions from the outermost to the innermost; a reduce-scatter and an all-to-all visit
+//! them in the opposite order. If `collective-optimization` is `baseline`, an all-reduce runs as one all-reduce of the
+//! whole chunk in every dimension. If it is `localBWAware`, an all-reduce has three parts: a reduce-scatter through all
+//! dimensions except the last, an all-reduce in the last dimension, and an all-gather back through the other
+//! dimensions. If the system file lists fewer implementations than there are dimensions, the collective skips the
+//! remaining dimensions. A `one…` algorithm treats all NPUs as one line, so ASTRA-sim ignores later entries of the
+//! list. A named group that lacks some ranks is a single line of members, in the order of the groups file. The line
+//! uses the list's only algorithm, or a ring if the list has several entries.
 //!
 //! # Costs
 //!
@@ -27,7 +27,7 @@
 //!
 //! If [`Quirk::Padding`] is corrected, there are c = max(1, min(k, S)) chunks of exactly S / c bytes. Each member's
 //! share of a chunk is then exact, too. If [`Quirk::ShortList`] is corrected, the last algorithm of a list also applies
-//! to the remaining dimensions. A ring replaces the algorithm in dimensions where the algorithm cannot run.
+//! to the remaining dimensions. A ring replaces the algorithm in dimensions where it cannot run.
 //!
 //! If [`Quirk::GroupRing`] is corrected, a named group that fills a sub-grid has one phase for each dimension in which
 //! its members differ. Any other named group is a line along the outermost of these dimensions. In each dimension, both
@@ -37,9 +37,8 @@
 //! If [`Quirk::SharedQueue`] is corrected, each phase has its own queues. Chunks pass through these queues in the order
 //! in which they arrive from the previous phase. If [`Quirk::GroupEndpoint`] is corrected, endpoints of named groups
 //! have the same delay as other endpoints. If [`Quirk::OneAtATime`] is corrected, an NPU's collectives may overlap.
-//! Each collective then has its own queues. A collective uses its queues in rotation, beginning with the first. NPUs
-//! that join collectives in different orders therefore do not wait for each other. The replay matches collectives in
-//! program order.
+//! Each then has its own queues, and uses them in rotation, beginning with the first. So NPUs that join collectives in
+//! different orders do not wait for each other. The replay matches collectives in program order.
 
 use super::endless_waits::{EndlessWait, EndlessWaitDetector};
 use super::quirks::{self, Quirk, QuirkSet};
@@ -81,8 +80,8 @@ pub struct AstraCollectiveBackend {
     scripts: CustomCollectiveAlgorithms,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
     issued: Option<EndlessWaitDetector>,
-    /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced the delay to 0.
-    /// `None` unless every quirk is on.
+    /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced it to 0. `None`
+    /// unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
@@ -141,8 +140,8 @@ impl AstraCollectiveBackend {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU that started a collective at time 0 while a scale reduced the endpoint delay to 0, with
-    /// the collective's node. ASTRA-sim aborts at such a node.
+    /// Returns the first NPU that started a collective at time 0 while a scale reduced the endpoint delay to 0, and the
+    /// collective's node, at which ASTRA-sim aborts.
     pub fn first_undelayed_collective(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
@@ -195,7 +194,7 @@ impl AstraCollectiveBackend {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations for a kind of collective, or an empty list if the system file has none.
+    /// Returns the implementations for a kind of collective; empty if the system file has none.
     pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveAlgorithmEntry] {
         let lists = &self.implementations;
         match kind {
@@ -265,8 +264,8 @@ impl AstraCollectiveBackend {
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // An all-gather with fewer bytes than splits has chunks of 0 bytes. `check_collective` rejects such an
-            // all-gather if it has several members.
+            // An all-gather with fewer bytes than splits has chunks of 0 bytes. `check_collective` rejects it if it has
+            // several members.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -277,16 +276,16 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns true if the extent belongs to a named group that lacks some ranks. A named group of some ranks either is
-    /// a single line with an irregular extent, or spans dimensions. If the group spans dimensions, the extent's last
-    /// phase contains all members, and the index of this phase is beyond the machine's dimensions.
+    /// a single line with an irregular extent, or spans dimensions. In the latter case, the extent's last phase
+    /// contains all members, and its index is beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupPlacement) -> bool {
         let beyond =
             |phase: &group::PhaseDimensionSizeAndStride| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns a collective's phases, innermost dimension first. A phase consists of an index in the extent, the level
-    /// whose queues the phase uses, and an algorithm.
+    /// Returns a collective's phases, innermost dimension first: the index in the extent, the level whose queues the
+    /// phase uses, and the algorithm.
     fn phases_of_collective(
         &self,
         kind: CollectiveKind,

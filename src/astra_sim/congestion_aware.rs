@@ -11,11 +11,10 @@
 //! no message waits in any algorithm except trees. On rings and switches, no message waits in the ring and
 //! halving-doubling algorithms, because each member sends one message at a time. With the direct algorithm on a switch,
 //! a message waits only for earlier messages of its own sender. With the direct algorithm on a ring, messages of
-//! several senders queue for a link. If messages reach the link at the same instant, they enter the link in the order
-//! of their events.
+//! several senders queue for a link. Messages that reach it at the same instant enter it in the order of their events.
 //!
-//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If this quirk
-//! is corrected, messages use [`LinkCutThroughNetwork`](super::LinkCutThroughNetwork).
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If it is
+//! corrected, messages use [`LinkCutThroughNetwork`](super::LinkCutThroughNetwork).
 
 use super::congestion_unaware::uncontended_rate;
 use super::network_file::{self, AstraDimension};
@@ -30,7 +29,7 @@ use chakram_hardware::topology::{DimensionShape, LineSendPattern};
 /// Sentinel that means "no op".
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// State of a directed link, with the ops of the messages that wait for the link.
+/// State of a directed link, with the ops of the messages that wait for it.
 #[derive(Clone, Copy, Debug)]
 struct LinkQueueState {
     busy: bool,

@@ -6,8 +6,8 @@
 //! shorter direction.
 //!
 //! If [`Quirk::FirstDimension`] is corrected, the latencies of all crossed dimensions add up, and the slowest dimension
-//! determines the rate. If [`Quirk::FullyConnectedLinks`] is corrected, each of an NPU's n - 1 links has an equal share
-//! of the NPU's bandwidth.
+//! determines the rate. If [`Quirk::FullyConnectedLinks`] is corrected, an NPU's n - 1 links share its bandwidth
+//! equally.
 
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};

@@ -4,8 +4,8 @@
 //! order*. Peer number a in this trace is the a-th rank of the group *in the order of the group file*. There are no
 //! lanes, so a node is issued as soon as its dependencies are complete; nodes that become ready together are issued in
 //! order of id. A compute node takes its recorded duration, but at least 1 ns. The algorithm's file contains the
-//! message sizes, so the size of the collective is ignored. The collective completes at a rank when all nodes of the
-//! rank's trace are complete.
+//! message sizes, so the collective's size is ignored. The collective completes at a rank when all nodes of its trace
+//! are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -14,7 +14,7 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, NodeKind};
 use std::collections::BTreeMap;
 
-/// Source of the durations that an algorithm's compute nodes take.
+/// Source of the durations of an algorithm's compute nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AstraOrRecordedScriptDurations {
     /// Durations as ASTRA-sim computes them: whole microseconds, or 1 ns if no duration is recorded. Delays are
@@ -56,8 +56,8 @@ impl AstraOrRecordedScriptDurations {
 ///
 /// # Errors
 ///
-/// Fails with the errors of [`Graph::read_graph`]. Also fails if a node is not a compute node, a send or a receive. The
-/// error includes the trace's position.
+/// Fails with the errors of [`Graph::read_graph`], or if a node is not a compute node, a send or a receive. The error
+/// includes the trace's position.
 pub fn read_custom_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: AstraOrRecordedScriptDurations,

@@ -5,7 +5,7 @@
 //! first byte reaches the next server after the latency between the two servers. The message queues at that server only
 //! when its first byte arrives. The last byte leaves at max(b + m / rate, departure from the previous server plus the
 //! latency in between), because a server cannot forward bytes that have not arrived. `occupied_rate` and `rate` differ
-//! if a server consists of several links and a message can use only one of them.
+//! if a server consists of several links, of which a message can use only one.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -29,7 +29,7 @@ pub struct RoutePosition {
 pub struct ServerHop {
     /// The server's NPU, and its index among that NPU's servers.
     pub server: (u32, u32),
-    /// Rate that determines the time for which a message occupies the server, in bytes per ns.
+    /// Rate that determines how long a message occupies the server, in bytes per ns.
     pub occupied_rate: f64,
     /// Rate of a single message, in bytes per ns.
     pub rate: f64,
@@ -44,8 +44,7 @@ pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// Returns the next server for a message that is at `at` and goes to NPU `to`, or `None` if the message has
-    /// arrived.
+    /// Returns the next server for a message at `at` to NPU `to`, or `None` if it has arrived.
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.

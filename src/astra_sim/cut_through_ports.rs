@@ -1,6 +1,6 @@
 //! The congestion-unaware network with ports: a message occupies ports, so other messages wait for them. In each
-//! dimension, an NPU sends through one port and receives through another. A port passes one message at a time. This
-//! network replaces the original if [`Quirk::FreePorts`] is corrected.
+//! dimension, an NPU sends through one port and receives through another, each of which passes one message at a time.
+//! Replaces the original network if [`Quirk::FreePorts`] is corrected.
 //!
 //! Latencies and bandwidths are as in [`CongestionUnawareModel`](super::CongestionUnawareModel). With [`Quirk::FirstDimension`],
 //! a message goes from the sender's port directly to the receiver's port, in the lowest dimension where the two NPUs

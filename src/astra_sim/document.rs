@@ -17,7 +17,7 @@ pub(super) struct KnownKeys {
     pub(super) ignored: &'static [(&'static str, &'static str)],
 }
 
-/// A file that contains only known keys, each at most once.
+/// A file with only known keys, each at most once.
 pub(super) struct ValidatedInputDocument<'f> {
     file: &'f str,
     entries: Vec<InputEntry>,
@@ -115,7 +115,7 @@ impl<'f> ValidatedInputDocument<'f> {
         self.find_entry(key).map(|entry| &entry.value)
     }
 
-    /// Adds the note `why` about `key`, with the key's line if the file contains the key.
+    /// Adds the note `why` about `key`, with its line if the file contains it.
     pub(super) fn add_note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.find_entry(key).map(|entry| entry.line);
         self.notes.push(InputNote {

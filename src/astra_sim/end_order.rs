@@ -1,21 +1,20 @@
 //! Computes the order in which members end a phase at the same instant, if all members begin the phase together.
 //!
-//! At each instant of such a phase, all members perform the same actions, one member after another in an order σ. If
-//! several delays of an NPU end at one instant, they form one event in the place of the first delay. The order σ
-//! therefore changes only when messages arrive. Arrivals follow the order of sends, and the first message that reaches
-//! a member determines the member's place. If each member p sends one message to f(p), the next order is f(σ). In a
-//! ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners. In
-//! `direct`, if all messages take equal time, the first message that another member receives comes from the line's
-//! first member σ₀, which sends to its successor first. σ₀ receives its first message from the second member. Chunks in
-//! the same phase send to the same members one after another, so the order in which members end does not change. The
-//! next chunk begins in the event that ends the previous chunk.
+//! At each instant of such a phase, all members perform the same actions, one after another in an order σ. If several
+//! delays of an NPU end at one instant, they form one event in the place of the first delay. The order σ therefore
+//! changes only when messages arrive. Arrivals follow the order of sends, and the first message that reaches a member
+//! determines the member's place. If each member p sends one message to f(p), the next order is f(σ). In a ring, f is
+//! the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners. In `direct`, if
+//! all messages take equal time, the first message that another member receives comes from the line's first member
+//! σ₀, which sends to its successor first. σ₀ receives its first message from the second member. Chunks in the
+//! same phase send to the same members one after another, so the order in which members end does not change. The next
+//! chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
 //! stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's own
-//! previous stage, or the stage of another chunk whose place the chunk takes. Delays of two chunks that end at one
-//! instant form one event. Delays registered later adopt the order of delays registered earlier. All members of a
-//! collective handle a chunk's event before the next event in the list, so [`order_of_ends`] processes one event for
-//! all members.
+//! previous stage, or the stage of another chunk whose place it takes. Delays of two chunks that end at one instant
+//! form one event. Delays registered later adopt the order of delays registered earlier. All members of a collective
+//! handle a chunk's event before the next event in the list, so [`order_of_ends`] processes one event for all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order of
 //! such messages is proven only if both chunks are in the same step of the same stage.
@@ -61,16 +60,16 @@ const MAX_DELAYS: usize = 1 << 20;
 /// representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberReorderingSinceStart {
-    /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
-    /// depends on the whole order.
+    /// Id of the last all-to-all exchange, or 0 if there was none; needed because an exchange's effect depends on the
+    /// whole order.
     whole: u32,
     /// Nonzero changes since the last all-to-all exchange, by phase. A change is the distance by which each member has
     /// moved along its line, or the flipped bits of the member's index in the line.
     moves: BTreeMap<u32, u32>,
 }
 
-/// The orders that preceded all-to-all exchanges. Each order gets an id, because an exchange's effect depends on the
-/// whole order.
+/// The orders that preceded all-to-all exchanges, each with an id, because an exchange's effect depends on the whole
+/// order.
 #[derive(Debug, Default)]
 struct PreExchangeOrderInterner {
     whole: BTreeMap<(MemberReorderingSinceStart, u32), u32>,
@@ -127,7 +126,7 @@ fn exchange_count(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
-/// An event of a chunk. The members handle such an event one after another.
+/// An event of a chunk. Members handle it one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AllMembersChunkEvent {
     /// Messages of a passage arrive, which ends the delay with this index.
@@ -189,8 +188,8 @@ impl AllMembersEventQueue {
 
 /// Returns how the members' order changes between the start and the end of a collective, or `None` if the change is not
 /// proven. `passages` must be sorted by the time at which they begin. `delays_of` returns the end times of a member's
-/// delays in a stage. Each end time comes with the number of messages that have arrived by then. `endpoint_of` returns
-/// the delay after a message.
+/// delays in a stage, each with the number of messages that have arrived by then. `endpoint_of` returns the delay after
+/// a message.
 pub(super) fn order_of_ends(
     stages: &[CollectiveChunkPhase],
     passages: &[BegunStagePassage],
@@ -291,8 +290,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so the function
-/// checks only one line. Along a dimension of the machine, the function checks only one member.
+/// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so it checks
+/// only one line, and along a dimension of the machine, only one member.
 fn costs_are_equal(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,

@@ -4,10 +4,10 @@
 //!   before it. The number counts chunks along all dimensions, and chunks of named groups. Members that have issued
 //!   different numbers of chunks therefore wait for different messages. The chunk with the lowest number never finds a
 //!   partner, because each NPU's numbers only increase and an NPU has one collective in flight at a time.
-//! - *Alone*. If no dimension with more than one NPU takes part in a collective, the collective has no chunks.
-//!   Without a last chunk, the collective never ends.
-//! - *Asleep*. If a node ends immediately, ASTRA-sim checks the nodes that depend on it only when another node of the
-//!   same rank ends. If no other node of the rank is in flight, ASTRA-sim never checks these nodes.
+//! - *Alone*. If no dimension with more than one NPU takes part in a collective, it has no chunks. Without a last
+//!   chunk, it never ends.
+//! - *Asleep*. If a node ends immediately, ASTRA-sim checks its dependents only when another node of the same rank
+//!   ends. If none is in flight, it never checks them.
 //!
 //! The replay reports only the first such state, because ASTRA-sim's behaviour after it is unknown.
 
@@ -78,8 +78,8 @@ pub(super) struct EndlessWaitDetector {
     pub first: Option<EndlessWait>,
 }
 
-/// Lowest and highest number of chunks that members issued before they joined a collective. If several NPUs have equal
-/// numbers, the entry keeps the lowest NPU, so that the order in which members join at an instant does not matter.
+/// Lowest and highest number of chunks that members issued before they joined a collective. Among NPUs with equal
+/// numbers, the entry keeps the lowest, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
 struct FewestAndMostIssuedChunks {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.

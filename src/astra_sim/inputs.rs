@@ -27,7 +27,7 @@ pub struct AstraFlags {
     pub memory: PathBuf,
     /// Network file.
     pub network: PathBuf,
-    /// Logging file. Logging configuration file; a file called `empty` is not read.
+    /// Logging configuration file; not read if it is called `empty`.
     pub logging: PathBuf,
     /// Folder for logs, or `None` if the command line does not set one.
     pub logging_folder: Option<PathBuf>,
@@ -87,7 +87,7 @@ pub struct AstraInputs {
     pub network: AstraNetworkFile,
     /// The remote memory; `None` if the machine has none.
     pub memory: Option<RemoteMemoryFile>,
-    /// The groups. Communicator groups; their members are NPUs of the network.
+    /// Communicator groups, whose members are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms for single nodes.
     pub per_node: CollectiveNodeAlgorithmFile,

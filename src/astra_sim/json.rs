@@ -1,8 +1,8 @@
 //! Reads the keys of a JSON object, with the line of each key. Only this module uses `serde_json` for ASTRA-sim's
 //! files.
 //!
-//! Each value is a slice of the file's text. The slice's offset determines the value's line, so equal keys in different
-//! places are not confused. The code does not recurse, so deeply nested input cannot overflow the stack.
+//! Each value is a slice of the file's text, whose offset determines its line, so equal keys in different places are
+//! not confused. The code does not recurse, so deeply nested input cannot overflow the stack.
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};

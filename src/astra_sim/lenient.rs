@@ -1,5 +1,5 @@
-//! Finds the records of a broken trace that ASTRA-sim silently skips. ASTRA-sim skips truncated records, records with
-//! an id that a later record repeats, and nodes that can never run.
+//! Finds the records of a broken trace that ASTRA-sim silently skips: truncated records, records whose id a later
+//! record repeats, and nodes that can never run.
 
 use super::InputNote;
 use chakram_trace::format::TraceError;

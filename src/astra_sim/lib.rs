@@ -1,14 +1,14 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names and units. An
 //! [`InputNote`] marks each value that users may misunderstand.
 //!
-//! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
-//! (JSON), [`CommGroupFile`] (JSON), and [`CollectiveNodeAlgorithmFile`] (YAML). The logging configuration (TOML) has no
-//! type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a flag
-//! that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
-//! [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the text's length, even
-//! if the text is invalid.
+//! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
+//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`CollectiveNodeAlgorithmFile`] (YAML). The logging
+//! configuration (TOML) has none, because it is checked and then ignored. Each parser takes the text, the file's name
+//! for errors, and a flag that is true if unknown keys cause notes instead of errors. The parser returns the value with
+//! its notes, or an [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the
+//! text's length, even if the text is invalid.
 //!
-//! [`AstraInputs`] contains all inputs of a run of ASTRA-sim, checked for consistency.
+//! [`AstraInputs`] contains all inputs of an ASTRA-sim run, checked for consistency.
 //!
 //! A GB is 2^30 bytes in the network file, and 10^9 bytes in all other files.
 //!

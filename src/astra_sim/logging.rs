@@ -1,6 +1,6 @@
-//! The logging configuration. The parser checks the file's format, but the configuration has no effect.
+//! The logging configuration, whose format is checked, but which has no effect.
 //!
-//! A run that writes a log writes it as ASTRA-sim does without a logging configuration.
+//! A run writes its log, if any, as ASTRA-sim does without a logging configuration.
 
 use super::error::{InputError, InputNote, shorten_to_one_line};
 

@@ -1,9 +1,9 @@
-//! Translates ASTRA-sim's network, system and memory files to a machine file, and writes notes about keys that it
-//! cannot translate.
+//! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about keys that it cannot
+//! translate.
 //!
 //! ASTRA-sim's own models of networks and collectives use the machine of [`super::machine`]. The machine file that this
-//! module writes is for chakram's models instead. The file's bandwidths are chosen so that chakram's models give the
-//! same times as ASTRA-sim's:
+//! module writes is for chakram's models instead. Its bandwidths are chosen so that these give the same times as
+//! ASTRA-sim's:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
@@ -43,8 +43,7 @@ pub struct ImportedMachineFile {
     pub notes: Vec<InputNote>,
 }
 
-/// Kinds of collectives that have implementations. The first kind with an algorithm for a dimension determines the
-/// dimension's algorithm.
+/// Kinds of collectives with implementations. The first kind with an algorithm for a dimension determines it.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
 /// Writes the machine file for a network. The system file and the remote memory file are optional. Keys that a machine
@@ -153,14 +152,13 @@ impl InexpressibleKeys {
         for (key, why) in unsaid {
             document.add_note(&key, why);
         }
-        // The parser's own notes come first. Drop these notes, because the caller already has them.
+        // Drop the parser's own notes, which come first, because the caller already has them.
         let mut notes = document.into_notes();
         Ok(notes.split_off(notes.len() - count))
     }
 }
 
-/// Returns each dimension's algorithm, which comes from the first kind of collective that has an algorithm for the
-/// dimension.
+/// Returns each dimension's algorithm, from the first kind of collective that has one for it.
 fn dimension_algorithms(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
@@ -375,7 +373,7 @@ fn quirk_note(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // The machine reproduces these quirks, or the notes about reductions and endpoints describe them.
+        // The machine reproduces these quirks, or notes about reductions and endpoints describe them.
         _ => false,
     };
     let names: Vec<_> = Quirk::all_quirks()

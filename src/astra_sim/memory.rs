@@ -2,8 +2,8 @@
 //!
 //! A tensor occupies memory from the start of the node that writes it to the end of the last node that reads it. A
 //! tensor that is never read is never freed. A tensor that is read without being written first, such as a weight,
-//! exists from the start. At one instant, tensors are freed before other tensors are allocated, so a tensor that
-//! replaces another does not increase the peak.
+//! exists from the start. At one instant, tensors are freed before others are allocated, so a tensor that replaces
+//! another does not increase the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;
@@ -37,7 +37,7 @@ struct TensorLifetime {
     tensor: u32,
     bytes: u64,
     from: Time,
-    /// Time at which the tensor is freed; `None` if the run never frees the tensor.
+    /// Time at which the tensor is freed; `None` if it never is.
     to: Option<Time>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> TensorLifetimesAndAccesses<'a> {
         memory
     }
 
-    /// Records that the node `by` makes the access `one`. `known` is the index of the tensor's lifetime, if it has one.
+    /// Records the access `one` by the node `by`. `known` is the index of the tensor's lifetime, if it has one.
     fn record_use(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
         let access = TensorAccess {
             tensor: one.tensor,

@@ -7,10 +7,10 @@
 //! from 0, is the message of step p. In a phase of n steps, members send only the first n packets. If the window is W,
 //! reception r, counted from 0, adds packet W + r.
 //!
-//! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
-//! reduce-scatter, all Z packets of every round are reduced. In an all-reduce, the Z packets of every
-//! second round are reduced ([`NeverReducedThenReduciblePackets`]). With Z = n - 1 and W = 1, this gives the expected
-//! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
+//! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a reduce-scatter,
+//! all Z packets of every round are reduced. In an all-reduce, those of every second round are reduced
+//! ([`NeverReducedThenReduciblePackets`]). With Z = n - 1 and W = 1, this gives the expected reductions. For larger
+//! windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only after it has reduced all packets. Named groups then reduce
 //! like other groups. Halving-doubling then reduces all L messages of its first half, each at its own size (Z = L). A
@@ -62,14 +62,14 @@ pub struct CollectiveChunkPhase {
     pub(super) collective: u32,
     /// Quirks that apply to the phase.
     pub(super) quirks: QuirkSet,
-    /// Index of the custom algorithm that replaces the phase; `None` if no custom algorithm replaces it.
+    /// Index of the custom algorithm that replaces the phase; `None` if there is none.
     pub(super) script: Option<u16>,
 }
 
 /// The queues of a level that a phase uses in rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseQueueSubset {
-    /// All queues. All queues; the second half runs in the opposite direction.
+    /// All queues, of which the second half runs in the opposite direction.
     All,
     /// The first half of the queues.
     First,
@@ -214,8 +214,8 @@ impl CollectiveChunkPhase {
         if amount.parts.is_multiple_of(n) {
             UnroundedBufferShare {
                 bytes: amount.bytes,
-                // The amount was divided earlier and this multiplication cancels that division exactly, so a
-                // reduce-scatter followed by an all-gather restores the amount.
+                // This multiplication cancels an earlier division exactly, so a reduce-scatter followed by an
+                // all-gather restores the amount.
                 parts: amount.parts / n,
             }
         } else {
@@ -354,8 +354,8 @@ impl CollectiveChunkPhase {
         Some(PostedReceive { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines, that is, equally many
-    /// messages of equal sizes with the same partners.
+    /// Returns true if members of `other` exchange the same messages along the same lines: equally many, of equal
+    /// sizes, with the same partners.
     pub(super) fn has_same_exchanges(&self, other: &Self) -> bool {
         let position = MemberLinePosition {
             size: self.size,
@@ -469,9 +469,8 @@ impl CollectiveChunkPhase {
         NeverReducedThenReduciblePackets { idle, busy }
     }
 
-    /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all other packets
-    /// enter it. A packet that enters the NPU also leaves again, unless it is one of the last `idle` packets of its
-    /// round.
+    /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all others enter
+    /// it. A packet that enters also leaves again, unless it is one of the last `idle` packets of its round.
     pub(super) fn bus_transfer(
         &self,
         slot: MemberQueueAndDirection,
@@ -529,9 +528,9 @@ impl CollectiveChunkPhase {
         }
     }
 
-    /// Returns the size that halving-doubling uses for reception `r`, normally the size of the received message. With
-    /// [`Quirk::HalvingDoublingReductions`], halving-doubling uses the next message's size, which is half of the
-    /// received size in a reduce-scatter.
+    /// Returns the size that halving-doubling uses for reception `r`, normally the received message's. With
+    /// [`Quirk::HalvingDoublingReductions`], it uses the next message's size, which is half of the received size in a
+    /// reduce-scatter.
     #[inline]
     fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> UnroundedBufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
@@ -545,7 +544,7 @@ impl CollectiveChunkPhase {
         role.reduces_data() && (r < 2 || self.quirks.has_quirk(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`, or `None` if the member does not reduce the message.
+    /// Returns the data that a member reduces at reception `r`, or `None` if it does not reduce the message.
     #[inline]
     pub(super) fn reduced_amount(
         &self,

@@ -1,4 +1,4 @@
-//! Quirks are ASTRA-sim behaviour that a correct model would not have. Each quirk has a name that switches it.
+//! Quirks are ASTRA-sim behaviour that a correct model would not have. Each has a name that switches it.
 //!
 //! If a quirk is on, models behave like ASTRA-sim to the nanosecond. If a quirk is off, the behaviour is *corrected*.
 //! Models read the set of quirks when they are created. Each module's documentation describes the corrections that it
@@ -22,9 +22,9 @@ pub enum Quirk {
     FreePorts,
     /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
-    /// Only the lowest dimension that a message crosses determines the message's time.
+    /// Only the lowest dimension that a message crosses determines its time.
     FirstDimension,
-    /// Every device stores a whole message before it forwards the message.
+    /// Every device stores a whole message before it forwards it.
     StoreAndForward,
     /// A named group is one line in any topology.
     GroupRing,
@@ -244,7 +244,7 @@ impl QuirkSet {
         Quirk::all_quirks().filter(move |quirk| !self.has_quirk(*quirk))
     }
 
-    /// Converts ns to a time. [`Quirk::WholeNs`] truncates the time to whole ns.
+    /// Converts ns to a time, truncated to whole ns by [`Quirk::WholeNs`].
     #[inline]
     pub(super) fn span_from_ns(self, ns: f64) -> Span {
         if self.has_quirk(Quirk::WholeNs) {
@@ -270,8 +270,8 @@ pub(super) fn fractional_bytes(amount: UnroundedBufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in a form that [`FromStr`] parses. Lists either the set's quirks or the missing quirks, whichever
-/// list is shorter.
+/// Formats the set in a form that [`FromStr`] parses. Lists either the set's quirks or the missing ones, whichever are
+/// fewer.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();

@@ -1,11 +1,11 @@
 //! The bus between an NPU and its memory agent: a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on the
-//! NPU's side of the outer bus, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time.
-//! With latency L, overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. The
-//! transfer arrives after a further L + o, truncated to whole ns. The offset is normally o. If the side's previous
-//! action was a send, the offset is the larger of o and the rest of the gap g after that send. After more than eight
-//! transfers in a row, a side yields to the other side.
+//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on its
+//! NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time. With latency L,
+//! overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. The transfer
+//! arrives after a further L + o, truncated to whole ns. The offset is normally o. If the side's previous action was a
+//! send, the offset is the larger of o and the rest of the gap g after that send. After more than eight transfers in a
+//! row, a side yields to the other side.
 //!
 //! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. After the
 //! reduction, a round-trip transfer crosses the bus in the other direction. Every transfer that begins or ends at the
@@ -51,7 +51,7 @@ enum StepAfterInnerBus {
     Reduce,
 }
 
-/// A transfer. A transfer. While the transfer crosses the inner bus, it also stores how it continues on the outer bus.
+/// A transfer. While it crosses the inner bus, it also stores how it continues on the outer bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
@@ -60,8 +60,8 @@ struct QueuedTransfer {
     reduces: bool,
     returns: bool,
     token: TransferCompletionToken,
-    /// True if a transfer on the inner bus makes a round trip. After it has crossed the inner bus, the transfer
-    /// continues with `then`.
+    /// True if a transfer on the inner bus makes a round trip. After it has crossed the inner bus, it continues with
+    /// `then`.
     round_trip: bool,
     then: StepAfterInnerBus,
 }
@@ -277,7 +277,7 @@ impl NpuInnerAndOuterBus {
     ) -> Option<TransferCompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
-        // If other receptions are queued, their transfers are on their way to this side, so the side stays busy.
+        // If other receptions are queued, their transfers are on their way to this side, so it stays busy.
         if state.receives.len() < 2 {
             state.state = BusSideSendReceiveState::Free;
         }

@@ -1,5 +1,4 @@
-//! A rank's statistics, as ASTRA-sim defines them. The statistics include only values that follow from the rank's trace
-//! and the system file.
+//! A rank's statistics, as ASTRA-sim defines them: only values that follow from the rank's trace and the system file.
 
 use super::trace::counts_as;
 use super::{AstraInputs, AstraSystemFile};
@@ -32,7 +31,7 @@ pub struct RankWorkKindsAndKernelTime {
 /// the total time is one nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Fraction of the total time that compute-bound kernels take; the peak FLOP/s limits such kernels.
+    /// Fraction of the total time that compute-bound kernels (limited by the peak FLOP/s) take.
     pub compute_bound: f64,
     /// Mean FLOP/s, as a fraction of the peak.
     pub compute: f64,
@@ -43,7 +42,7 @@ pub struct RooflineMeans {
 }
 
 impl RankWorkKindsAndKernelTime {
-    /// Adds up the work in a graph that an [`AstraTraceReader`](super::AstraTraceReader) built for `inputs`.
+    /// Adds up the work in a graph built by an [`AstraTraceReader`](super::AstraTraceReader) for `inputs`.
     pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();

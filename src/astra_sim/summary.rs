@@ -1,10 +1,10 @@
-//! Summary of the parsed inputs, one line per section.
+//! Summary of the parsed inputs, with one line per section.
 
 use super::{AstraInputs, CollectiveAlgorithmEntry, Quirk, RemoteMemorySharing};
 use std::path::PathBuf;
 
 impl AstraInputs {
-    /// Returns the sections, each with its line, in reading order. The summary omits the notes.
+    /// Returns the sections, each with its line, in reading order, without the notes.
     pub fn summarize_inputs(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
         let compute = match (system.replay_only, system.roofline) {

@@ -4,8 +4,7 @@
 //! time. A member's message then reaches its partner at exactly the time when the member receives a message itself. One
 //! member therefore represents all members. In a ring, every step begins after the previous step. With K messages of
 //! time c, endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If
-//! all messages of a member leave over one link, a message waits there for the member's earlier messages. Every member
-//! has the same wait.
+//! all messages of a member leave over one link, a message waits there for earlier ones, equally long on every member.
 
 use super::AstraAlgorithm;
 use super::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation};
@@ -19,8 +18,7 @@ use std::collections::BinaryHeap;
 /// Maximum number of members for which message times are compared.
 const COMPARED: u32 = 256;
 
-/// A line of members that communicate in a phase. If the line is symmetric, one member represents
-/// all others.
+/// A line of members that communicate in a phase. In a symmetric line, one member represents all others.
 pub(super) struct PhaseMemberLine<'a> {
     pub stage: &'a CollectiveChunkPhase,
     pub slot: MemberQueueAndDirection,
@@ -30,7 +28,7 @@ pub(super) struct PhaseMemberLine<'a> {
     pub quiet: &'a UncontendedMessageCostFunctions<'a>,
 }
 
-/// Event at a member. At the same instant, events are handled in the order of the variants.
+/// Event at a member. Simultaneous events are handled in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MemberEvent {
     Credits(u32),
@@ -162,8 +160,7 @@ impl PhaseMemberLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Time until which the member's link is busy. The time stays zero unless all messages of the member leave over
-        // one link.
+        // Time until which the member's link is busy; zero unless all messages of the member leave over one link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
@@ -171,8 +168,8 @@ impl PhaseMemberLine<'_> {
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member represents all members. When the member's message arrives at a partner, the member therefore
-        // receives the corresponding message itself.
+        // The member represents all members, so when its message arrives at a partner, it receives the corresponding
+        // message itself.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {

@@ -28,7 +28,7 @@ pub enum AllReduceDecomposition {
     LocalBwAware,
 }
 
-/// One value for each kind of collective that has implementations.
+/// One value for each kind of collective with implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCollectiveKind<T> {
     /// Value for all-reduce.

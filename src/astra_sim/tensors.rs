@@ -37,7 +37,7 @@ pub struct RankTensors {
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// Types of nodes that do nothing and therefore use no tensors, even if their lists contain some.
+/// Types of nodes that do nothing and so use no tensors, even if their lists contain some.
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
@@ -47,8 +47,8 @@ impl RankTensors {
     ///
     /// # Errors
     ///
-    /// Fails where ASTRA-sim throws or aborts: if a working node lacks `inputs` or `outputs`, if a list does not
-    /// consist of (name, size) pairs, or if two nodes write the same tensor.
+    /// Fails where ASTRA-sim throws or aborts: a working node lacks `inputs` or `outputs`, a list does not consist of
+    /// (name, size) pairs, or two nodes write the same tensor.
     pub fn read_tensors(
         contents: &[u8],
         lenient: bool,

@@ -21,12 +21,12 @@ use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, Trace
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, RankSlotPeersAndGroups};
 
 /// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
-/// separate. Lanes for single nodes have higher numbers. Receives of a pure replay, and communication that waits for no
-/// other communication, use such lanes.
+/// separate. Lanes for single nodes have higher numbers; receives of a pure replay, and communication that waits for no
+/// other, use them.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Kinds of nodes that the replay models only by their duration. A node of these kinds stores its kind in its FLOPs.
+/// Kinds of nodes that the replay models only by their duration, and that store their kind in their FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
@@ -93,7 +93,7 @@ impl<'a> AstraTraceReader<'a> {
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Graph::read_graph`]. Also fails if the trace has a node that ASTRA-sim cannot run.
+    /// Fails with the errors of [`Graph::read_graph`], or if the trace has a node that ASTRA-sim cannot run.
     pub fn read_graph(
         &self,
         contents: &[u8],
@@ -258,8 +258,8 @@ impl TraceReaderState<'_> {
                     }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
-                // Successive collectives are often equal, so check each run of equal collectives only once. With
-                // per-node algorithms, the result of the check also depends on the node.
+                // Successive collectives are often equal, so check each run of equal ones only once. With per-node
+                // algorithms, the result of the check also depends on the node.
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
                     let groups = &self.reader.inputs.groups;
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
@@ -321,8 +321,8 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that occupies its lane for its recorded duration. The operation stores the kind of node that it
-/// represents in its FLOPs.
+/// Returns an operation that occupies its lane for its recorded duration, and stores in its FLOPs the kind of node that
+/// it represents.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

@@ -26,8 +26,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     Ok(mapping.0)
 }
 
-/// Returns parser limits that suffice for any ASTRA-sim file, and that reject documents that expand to more than their
-/// text.
+/// Returns parser limits that suffice for any ASTRA-sim file, but reject documents that expand beyond their text.
 fn parser_options() -> Options {
     let mut budget = Budget::default();
     budget.max_aliases = 0;

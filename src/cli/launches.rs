@@ -57,8 +57,7 @@ impl MultipleLaunchArgs {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
     }
 
-    /// Rejects combinations of options that contradict each other. `several` is true if the command
-    /// replays on several machines.
+    /// Rejects contradictory combinations of options. `several` is true if the command replays on several machines.
     pub fn check_combinations(&self, several: bool) -> Result<(), String> {
         if self.with.len() != self.on.len() {
             return Err(format!(
@@ -118,7 +117,7 @@ impl MultipleLaunchArgs {
         options
     }
 
-    /// Returns the times at which the launches of the job start.
+    /// Returns the start times of the job's launches.
     fn launch_start_times(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
@@ -219,7 +218,7 @@ impl MultipleLaunchArgs {
     }
 }
 
-/// Rejects jobs that share an NPU, because each job would use the NPU as if it were alone.
+/// Rejects jobs that share an NPU, because each would use it as if it were alone.
 fn check_jobs_share_no_npu(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {

@@ -91,7 +91,7 @@ struct Cli {
     bounds: LimitAndVerbosityArgs,
 }
 
-/// Help heading for the options that every command has.
+/// Help heading for the options of every command.
 const GENERAL: &str = "General options";
 
 /// Limits on a command's resources, and the amount of printed text.
@@ -152,8 +152,8 @@ enum CliCommand {
     },
 }
 
-/// Builds the arguments of a command only when the command is used. Building the arguments of all
-/// commands would take as long as running a short command.
+/// Builds the arguments of a command only when it is used. Building those of all commands would take as long as running
+/// a short one.
 #[derive(Debug)]
 struct LazilyBuiltArgs<A>(A);
 
@@ -196,7 +196,7 @@ fn build_command_with_completers() -> Command {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // Parse without completers, because only shells that ask for completions need completers.
+    // Parse without completers, because only shells that ask for completions need them.
     let mut command = match help::requested_help_length(&arguments) {
         Some(length) => help::replace_help(build_whole_command(), length),
         None => Cli::command(),
@@ -209,7 +209,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-/// Returns the parsed command line or an error, together with the words of the rewritten command line.
+/// Returns the parsed command line or an error, and the words of the rewritten command line.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
     // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some arguments that clap rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);
@@ -327,8 +327,8 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     }
 }
 
-/// Returns true if the error means that the reader closed the output pipe. A closed pipe is not a failure, because a
-/// reader such as `head` may stop early.
+/// Returns true if the error means that the reader closed the output pipe, which is no failure: a reader such as `head`
+/// may stop early.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();

@@ -61,8 +61,8 @@ impl OptionGroupMembership for TraceReadingOptions {
 pub type TraceReadingArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
 
 impl TraceReadingArgs {
-    /// Returns the number of ranks in a mirrored job (one trace for all ranks). Without `--ranks`, this is the number
-    /// of NPUs of each machine. Fails if the machines have different numbers of NPUs.
+    /// Returns the number of ranks in a mirrored job (one trace for all ranks): without `--ranks`, each machine's
+    /// number of NPUs. Fails if the machines have different numbers of NPUs.
     pub fn mirrored_job_rank_count(
         &self,
         mut machines: impl Iterator<Item = u32>,

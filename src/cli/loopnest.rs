@@ -116,8 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles. The first bound assumes that all units multiply in every cycle. The second bound
-/// assumes that each word is read from or written to memory only once.
+/// Returns two lower bounds in cycles. The first assumes that all units multiply in every cycle, the second that each
+/// word is read from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,

@@ -219,8 +219,8 @@ fn format_npus(machine: &Machine) -> String {
     }
 }
 
-/// Formats each dimension as `switch 8 @ 450 GB/s`. If the topology consists of individual links, formats its kind and
-/// rate: `clos 4x4 @ 12.5 GB/s`.
+/// Formats each dimension as `switch 8 @ 450 GB/s`. For a topology of individual links, formats its kind and rate:
+/// `clos 4x4 @ 12.5 GB/s`.
 fn format_dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().explicit_links();
     let dimensions = machine.topology().dimensions();

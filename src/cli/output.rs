@@ -1,4 +1,4 @@
-//! Parses the arguments of a replay and prints its report, for all commands that replay a workload.
+//! Parses replay arguments and prints reports, for all commands that replay a workload.
 
 use super::custom_algorithm;
 use super::flags::flag_of;
@@ -53,7 +53,7 @@ impl OptionGroupMembership for ReplayTimingOptions {
     }
 }
 
-/// The options of [`ReplayTimingOptions`] as arguments. Every command that replays has all these arguments.
+/// The options of [`ReplayTimingOptions`] as arguments, which every command that replays has.
 pub type ReplayTimingArgs = ReplayOptionGroupArgs<ReplayTimingOptions>;
 
 /// Arguments of a replay and of its report.
@@ -109,8 +109,8 @@ pub struct JobWithReportFacts<'a> {
     pub workload: &'a Workload,
     /// Name of the job in reports.
     pub name: &'a str,
-    /// Makespan with the profiler's overhead if the replay subtracts this overhead, otherwise makespan without it.
-    /// `None` if the overhead is unknown.
+    /// Makespan with the profiler's overhead if the replay subtracts it, otherwise without it. `None` if the overhead
+    /// is unknown.
     pub other_profiler: Option<Span>,
     /// Replays with fewer micro-batches, from which the whole step is extrapolated.
     pub shorter: Option<FewerMicroBatchReplays>,
@@ -465,7 +465,7 @@ impl ReplayAndReportArgs {
             .transpose()
     }
 
-    /// Creates the file of the HTML page, if the user asked for a page.
+    /// Creates the file of the HTML page, if the user asked for one.
     pub fn create_html_page(
         &self,
         to: &mut ReportDestination<'_>,
@@ -475,7 +475,7 @@ impl ReplayAndReportArgs {
             .transpose()
     }
 
-    /// Prints warnings and notes that the report's format does not show to standard error.
+    /// Prints to standard error the warnings and notes that the report's format does not show.
     pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_node_table() {
             for warning in &report.warnings {
@@ -502,8 +502,8 @@ impl ReplayAndReportArgs {
         Ok(())
     }
 
-    /// Returns the exit code for replays that completed. With `--fit require`, also prints the
-    /// replays that do not fit to standard error.
+    /// Returns the exit code for replays that completed. With `--fit require`, also prints to standard error the
+    /// replays that do not fit.
     pub fn exit_code<'r>(
         &self,
         reports: impl IntoIterator<Item = &'r Report>,

@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
 //! The work stores its progress in an atomic number, and a separate thread draws it, so the working loops need not read
-//! a clock. The second is counted from the start of the program. If several short pieces of work together take longer
-//! than a second, the later pieces therefore show their progress.
+//! a clock. The second is counted from the start of the program. So if several short pieces of work together take
+//! longer, the later ones show their progress.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -77,8 +77,8 @@ impl ProgressEndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` items, which the display calls `unit`. A `total` of 0 means that the number is unknown.
-    /// `doing` is the name of the work, such as `replaying`.
+    /// Starts to count `total` items (0 if unknown), which the display calls `unit`. `doing` is the name of the work,
+    /// such as `replaying`.
     pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (
             Arc::new(AtomicU64::new(0)),
@@ -108,7 +108,7 @@ impl Progress {
         self.done.store(done, Ordering::Relaxed);
     }
 
-    /// Sets a note about the work that the terminal shows before the bar.
+    /// Sets a note about the work, shown before the bar.
     pub fn set_note(&self, note: String) {
         if self.is_shown() {
             *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
@@ -137,8 +137,8 @@ impl Drop for Progress {
         *self.end.lock_ended() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
-            // When the drawing thread ends, it clears its line. If the thread panicked, there is no
-            // line to clear, so ignore the error.
+            // When the drawing thread ends, it clears its line. If it panicked, there is no line to clear, so ignore
+            // the error.
             let _ = drawing.join();
         }
     }

@@ -1,8 +1,8 @@
 //! Recognizes the inputs of other tools, and suggests the command that reads them.
 //!
-//! Every command accepts any path, and its reader describes errors in terms of the format that it expects. Therefore
-//! this module recognizes the format of an input only after a command has failed. If the failing path is on the command
-//! line and contains another tool's format, this module replaces the error by an error that names the format.
+//! Every command accepts any path, and its reader describes errors in terms of the format that it expects. So this
+//! module recognizes the format of an input only after a command has failed. If the failing path is on the command line
+//! and contains another tool's format, it replaces the error by one that names the format.
 
 use crate::terminal::quote_shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -174,8 +174,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns true if the name of the file has the ending of a trace but no rank. An entry of an archive can also be a
-/// trace, but it is not a file.
+/// Returns true if the file's name has a trace's ending but no rank. An archive entry can also be a trace, but is not a
+/// file.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -204,8 +204,7 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // If a file is both input and output, the error already says that the file would be overwritten, so this function
-    // does not return the file.
+    // Omits a file that is both input and output, because the error already says that it would be overwritten.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }
@@ -248,8 +247,8 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. People write these files by hand, so they
-/// are small.
+/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input; such files are small, because people write
+/// them by hand.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn detect_astra_sim_input_kind(path: &Path) -> Option<AstraInputKind> {

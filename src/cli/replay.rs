@@ -129,8 +129,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.run.protect_inputs(&mut outputs);
     let found_beside = args.launches.find_concurrent_jobs(loading.verify)?;
     args.launches.protect_inputs(&found_beside, &mut outputs);
-    // Claim the output file before the replay, so that an unwritable file is reported before the replay and not after
-    // it.
+    // Claim the output file now, so that an unwritable file is reported before the replay and not after it.
     let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
     let hash = args.run.wants_input_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
@@ -256,8 +255,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the options for traces on the command line as settings. Each setting comes with the job that results from
-/// `found` without the setting's option.
+/// Returns the options for traces on the command line as settings. Each comes with the job that results from `found`
+/// without its option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -327,9 +326,9 @@ fn describe_job_edits(
     }))
 }
 
-/// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range covers the makespans of
-/// `job` itself and of two variants. The added ranks copy the fastest captured ranks of their roles in one variant, and
-/// the slowest captured ranks in the other variant.
+/// Returns a range of makespans for `job`, if an edit added ranks without a trace. The range covers the makespans of
+/// `job` itself and of two variants, in which the added ranks copy the fastest and the slowest captured ranks of their
+/// roles.
 fn makespan_range_with_added_ranks(
     found: &FoundTraces,
     job: &Job,
@@ -355,8 +354,8 @@ fn makespan_range_with_added_ranks(
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
-/// Loads the original `job`, without its edits. Returns `None` if the job has no edits, if ranks
-/// are missing, or if the job was read from a pipe, because a pipe can be read only once.
+/// Loads the original `job`, without its edits. Returns `None` if the job has no edits, if ranks are missing, or if the
+/// job was read from a pipe, which can be read only once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,
@@ -386,8 +385,7 @@ fn predict_makespan(
     Ok(compiled.find_makespan()?)
 }
 
-/// Returns the machine file in the folder of the traces or, if there is none, the machine for which the job was
-/// generated.
+/// Returns the machine file in the traces' folder or, if there is none, the machine for which the job was generated.
 fn machine_beside_traces(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

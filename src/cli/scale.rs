@@ -70,8 +70,7 @@ struct ScaledJobDocument {
     exchanges_along: bool,
 }
 
-/// Returns the machine for the scaled job. If the machine exists in several sizes, it gets enough
-/// nodes for `ranks` ranks.
+/// Returns the machine for the scaled job. A machine that exists in several sizes gets enough nodes for `ranks` ranks.
 fn machine_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
     let sized = machine_name_for_ranks(name, ranks);
     match sized.as_deref() {
@@ -147,8 +146,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files, by the hash of their contents. If all copies of an original rank have
-    // identical traces, `of_old` maps this rank to the file of the first copy.
+    // Written files, by the hash of their contents. If all copies of an original rank have identical traces, `of_old`
+    // maps it to the first copy's file.
     let mut written: BTreeMap<[u8; 32], Option<UncommittedOutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<UncommittedOutputHandle>> = BTreeMap::new();
     let link = !args.no_links;

@@ -184,8 +184,8 @@ impl RunTablesWithColumnFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs that result without it. Omits a setting without which no run
-    /// is possible, because it clearly has an effect.
+    /// Returns the settings of `args`, each with the runs that result without it. Omits settings without which no run
+    /// is possible, because they clearly have an effect.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<SettingAblationRuns> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(SettingAblationRuns {

@@ -26,7 +26,7 @@ use llm::{LlmArgs, LlmModelOrScenario, SloOption};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Maximum number of requests in a run that the command repeats to check whether a setting has an effect. A repetition
+/// Maximum number of requests in a run that the command repeats to check whether a setting has an effect; a repetition
 /// takes at most a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
@@ -187,7 +187,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Rejects combinations of options in which an option would have no effect.
+    /// Rejects combinations in which an option would have no effect.
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -232,9 +232,8 @@ impl ServeArgs {
     }
 }
 
-/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if
-/// the seed has an effect. `own` is the scenario before the settings on the command line, and
-/// `report` is the report of the run.
+/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if it has one. `own` is
+/// the scenario before the settings on the command line, and `report` the run's report.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -263,8 +262,7 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "this run uses no random numbers")))
 }
 
-/// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty
-/// if both have an effect.
+/// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty if both have one.
 fn reasons_load_has_no_effect(
     args: &ServeArgs,
     own: &Scenario,
@@ -404,7 +402,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
     }
-    // Each platform has its own run, so a setting may have an effect on only some of the runs.
+    // Each platform has its own run, so a setting may affect only some of them.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;

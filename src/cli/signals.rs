@@ -1,7 +1,7 @@
-//! Handlers of the signals that end the program. The handlers remove temporary files before the program ends. The
-//! program also ends with an ordinary error if a trace file becomes shorter while it is mapped into memory.
+//! Handlers of the signals that end the program, which first remove temporary files. The program also ends with an
+//! ordinary error if a trace file becomes shorter while it is mapped into memory.
 
-/// Installs the handlers. If the parent process ignores a signal, the signal stays ignored.
+/// Installs the handlers. Signals that the parent process ignores stay ignored.
 #[cfg(unix)]
 pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -63,8 +63,7 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // If the last line is a progress bar, clear it. If the last line is not a progress bar, end the line, because
-        // the terminal shows `^C` in it.
+        // If the last line is a progress bar, clear it. Otherwise end it, because the terminal shows `^C` in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);
@@ -83,8 +82,8 @@ mod unix {
         }
     }
 
-    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, because this trace's file has
-    /// become shorter.
+    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, whose file has then become
+    /// shorter.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
         // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;

@@ -124,8 +124,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         );
         parts.push(part.map_err(|e| opened.locate_error(e))?);
     }
-    // The program knows the missing partners only after it has read all ranks, so it reads the traces a second time to
-    // write the slice.
+    // The missing partners are known only after all ranks have been read, so read the traces a second time to write the
+    // slice.
     let unmatched = matches.find_unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedCommunicationArg::Refuse {
         return Err(format!(

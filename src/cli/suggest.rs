@@ -16,8 +16,7 @@ pub fn add_suggestions(mut error: Error, command: &Command, arguments: &[OsStrin
                 Some(ContextValue::String(found)) => similar_flags(found, within),
                 _ => Vec::new(),
             };
-            // Remove clap's suggestion to pass the word as a value, because it does not help if the
-            // word is misspelled.
+            // Remove clap's suggestion to pass the word as a value, which does not help if the word is misspelled.
             error.remove(ContextKind::Suggested);
             if !near.is_empty() {
                 error.remove(ContextKind::Usage);
@@ -155,9 +154,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean. A synonym comes first, then flags within
-/// two edits, then flags that share a part of the name; only the first kind that exists is
-/// returned.
+/// Returns the flags of `command` that `found` may mean. Returns a synonym, else flags within two edits, else flags
+/// that share a part of the name.
 fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

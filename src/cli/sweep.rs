@@ -276,8 +276,8 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let quiet = |_: &SweepProgressEvent<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // Write the journal only after the run, so that a failed merge leaves no journal. The journal
-    // makes it possible to resume the merged sweep and to explain its rows.
+    // Write the journal only after the run, so that a failed merge leaves no journal. It makes it possible to resume
+    // the merged sweep and to explain its rows.
     let mut table = SweepTable::new(&study, rows, explorer.turns_so_far());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create_in(&args.output, &hash)?;

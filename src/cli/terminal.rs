@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// A writer of bytes to standard output. The writer's errors name standard output as the target.
+/// A writer of bytes to standard output, whose errors name standard output as the target.
 pub struct StandardOutputWithNamedErrors(io::Stdout);
 
 /// Returns a writer of binary data to standard output.
@@ -46,8 +46,8 @@ pub enum EscapeStyle {
     Json,
 }
 
-/// Writer that escapes the control characters in text as `\u{1b}`, except line ends and tabs. If colours are on, the
-/// writer keeps the sequences that change colours.
+/// Writer that escapes the control characters in text as `\u{1b}`, except line ends and tabs. If colours are on, keeps
+/// the sequences that change colours.
 pub struct EscapingWriter<W: Write> {
     out: W,
     escapes: EscapeStyle,
@@ -56,7 +56,7 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutputWithNamedErrors>> {
-    /// Creates a writer to standard output. The writer keeps colour changes if standard output is a terminal.
+    /// Creates a writer to standard output, which keeps colour changes on a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours
@@ -159,8 +159,7 @@ fn length_of_color_escape(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Lines for standard error. While a command runs inside another program, they are captured here instead of
-    /// printed.
+    /// Lines for standard error, captured here instead of printed while a command runs inside another program.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
@@ -173,7 +172,7 @@ pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, lines.unwrap_or_default())
 }
 
-/// Prints a line to standard error; inside another program, captures the line instead.
+/// Prints a line to standard error; inside another program, captures it instead.
 pub fn print_to_stderr(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     let is_captured = CAPTURED.with_borrow_mut(|lines| {
@@ -202,7 +201,7 @@ pub fn quote_shell_word(text: &str) -> String {
     }
 }
 
-/// Minimum width of text, in columns. On narrower terminals, text also has this width.
+/// Minimum width of text, in columns, even on narrower terminals.
 const MIN_COLUMNS: usize = 60;
 
 /// Returns the width of text in columns: `COLUMNS` if it is set; otherwise, the terminal's width if

@@ -177,9 +177,8 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Returns the mean time, in seconds, to send 1 GB from one chip to another, over all pairs of
-/// chips. The mean time is the size times the mean distance, divided by the link rate for chips of the graph's largest
-/// degree.
+/// Returns the mean time, in seconds, to send 1 GB from one chip to another, over all pairs of chips. It is the size
+/// times the mean distance, divided by the link rate for chips of the graph's largest degree.
 fn mean_seconds_per_gigabyte(
     summary: &ChipGraphSummary,
     technology: &LinkRateByLinkCount,
@@ -266,8 +265,7 @@ fn search_random_topologies(
         };
         let graph = ChipGraph::create_random(count, &mut || split_mix(&mut state));
         let summary = graph.summarize();
-        // Skip this graph: the table has no link rate for chips with so many links, so assume that such chips do not
-        // exist.
+        // Skip this graph: without a link rate for so many links, assume that such chips do not exist.
         let Some(seconds) = mean_seconds_per_gigabyte(&summary, technology) else {
             continue;
         };

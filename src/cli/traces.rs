@@ -127,7 +127,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns true if the trace goes to standard output, so that the command must print no other text there.
+    /// Returns true if the trace goes to standard output, where the command must then print no other text.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
@@ -194,8 +194,8 @@ impl<'o> OutputPipeOrJobFiles<'o> {
     }
 }
 
-/// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns a sentence that names
-/// the job's traces.
+/// Prints a note about traces with the job's prefix that do not belong to the job. Returns a sentence that names the
+/// job's traces.
 pub fn name_saved_traces(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     print_other_traces_note(&job.prefix, &job.others)?;
     Ok(format_first_to_last(&job.traces))
@@ -210,7 +210,7 @@ fn format_first_to_last(names: &[PathBuf]) -> String {
     }
 }
 
-/// Prints a note if there are traces with the job's prefix that do not belong to the job.
+/// Prints a note about traces with the job's prefix that do not belong to the job.
 pub fn print_other_traces_note(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),

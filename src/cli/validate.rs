@@ -92,7 +92,7 @@ enum ValidateFormatArg {
     Json,
 }
 
-/// Error for traces with defects. The report of the defects was printed before.
+/// Error for traces with defects, whose report was already printed.
 #[derive(Debug)]
 struct UnsoundTracesError(DefectCountsBySeverity);
 
@@ -213,8 +213,8 @@ fn read_files(
         let Some(key) = file_identity(&file.path) else {
             return new();
         };
-        // The job file may list different hashes for several names of one file. At most one of these hashes is right,
-        // so check all of them.
+        // The job file may list different hashes for several names of one file. At most one is right, so check all of
+        // them.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

@@ -66,12 +66,12 @@ struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
     rotations: Vec<NextQueueIndexPerHalf>,
-    /// Number of phases that used a tree so far, by kind of collective and dimension. The number determines the next
-    /// phase's tree.
+    /// Number of phases that used a tree so far, by kind of collective and dimension, which determines the next phase's
+    /// tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions. The count becomes the next chunk's number. In
-    /// ASTRA-sim's own numbering, every chunk also counts for group 0.
+    /// Number of chunks so far, by group and set of dimensions, which becomes the next chunk's number. In ASTRA-sim's
+    /// own numbering, every chunk also counts for group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::SharedBusSide; 4],
 }
@@ -96,7 +96,7 @@ enum OriginalOrSeparateChunkNumbering {
     /// chunks.
     Original,
     /// Counts chunks separately for each group and each set of dimensions, so that earlier collectives of some NPUs do
-    /// not block later collectives.
+    /// not block later ones.
     Apart,
 }
 
@@ -118,7 +118,7 @@ pub fn run(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Original)
 }
 
-/// Simulates until no event is left. Numbers chunks so that no NPU waits forever only because NPUs have issued
+/// Simulates until no event is left. Numbers chunks so that no NPU waits forever only because others have issued
 /// different numbers of chunks.
 pub fn simulate_with_own_numbering(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Apart)

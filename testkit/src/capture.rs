@@ -1,17 +1,16 @@
 //! Simulates a job, and writes the job's true times and its captures in the formats of PyTorch's
 //! profiler.
 //!
-//! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the
-//! timeline from Kineto. Because captures are generated, tests and benchmarks of converters need no
-//! PyTorch, and captures can have any size. Tests can compare converted captures with the true
-//! times ([`JobTruth`]).
+//! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline from Kineto.
+//! With generated captures, tests and benchmarks of converters need no PyTorch, and captures can have any size. Tests
+//! can compare converted captures with the true times ([`JobTruth`]).
 //!
 //! # The job
 //!
 //! Every rank trains layers; a layer is a normalization and a perceptron with two matrices. A rank's thread runs its
-//! program in order. Durations are computed from tensor sizes and round-number constants (`cost.rs`). The rank's factor
-//! and a pseudo-random part lengthen the durations. Collectives synchronize the ranks. A collective begins to transfer
-//! when its last member has started, and ends on all members within a few nanoseconds.
+//! program in order. Durations are computed from tensor sizes and round-number constants (`cost.rs`). A factor of the
+//! rank and a pseudo-random part lengthen them. Collectives synchronize the ranks. A collective begins to transfer when
+//! its last member has started, and ends on all members within a few nanoseconds.
 //!
 //! - On a CPU with Gloo, each group has two workers, which run collectives in order. Meanwhile, the
 //!   program's thread continues. At the end, it waits until the gradients are reduced. In a

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Name of each skipped test, and the data that the test lacks.
+/// Name of each skipped test, and the missing data.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Returns a file or folder of the corpus. Without a corpus, returns `None` and counts the calling test as skipped.
@@ -18,7 +18,7 @@ pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which take too long for every build.
+/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, too many for every build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
@@ -43,8 +43,8 @@ pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
 
 /// Counts the calling test as skipped because of `missing` data.
 pub fn count_test_as_skipped(missing: &'static str) {
-    // The test harness names each thread after its test. The harness ends the process with `exit`,
-    // which calls `report_skipped`.
+    // The test harness names each thread after its test, and ends the process with `exit`, which calls
+    // `report_skipped`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {

@@ -1,5 +1,4 @@
-//! Counts one by one the token copies that each rank sends to each rank if tokens choose experts on
-//! other ranks.
+//! Counts, one by one, the token copies that each rank sends to each rank if tokens choose experts on other ranks.
 //!
 //! Each rank has the same number of experts, with consecutive indices. The code prefers simplicity
 //! to speed: a routing lists the experts of every token, and every count walks over this list.
@@ -115,7 +114,7 @@ impl TokenExpertChoices {
         copies
     }
 
-    /// Returns the number of tokens on all ranks that choose each expert.
+    /// Returns how many tokens on all ranks choose each expert.
     pub fn tokens_of_experts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.experts];
         for expert in self.tokens.iter().flatten().flatten() {
@@ -147,10 +146,9 @@ impl TokenExpertChoices {
         self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
     }
 
-    /// Counts copies in an exchange with two levels. A node has `size` ranks. A token first goes
-    /// once to each node that has one of its experts. In this node, the token goes to the rank that
-    /// has the sender's index within the node. This rank then sends one copy to each rank of the
-    /// node that has one of the token's experts.
+    /// Counts copies in an exchange with two levels. A node has `size` ranks. A token first goes once to each node that
+    /// has one of its experts. There it goes to the rank with the sender's index within the node, which sends one copy
+    /// to each rank of the node that has one of the token's experts.
     pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
         let across = self.count(|copies, from, token| {

@@ -1,7 +1,7 @@
 //! References for Chakram's tests: captures of simulated jobs with true times, and simple simulators.
 //!
 //! The testkit does not depend on Chakram, shares no code with it, and is not published. Helpers that use Chakram's own
-//! types are beside the tests that use them.
+//! types are next to the tests that use them.
 //!
 //! - [`capture`]: files as PyTorch's profiler writes them, and the true times of their events
 //! - [`astra_sim`]: ASTRA-sim 2.x as a plain event-by-event simulator, and random jobs for it

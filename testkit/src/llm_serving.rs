@@ -1,9 +1,8 @@
-//! A plain serving engine for language models. The engine runs step by step, and tests compare the
-//! fast engine with it.
+//! A plain, step-by-step serving engine for language models, with which tests compare the fast engine.
 //!
-//! The code was written only from a description of the rules, and prefers simplicity to speed. The
-//! free list is a vector that the code searches, the contents of blocks are lists of tokens that it
-//! compares as a whole, queues are vectors that it sorts, and time is a sum.
+//! The code was written only from a description of the rules, and prefers simplicity to speed. The free list is a
+//! vector to search, block contents are lists of tokens to compare as a whole, queues are vectors to sort, and time is
+//! a sum.
 
 /// A token's id, such as its index in a vocabulary.
 pub type TokenId = u64;
@@ -40,8 +39,7 @@ pub struct PlainEngine {
     pub prompts_first: bool,
     /// `true` if the engine reserves blocks for all tokens of a request when it admits the request.
     pub reserves_whole: bool,
-    /// Number of blocks that a request occupies after its admission, in addition to the blocks for
-    /// its tokens.
+    /// Number of blocks that a request occupies after its admission, besides the blocks for its tokens.
     pub state: usize,
     /// Number of steps without prompts after which the engine looks at its mail. It also looks if no request runs, and
     /// after a step with prompts.
@@ -58,8 +56,8 @@ pub struct PlainEngine {
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// Requests of the step, in order. Each entry has the request, the number of its tokens
-    /// computed before this step, and the number computed in this step.
+    /// Requests of the step, in order. Each entry has the request, and the numbers of its tokens computed before and in
+    /// this step.
     pub parts: Vec<(usize, usize, usize)>,
     /// Preempted requests, in order of preemption.
     pub put_back: Vec<usize>,

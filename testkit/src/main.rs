@@ -1,5 +1,5 @@
-//! Commands of the testkit. `testkit capture` writes files of PyTorch's profiler for a simulated job, with the job's
-//! true times. `testkit astra-sim` writes random inputs of ASTRA-sim.
+//! Commands of the testkit. `testkit capture` writes PyTorch profiler files for a simulated job, with its true times.
+//! `testkit astra-sim` writes random inputs of ASTRA-sim.
 
 use clap::{Args, Parser};
 use std::error::Error;

@@ -39,8 +39,8 @@ pub struct PortMessage {
     pub takes: u64,
 }
 
-/// The arrival of a message or chunk at a server. Arrivals are sorted by time. At the same time, messages come before
-/// chunks, and messages from lower senders come first.
+/// The arrival of a message or chunk at a server. Arrivals are sorted by time, then messages before chunks, then by
+/// sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MessageOrChunkArrival {
     at: u64,
@@ -64,8 +64,7 @@ fn service_start_times(comers: &mut [MessageOrChunkArrival]) -> Vec<u64> {
     begins
 }
 
-/// Replaces the arrival times `at` of successive chunks by the times at which the chunks have
-/// passed these stages.
+/// Replaces the arrival times `at` of successive chunks by the times at which they have passed these stages.
 fn pass_chunks_through_stages(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;

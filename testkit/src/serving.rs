@@ -1,5 +1,5 @@
-//! Plain simulators that serve requests on processors, one task or one request at a time. Tests
-//! compare closed forms and policies with these simulators.
+//! Plain simulators that serve requests on processors, one task or request at a time, with which tests compare closed
+//! forms and policies.
 //!
 //! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are
 //! searched completely, and the next time is the minimum over all pending events.
@@ -132,14 +132,12 @@ struct PlainWaitingRequest {
     stopped: Option<(usize, u64, usize)>,
 }
 
-/// Serves `requests` on `processors`; the requests must be in order of `ready`. Each processor
-/// serves one request or batch at a time. In a batch of n requests, a job takes n times the job's
-/// time for one request. If `preemption` is given, a request can be preempted at the end of a job,
-/// and the preemption takes this time.
+/// Serves `requests` on `processors`; the requests must be in order of `ready`. Each processor serves one request or
+/// batch at a time. In a batch of n requests, a job takes n times the job's time for one request. If `preemption` is
+/// given, a request can be preempted at the end of a job, which takes this time.
 ///
-/// At equal times, ends of jobs come first, in the order in which their requests started. After
-/// each end, the processor starts its next job or request. Then ready requests join the queue, and
-/// idle processors take requests from the queue.
+/// At equal times, ends of jobs come first, in the order in which their requests started. After each end, the processor
+/// starts its next job or request. Then ready requests join the queue, from which idle processors take requests.
 pub fn serve_plainly(
     policy: PlainRequestOrderRule,
     processors: usize,
@@ -184,7 +182,7 @@ pub fn serve_plainly(
         let Some(now) = [ends, ready, ripe].into_iter().flatten().min() else {
             break;
         };
-        // `take` removes the next request or batch for a processor from the queue, and returns it.
+        // `take` removes a processor's next request or batch from the queue, and returns it.
         let take = |queue: &mut Vec<PlainWaitingRequest>| -> Vec<PlainWaitingRequest> {
             if let PlainRequestOrderRule::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;

@@ -1,10 +1,8 @@
-//! Simulates transfers over grids of cores with queues of tickets. Every link and every memory port
-//! has such a queue.
+//! Simulates transfers over grids of cores, with a queue of tickets at every link and memory port.
 //!
-//! A submitted transfer adds a ticket to the queue of its port and of every link on its path. A
-//! transfer starts when its tickets are first in all these queues. When the transfer ends, it
-//! removes its tickets. The code follows paths core by core, and stores no times at which resources
-//! become free.
+//! A submitted transfer adds a ticket to the queue of its port and of every link on its path. A transfer starts when
+//! its tickets are first in all these queues. When the transfer ends, it removes its tickets. The code follows paths
+//! core by core, and does not store when resources become free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -8,8 +8,7 @@ fn captures_are_written_with_their_truth() {
     let output = folder.path().join("cap");
     let mut command = Command::new(env!("CARGO_BIN_EXE_testkit"));
     command.args(["capture", "--ranks", "2", "--straggler", "1=1.5", "-o"]);
-    // In debug builds, clap panics if the definition of the command line is inconsistent, so this run
-    // also checks the definition.
+    // In debug builds, clap panics if the definition of the command line is inconsistent, so this run also checks it.
     let ended = command.arg(&output).output().expect("it runs");
     let error = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{error}");

@@ -1,6 +1,5 @@
-//! Tests README.md and the book under `docs/`. The test runs every command in order, and compares
-//! the output with the lines below the command. It also checks that every link has a target, and
-//! that the table of contents is complete.
+//! Tests README.md and the book under `docs/`. Runs every command in order, and compares its output with the lines
+//! below it. Also checks that every link has a target, and that the table of contents is complete.
 //!
 //! In a fenced block, lines that begin with `$ ` are commands of a shell. A command continues while
 //! its lines end with `\`, and through a here-document. The lines after a command are its output,
@@ -41,7 +40,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns all pages except the page of wrong inputs; another test runs the commands of that page.
+/// Returns all pages except the page of wrong inputs, whose commands another test runs.
 fn pages_of_right_commands() -> Vec<PathBuf> {
     let mut pages = pages();
     pages.retain(|page| !page.ends_with("reference/messages.md"));

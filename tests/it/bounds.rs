@@ -1,5 +1,5 @@
-//! Tests small inputs and options that need huge amounts of memory or time. An attacker or a typing
-//! error may cause such inputs. The program runs under limits of memory and time.
+//! Tests small inputs and options that need huge amounts of memory or time, whether from an attacker or a typing error.
+//! The program runs under limits of memory and time.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -74,8 +74,8 @@ fn within(room: u64, args: &[&str]) -> ProgramRunOutcome {
     }
 }
 
-/// Runs the program with a limit of `room` MB of memory. The program must reject the arguments by
-/// its own bound, not by the system's, with an error that contains all of `expected`.
+/// Runs the program with a limit of `room` MB of memory. The program must reject the arguments by its own bound, not
+/// the system's, with an error that contains all of `expected`.
 fn refused(args: &[&str], room: u64, expected: &[&str]) {
     let ran = within(room, args);
     assert_eq!(ran.code, 2, "{args:?}: {ran:?}");

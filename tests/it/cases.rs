@@ -123,8 +123,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        // Remove the job's file: it names the version that wrote it, which would change with every
-        // release, but a case consists only of its traces.
+        // Remove the job's file: a case consists only of its traces, and the file names the version that wrote it,
+        // which changes with every release.
         std::fs::remove_file(prefix.with_file_name("job.job.json")).unwrap();
         for entry in std::fs::read_dir(&case).unwrap() {
             let path = entry.unwrap().path();
@@ -146,9 +146,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
     assert!(found > 0, "there is such a case");
 }
 
-/// `traces/corpus.etz` is an archive of the cases that can be replayed, with their predictions.
-/// After a deliberate change of a case, record it with `chakram archive add … --replace` and
-/// `chakram archive baseline … --reason`.
+/// `traces/corpus.etz` is an archive of the cases that can be replayed, with their predictions. After deliberately
+/// changing a case, record it with `chakram archive add … --replace` and `chakram archive baseline … --reason`.
 #[test]
 fn the_archive_of_the_cases_has_their_traces_and_its_predictions_stand() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -76,8 +76,8 @@ fn a_comparison_holds_the_single_reports() {
     }
 }
 
-/// The charged times of collectives add up to the time of communication, and to its exposed part.
-/// Each mean is rounded to a picosecond.
+/// The charged times of collectives add up to the communication time and its exposed part. Each mean is rounded to a
+/// picosecond.
 fn assert_charged(row: &Value, alone: &Value) {
     let sum = |keys: [&str; 2]| -> i64 {
         let groups = list(&row["communication"]).iter();
@@ -209,7 +209,7 @@ fn exit_codes_are_those_of_the_replays() {
         &["--timeline", "no.json"],
         &["-m", "no-such-machine"],
         &["--threads", "0"],
-        // The size of this job follows the machine, so the job would differ between machines.
+        // This job's size follows the machine, so the job would differ between machines.
         &["-m", "gb200-nvl72", "--absent", "mirror"],
     ] {
         assert_eq!(
@@ -273,8 +273,8 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     }
 }
 
-/// At half the peak, every kernel takes twice its time; here kernels run one after another on one
-/// lane. Other nodes take the same time as before.
+/// At half the peak, every kernel takes twice as long, here one after another on one lane. Other nodes take as long as
+/// before.
 #[test]
 fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     let half = ["--efficiency", "0.5"];
@@ -354,10 +354,9 @@ fn waiting_is_told_apart_from_transfer() {
     }
 }
 
-/// The job is a pipeline of four stages on eight NPUs, on two machines; one machine has links that
-/// are ten times as fast. The 48 messages forward and 48 backward carry 1,024 tokens of 768 values
-/// in 2 bytes (1.57 MB). They take 3.5 us at 450 GB/s and less at 4,500 GB/s, so nearly all the
-/// time in receives is the bubble, which does not depend on the rate.
+/// The job is a pipeline of four stages on eight NPUs, on two machines, one with links ten times as fast. The 48
+/// messages forward and 48 backward carry 1,024 tokens of 768 values in 2 bytes (1.57 MB). They take 3.5 us at 450 GB/s
+/// and less at 4,500 GB/s, so nearly all the time in receives is the bubble, which does not depend on the rate.
 #[test]
 fn the_bubble_of_a_pipeline_is_no_transfer() {
     let folder = tempfile::tempdir().expect("there is room");

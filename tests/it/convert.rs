@@ -6,7 +6,7 @@
 //! - `schedule`: start and end of the nodes of a job's traces, in a few lines that share no code
 //!   with the engine
 //!
-//! Each other module tests one theme.
+//! Every other module tests one theme.
 
 mod archives;
 mod blocking_copies;

@@ -518,8 +518,8 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
 }
 
 impl AstraCollectiveBackend {
-    /// Records the member if it joins a collective at time 0 and immediately delays a message. In trees, only leaves
-    /// delay a message immediately, because other members first wait for a message.
+    /// Records the member if it joins a collective at time 0 and immediately delays a message. In trees, only leaves do
+    /// so, because other members first wait for a message.
     fn record_undelayed_join(
         &mut self,
         npu: Npu,
@@ -540,9 +540,9 @@ impl AstraCollectiveBackend {
         }
     }
 
-    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. The check assumes
-    /// that chunks in the same stage send to the same members. The check also assumes that a member sends its messages
-    /// to one partner in succession. Every algorithm satisfies both assumptions.
+    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. Assumes, as is
+    /// true of every algorithm, that chunks in the same stage send to the same members, and that a member sends its
+    /// messages to one partner in succession.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
@@ -615,8 +615,7 @@ impl AstraCollectiveBackend {
             back: &vec![false; phases.len()],
             intra: WaitingChunkPriority::Fifo,
         };
-        // All chunks are identical. Therefore a flow shop of the stages, with the queues' capacities, gives the end
-        // time.
+        // All chunks are identical, so a flow shop of the stages, with the queues' capacities, gives the end time.
         Some(simulate_flow_shop_observed(
             chunk_schedule,
             stages,

@@ -27,8 +27,7 @@ pub(super) struct AllNpuChunkCounters {
 }
 
 impl AllNpuChunkCounters {
-    /// Creates the counters. Creates no counters unless `is_counted` is true. If `anew` is true, the counters restart
-    /// with each collective.
+    /// Creates the counters, or none unless `is_counted` is true. If `anew` is true, they restart with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -75,8 +74,8 @@ impl AllNpuChunkCounters {
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // If an all-reduce runs as a reduce-scatter and an all-gather, each of the two uses one half of the queues. A
-        // single queue belongs to both halves.
+        // If an all-reduce runs as a reduce-scatter and an all-gather, each uses one half of the queues. A single queue
+        // belongs to both halves.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;

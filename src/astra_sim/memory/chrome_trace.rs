@@ -11,7 +11,7 @@ use std::io::{self, Write};
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// The writer that ASTRA-sim reports for a tensor that no node writes.
+/// The writer that ASTRA-sim reports for a tensor without one.
 const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",

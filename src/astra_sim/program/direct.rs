@@ -14,8 +14,7 @@ pub(super) fn window_size(window: Option<u32>, position: MemberLinePosition) -> 
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
-/// Returns the number of messages that a member sends. A member receives the same number of
-/// messages.
+/// Returns the number of messages that a member sends, which is also the number that it receives.
 pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),
@@ -28,8 +27,8 @@ pub(super) fn partner_distance(position: MemberLinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
-/// Returns the number of credits that step `i` needs. Also returns the number of messages that must arrive before the
-/// step; they need not be processed yet.
+/// Returns the number of credits that step `i` needs, and the number of messages that must arrive (but need not be
+/// processed) before it.
 pub(super) fn required_credits_and_messages(
     phase: &CollectiveChunkPhase,
     position: MemberLinePosition,

@@ -1,9 +1,9 @@
 //! `halvingDoubling`: members exchange data with partners at changing distances. The distances are 1, 2, 4, … in a
 //! reduce-scatter, and n/2, n/4, … in an all-gather; an all-reduce runs both.
 //!
-//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j
-//! of an all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where
-//! d is the size of the first half's last message. If d is odd, this size is less than d.
+//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j of an
+//! all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where d is the size of
+//! the first half's last message. For odd d, this size is less than d.
 //!
 //! An all-gather also supports other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over the
 //! distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if all members form pairs at each distance. A member may
@@ -14,7 +14,7 @@ use super::{CollectiveChunkPhase, PhaseOperation};
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::MemberLinePosition;
 
-/// Distance to the partner that receives a message, and the message's size.
+/// Distance to the partner that receives a message, and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalvingPartnerMessage {
     pub distance: u32,
@@ -34,8 +34,7 @@ pub(super) fn level_count(position: MemberLinePosition) -> u32 {
     position.size.ilog2()
 }
 
-/// Returns the number of messages that a member sends. A member receives the same number of
-/// messages.
+/// Returns the number of messages that a member sends, which is also the number that it receives.
 pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * level_count(position),

@@ -8,8 +8,7 @@ use super::{CollectiveChunkPhase, PhaseOperation};
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::MemberLinePosition;
 
-/// Returns the number of messages that a member sends. A member receives the same number of
-/// messages.
+/// Returns the number of messages that a member sends, which is also the number that it receives.
 pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     let n = position.size;
     match phase.part {
@@ -21,7 +20,7 @@ pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePo
     }
 }
 
-/// Returns the size of each message in the ring algorithm and in the direct algorithm.
+/// Returns the size of each message in the ring and direct algorithms.
 pub(super) fn message_size(phase: &CollectiveChunkPhase) -> UnroundedBufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,

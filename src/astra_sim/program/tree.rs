@@ -6,7 +6,7 @@
 //! tree. A leaf sends its data to its parent. An inner member reduces the messages of its two children, and sends the
 //! result to its parent. When the final result comes down, the member reduces it again (unless
 //! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. After
-//! sending these messages, the member ends, even if the network has not delivered the messages yet.
+//! sending, the member ends, even if the messages have not been delivered yet.
 
 use super::MemberQueueAndDirection;
 use chakram_hardware::collective::{MemberLinePosition, PostedReceive};
@@ -63,8 +63,7 @@ impl TreeRole {
         }
     }
 
-    /// Returns the credits that a member has at the start. A leaf has one, because its own data first passes through
-    /// the endpoint.
+    /// Returns a member's credits at the start. A leaf has one, because its own data first passes through the endpoint.
     pub fn initial_credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }

@@ -90,7 +90,7 @@ struct DiesAndCoresDocument {
 struct NpuClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// Null if the machine file does not state the bandwidth.
+    /// Null if the machine file states no bandwidth.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -271,7 +271,7 @@ impl<'a> RemoteMemoryDocument<'a> {
     }
 }
 
-/// Looks up the name of `value` in `all`, the table of the names that machine files use.
+/// Looks up the name of `value` in `all`, the table of names in machine files.
 fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
@@ -289,8 +289,7 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // A memory pool has a chunk size of its own, but a single channel uses the chunk size of
-        // its dimension.
+        // A memory pool has its own chunk size, but a single channel uses that of its dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::load_preset("hiermem").unwrap();

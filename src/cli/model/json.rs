@@ -49,7 +49,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<IdenticalLayersDocument<'a>>,
 }
 
-/// JSON for a run of consecutive identical layers. The counts are for one of these layers.
+/// JSON for a run of consecutive identical layers, with the counts of one of them.
 #[derive(Serialize)]
 struct IdenticalLayersDocument<'a> {
     first: &'a str,

@@ -64,8 +64,7 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("1,557,611,200") && text.contains("1,753,351,782,400 per sample"),
         "{text}"
     );
-    // A multiplication counts as two FLOPs, and both passes together need three times the FLOPs of
-    // the forward pass.
+    // A multiplication counts as two FLOPs, and both passes together need three times the forward pass's FLOPs.
     assert!(
         text.contains("3.5067e12 per sample, forward; 1.0520e13 with backward"),
         "{text}"

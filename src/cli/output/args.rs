@@ -80,8 +80,7 @@ pub enum ReportTableArg {
     Compare,
 }
 impl ReportTableArg {
-    /// Returns the table of a single report with the same content, or `None` if a single report has
-    /// no such table.
+    /// Returns a single report's table with the same content, or `None` if there is none.
     pub(super) fn to_single_report_table(self) -> Option<ReportCsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,

@@ -9,8 +9,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Destination of a report: standard output or a file. The type also manages the other outputs of
-/// the command.
+/// Destination of a report: standard output or a file. Also manages the command's other outputs.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -122,7 +121,7 @@ impl<'a> ReportDestination<'a> {
         Ok(file.commit()?)
     }
 
-    /// Runs `write`, and writes all its output when `write` is done.
+    /// Runs `write`, and writes all its output at the end.
     pub fn write_output(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -26,7 +26,7 @@ pub struct LoadedMachine {
     pub file: String,
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
-    /// Values in which the machine file differs from the preset of the same name.
+    /// Values that differ from the preset of the same name.
     pub edits: Vec<EditedMachineValue>,
     /// The machine without `--fill-domains`, on which jobs leave some NPUs in each rack unused.
     pub unfilled: Option<Machine>,
@@ -86,8 +86,8 @@ impl LoadedMachine {
 
 impl LoadedMachine {
     /// Describes the edits of a job and the changes of the machine and of kernel times. The description has counts, and
-    /// the makespan of the `original` job without edits and changes. Returns `None` if nothing is changed. `rows` are
-    /// the job's edits.
+    /// the makespan of the `original` job without edits and changes. Returns `None` without any. `rows` are the job's
+    /// edits.
     pub fn report_edits(
         &self,
         original: &Workload,

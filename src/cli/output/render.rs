@@ -63,8 +63,8 @@ impl ReplayAndReportArgs {
             }
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
-                // Keep the options about launches that the command has stored in the report, because only the command
-                // knows them.
+                // Keep the options about launches that the command stored in the report, because only the command knows
+                // them.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write_json(

@@ -1,4 +1,4 @@
-//! Writes a timeline file, and selects the part of the replay that it shows.
+//! Writes a timeline file, and selects the part of the replay in it.
 
 use super::ReportDestination;
 use chakram_base::units::{Span, Time};

@@ -16,8 +16,7 @@ use std::fmt::Display;
 struct ScheduleDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
     partition: Option<&'r MatrixProductCutsAndMovedBytes>,
-    /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` if there is no table
-    /// of cycles.
+    /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` without such a table.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyScheduleEntry<'r>>,
 }
@@ -66,7 +65,7 @@ struct SubLayerPlacementEntry<'r> {
     duration_ps: u64,
 }
 
-/// JSON of a log entry about data that a chip needed, or data that it evicted.
+/// JSON of a log entry about data that a chip needed or evicted.
 #[derive(Debug, Serialize)]
 struct NeededOrEvictedDataEntry {
     step: u32,

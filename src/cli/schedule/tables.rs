@@ -50,8 +50,8 @@ pub fn write_row(
     Ok(())
 }
 
-/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also contains the bytes that two
-/// uniform cuts move: all matrix products by columns, and all by rows. A word has one byte.
+/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes that two uniform
+/// cuts move: all matrix products by columns, and all by rows. A word has one byte.
 #[derive(Debug, Serialize)]
 pub struct MatrixProductCutsAndMovedBytes {
     products: Vec<MatrixProductCutDimensions>,
@@ -60,7 +60,7 @@ pub struct MatrixProductCutsAndMovedBytes {
     along_rows_bytes: Option<u64>,
 }
 
-/// A matrix product with one name and one cut, which occurs in `layers` layers.
+/// A matrix product of one name and cut, which occurs in `layers` layers.
 #[derive(Debug, Serialize)]
 struct MatrixProductCutDimensions {
     name: String,
@@ -79,7 +79,7 @@ impl MatrixProductCutsAndMovedBytes {
             Ok(model.partition_products()?)
         };
         let best = by(MatrixProductPartitionRule::Hierarchical)?;
-        // Merge equal cuts into one entry, because most layers have the same cuts.
+        // Merge equal cuts into one entry, because most layers are cut alike.
         let mut products: Vec<MatrixProductCutDimensions> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);

@@ -50,8 +50,7 @@ impl TopologyScheduleResult {
 /// Key of a layer: its loop sizes, strides and dilations.
 type LayerShapeKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, from a table of cycles or from a search for a mapping. Each layer's cost is looked up or computed
-/// only once.
+/// Costs of layers, from a table of cycles or from a search for a mapping, each looked up or computed only once.
 pub struct LayerCostCache {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,

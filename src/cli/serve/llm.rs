@@ -59,7 +59,7 @@ pub struct LlmArgs {
     plan: bool,
 }
 
-/// Parsed value of `--slo`: one limit on request times, or several limits for a language model.
+/// Parsed value of `--slo`: one limit on request times, or several for a language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloOption {
     /// Limit on the serving time of requests.
@@ -112,8 +112,7 @@ pub enum LlmModelOrScenario {
 }
 
 impl LlmModelOrScenario {
-    /// Determines whether `path` names a language model or a scenario. Returns `None` if `path` is neither a language
-    /// model nor a scenario with a language model.
+    /// Determines whether `path` names a language model or a scenario with one. Returns `None` if it names neither.
     pub fn detect_llm_input(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {

@@ -5,9 +5,8 @@ use crate::terminal::quote_shell_word;
 use chakram_jobs::ReplayOptionSyntax;
 use chakram_studies::sweep::{PointCommand, PointWorkload, Settings, Study};
 
-/// Returns the `chakram generate` or `chakram replay` command that replays `point`. If the options
-/// of these commands cannot express the point, returns `explain`, which is a `chakram sweep`
-/// command.
+/// Returns the `chakram generate` or `chakram replay` command that replays `point`. If their options cannot express the
+/// point, returns `explain`, a `chakram sweep` command.
 pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str) -> String {
     let Some(PointCommand {
         work,

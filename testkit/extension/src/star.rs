@@ -5,8 +5,7 @@ use chakram::extend::{
     UserAlgorithmModel,
 };
 
-/// All members send their buffers to the first member, and the first member sends the sum back to
-/// each of them.
+/// All members send their buffers to the first, which sends the sum back to each of them.
 #[derive(Debug)]
 pub struct StarAllReduce;
 
@@ -27,8 +26,7 @@ impl UserAlgorithmModel for StarAllReduce {
     ) -> Option<SendStepWithConditions> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
-            // When all buffers have arrived, the first member sends the sum to one member after
-            // another.
+            // When all buffers have arrived, the first member sends the sum to the others, one after another.
             0 => (others, i + 1, others),
             _ => (1, 0, 0),
         };

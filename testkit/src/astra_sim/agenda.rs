@@ -1,9 +1,8 @@
 //! Keeps events in one list, sorted by time. Events of the same tick (ns) stay in insertion order.
 //!
-//! As in ASTRA-sim 2.x, an NPU has one group of delays for each tick in which delays end. Each
-//! group has one event, at the position of its first registered delay. The calls of a tick run in
-//! registration order. If a call adds another call to the same tick, the new call also runs in this
-//! tick.
+//! As in ASTRA-sim 2.x, an NPU has one group of delays for each tick in which delays end. Each group has one event, at
+//! the position of its first registered delay. The calls of a tick run in registration order. A call that another call
+//! adds to the same tick still runs in it.
 
 use super::network::TransitMessage;
 use super::post::ArrivalHandler;
@@ -27,7 +26,7 @@ pub enum AgendaEvent {
 pub enum DelayedCall {
     /// A node of the workload ends.
     NodeEnds(u64),
-    /// A chunk of a broadcast ends. A broadcast only takes time and sends no messages.
+    /// A chunk of a broadcast ends, which only takes time and sends no messages.
     BroadcastEnds(u64),
     /// A packet has crossed the bus, and may need a reduction.
     Packet(StreamBusPacket),
@@ -39,7 +38,7 @@ pub enum DelayedCall {
     Bus(usize, super::bus::EndedBusTransferPhase),
 }
 
-/// A packet, that is, data of a stream on the way between network and memory.
+/// A packet: data of a stream on the way between network and memory.
 #[derive(Clone, Debug)]
 pub struct StreamBusPacket {
     pub stream: usize,
@@ -71,7 +70,7 @@ impl EventAgenda {
         self.calls.entry((npu, at)).or_default().push_back(call);
     }
 
-    /// Removes the next event, and advances the time to this event.
+    /// Removes the next event, and advances the time to it.
     pub fn take_next_event(&mut self) -> Option<AgendaEvent> {
         loop {
             let mut first = self.events.first_entry()?;

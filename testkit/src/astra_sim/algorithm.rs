@@ -117,7 +117,7 @@ pub enum RunningAlgorithm {
 }
 
 impl RunningAlgorithm {
-    /// Returns the size that the chunk has after the phase.
+    /// Returns the chunk's size after the phase.
     pub fn final_size(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
@@ -203,8 +203,7 @@ impl OracleSimulator<'_> {
         }
     }
 
-    /// Continues after a packet has crossed the bus: reduces the packet if necessary, then marks it
-    /// as ready.
+    /// Continues after a packet has crossed the bus: reduces it if necessary, then marks it as ready.
     ///
     /// As in ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
     pub fn continue_packet(&mut self, packet: StreamBusPacket) {

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 /// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkModel {
-    /// Congestion-aware: messages share links, and each device on a path stores a whole message
-    /// before it forwards the message.
+    /// Congestion-aware: messages share links, and each device on a path stores a whole message before it forwards it.
     Aware,
     /// Congestion-unaware: links are never busy.
     Unaware,
@@ -66,8 +65,7 @@ pub type CustomAlgorithm = Vec<Vec<TraceNode>>;
 pub struct SystemConfig {
     pub policy: PriorityPolicy,
     pub local_bw_aware: bool,
-    /// Endpoint delay in ns, if the file contains one. If the file contains none, the delay is 10
-    /// ns and is not scaled.
+    /// Endpoint delay in ns, if the file contains one; otherwise, the delay is 10 ns and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,

@@ -32,11 +32,11 @@ pub enum ArrivalHandler {
     CustomEnds { stream: usize, node: u64 },
     /// The receiver is ready, so the sender may send the data.
     DataMayLeave(UnnumberedMessageKey, Box<ArrivalHandler>),
-    /// The sender knows that the receiver is ready, so the receive is posted.
+    /// The sender knows that the receiver is ready, so post the receive.
     PostReceive(UnnumberedMessageKey, Box<ArrivalHandler>),
 }
 
-/// Identity of a message without its index, which distinguishes messages with the same envelope.
+/// Identity of a message without its index, which distinguishes messages in the same envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnnumberedMessageKey {
     pub tag: u64,

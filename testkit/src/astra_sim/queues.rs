@@ -1,13 +1,13 @@
 //! Moves chunks from phase to phase through an NPU's queues.
 //!
-//! As in ASTRA-sim 2.x, a queue lists the running phases first, and then the waiting phases. A new
-//! phase is inserted after all running phases, and after all waiting phases with the same or a
-//! higher priority. The capacity limits the number of running phases.
+//! As in ASTRA-sim 2.x, a queue lists the running phases first, and then the waiting phases. A new phase is inserted
+//! after all running phases and after waiting phases of the same or a higher priority. The capacity limits the number
+//! of running phases.
 
 use super::OracleSimulator;
 use super::algorithm::AlgorithmInput;
 
-/// A queue of streams; the streams at its front are running.
+/// A queue of streams, of which those at its front are running.
 #[derive(Debug, Default)]
 pub struct StreamQueue {
     list: Vec<usize>,

@@ -1,8 +1,8 @@
 //! Issues the nodes of an NPU, and releases the dependents of nodes that end.
 //!
-//! As in ASTRA-sim 2.x, the workload lists the ready nodes in ascending order of ids, and issues
-//! each node whose resource is free. The workload does so at the start, and whenever a node ends. If a node ends
-//! immediately, its dependents must wait until the next node ends.
+//! As in ASTRA-sim 2.x, the workload lists the ready nodes in ascending order of ids, and issues each node whose
+//! resource is free. It does so at the start, and whenever a node ends. If a node ends immediately, its dependents must
+//! wait until the next node ends.
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
@@ -40,8 +40,7 @@ pub struct NpuGraph<'c> {
 }
 
 impl<'c> NpuGraph<'c> {
-    /// Builds the graph of `nodes`. If several nodes have the same id, the graph contains only the
-    /// last of them.
+    /// Builds the graph of `nodes`. Of several nodes with the same id, it contains only the last.
     pub fn new(nodes: &'c [TraceNode]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -91,7 +90,7 @@ pub struct NpuWorkload<'c> {
     occupied: BTreeSet<NodeResource>,
     /// Total compute time of nodes on the device. Exposed communication is the remaining time.
     computed: u64,
-    /// Finish time, and the part of this time without compute.
+    /// Finish time, and the part of it without compute.
     pub finish: Option<(u64, u64)>,
 }
 

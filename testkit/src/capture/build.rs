@@ -164,7 +164,7 @@ impl<'o> StepProgramBuilder<'o> {
         self.program.seqs - 1
     }
 
-    /// Adds an operator to the program's list without starting it.
+    /// Adds an operator to the program's list, without starting it.
     pub(super) fn declare_operator(
         &mut self,
         call: OperatorNameAndAutogradRole<'_>,
@@ -307,8 +307,7 @@ impl<'o> StepProgramBuilder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// Gives the next operator the number of the next meeting (collective or message) along `axis`,
-    /// and returns this number.
+    /// Gives the next operator the number of the next meeting (collective or message) along `axis`, and returns it.
     pub(super) fn assign_next_communication_number(&mut self, axis: GroupAxis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));

@@ -91,7 +91,7 @@ pub struct HandwrittenRank<'a> {
     pub events: &'a [HandwrittenEvent],
 }
 
-/// Returns a rank with these events that is the only rank of its job.
+/// Returns a rank with these events, the only one of its job.
 pub fn create_single_rank(events: &[HandwrittenEvent]) -> HandwrittenRank<'_> {
     HandwrittenRank {
         rank: 0,

@@ -118,8 +118,7 @@ pub(super) struct SimulationOutcome {
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// Number of members that have arrived at a meeting in the current step, and the latest start of
-/// these members.
+/// Number of members that have arrived at a meeting in the current step, and their latest start.
 #[derive(Clone, Default)]
 struct ArrivalCountAndLatestStart {
     arrived: u32,

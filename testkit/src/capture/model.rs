@@ -50,8 +50,7 @@ impl StepProgramBuilder<'_> {
         self.options.tensor_parallel > 1
     }
 
-    /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for this
-    /// collective.
+    /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for it.
     fn add_reshard_collective(
         &mut self,
         kind: CollectiveKind,

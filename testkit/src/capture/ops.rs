@@ -1,4 +1,4 @@
-//! Adds a model's operators, each with the child operators that it has on the device.
+//! Adds a model's operators, each with its child operators on the device.
 
 use super::build::{OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, operator_call};
 use super::program::AutogradRole;

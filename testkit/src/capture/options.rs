@@ -4,7 +4,7 @@ use super::EPOCH;
 use clap::{Args, ValueEnum};
 use std::fmt::{self, Display};
 
-/// An option or a combination of options is invalid, or exceeds the limits of the simulation.
+/// An option or combination of options is invalid, or exceeds the simulation's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError(String);
 
@@ -180,7 +180,7 @@ impl Options {
         }
     }
 
-    /// Fails if an option or a combination of options is invalid.
+    /// Fails if an option or combination of options is invalid.
     pub fn validate_options(&self) -> Result<(), OptionError> {
         for (option, value) in [
             ("ranks", self.ranks),

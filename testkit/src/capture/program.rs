@@ -73,7 +73,7 @@ pub(super) enum AutogradRole {
     Annotation,
 }
 
-/// The part that operators with the same texts have in common.
+/// The common part of operators with the same texts.
 #[derive(Debug)]
 pub(super) struct OperatorTemplate {
     pub role: AutogradRole,
@@ -127,13 +127,13 @@ pub(super) struct CommunicationMember {
     /// Index of the meeting in the list of all ranks' meetings in a step.
     pub global: u32,
     pub axis: GroupAxis,
-    /// Index of the operator that is Gloo's annotation or NCCL's surrounding record.
+    /// Index of the operator for Gloo's annotation or NCCL's surrounding record.
     pub op: u32,
     /// Index of NCCL's kernel.
     pub kernel: Option<u32>,
 }
 
-/// Axis along which a group's ranks communicate. Each axis has its own workers or its own stream.
+/// Axis along which a group's ranks communicate, with its own workers or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupAxis {
     Data,
@@ -141,7 +141,7 @@ pub(super) enum GroupAxis {
     Pair,
 }
 
-/// Properties of a meeting (collective or message) that are the same for all its members.
+/// Properties of a meeting (collective or message) that all members share.
 #[derive(Clone, Debug)]
 pub(super) struct CommunicationProperties {
     pub exchange: CommunicationOperation,
@@ -162,8 +162,8 @@ pub(super) struct StepProgram {
     pub templates: Vec<OperatorTemplate>,
     pub kernels: Vec<ProgramKernel>,
     pub meets: Vec<CommunicationMember>,
-    /// Slot with the same storage (possibly the slot itself), and `true` if the tensor exists for
-    /// all steps, for each tensor slot.
+    /// For each tensor slot: the slot with the same storage (possibly itself), and `true` if the tensor exists for all
+    /// steps.
     pub slots: Vec<(u32, bool)>,
     /// Number of autograd's sequence numbers in a step.
     pub seqs: u32,
@@ -172,8 +172,7 @@ pub(super) struct StepProgram {
 }
 
 impl StepProgram {
-    /// Returns the index of the operator template with these texts (with placeholders), and adds
-    /// the template if it is new.
+    /// Returns the index of the operator template with these texts (with placeholders), adding it if it is new.
     pub(super) fn intern_template(&mut self, role: AutogradRole, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
@@ -190,8 +189,7 @@ impl StepProgram {
         })
     }
 
-    /// Returns the index of the kernel with this name, duration and texts, and adds the kernel if
-    /// it is new.
+    /// Returns the index of the kernel with this name, duration and texts, adding it if it is new.
     pub(super) fn intern_kernel(
         &mut self,
         name: &str,

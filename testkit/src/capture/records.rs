@@ -93,7 +93,7 @@ pub(super) struct StepRecords<'p> {
     ending: Vec<(u64, u32)>,
 }
 
-/// Number of external ids in a block. A thread gets a new block when it needs one.
+/// Number of external ids in a block, which a thread gets when it needs one.
 const BLOCK: u64 = 512;
 
 impl<'p> StepRecords<'p> {
@@ -126,7 +126,7 @@ impl<'p> StepRecords<'p> {
         self.update_annotations_until(u64::MAX);
     }
 
-    /// Removes the step's records. Tensors that exist only for one step will get new ids.
+    /// Removes the step's records. Tensors that exist only for one step then get new ids.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.done.clear();

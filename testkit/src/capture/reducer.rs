@@ -134,8 +134,7 @@ impl StepProgramBuilder<'_> {
         let Some((nth, offset)) = reducer.params[param].bucket else {
             return;
         };
-        // The hook runs inside the record that has just ended, so remove the record's end to open
-        // it again.
+        // The hook runs inside the record that has just ended, so reopen it by removing its end.
         let exit = self.program.instrs.pop();
         self.add_gradient_hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);

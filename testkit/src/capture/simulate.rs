@@ -1,7 +1,7 @@
 //! A rank's clock runs the program in order and reports the times of events.
 //!
-//! A clock stops if it needs the unknown end of a meeting (collective or message), and can continue
-//! later. A clock never reports an event twice.
+//! A clock stops if it needs the unknown end of a meeting (collective or message), and can continue later. It never
+//! reports an event twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, hash_parts,

@@ -6,9 +6,8 @@ use super::{CapturableJob, cost::CommunicationOperation, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's true times. Times are whole ns of a clock that all ranks share. The clock's 0 is
-/// [`JobTruth::epoch_ns`] after the start of 1970. Times in a rank's Kineto file also include the
-/// rank's offset.
+/// A job's true times. Times are whole ns of a clock that all ranks share. Its 0 is [`JobTruth::epoch_ns`] after the
+/// start of 1970. Times in a rank's Kineto file also include the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobTruth {
     /// Version of this format: 1.

@@ -24,8 +24,7 @@ fn replace(corpus: &ArchiveTestFolder, words: &[&str], options: &[&str]) {
     corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
 }
 
-/// Returns the causes that a check names. If `text` is given, the check uses the machine that
-/// `text` describes.
+/// Returns the causes that a check names. If `text` is given, it describes the machine to use.
 fn named(corpus: &ArchiveTestFolder, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
@@ -174,7 +173,7 @@ fn a_page_shows_what_moved_beside_its_baselines() {
     let (code, found) = check(&corpus, &["--html", "@check.html"]);
     assert_eq!(code, 3);
     let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();
-    // The page has six categories of time, each before and after, and two baselines.
+    // The page has six categories of time, before and after, and two baselines.
     assert_eq!(crate::page::check_numbers(&page, &found), 2 + 2 * 6 + 2);
     for part in [
         "http:", "https:", "<script", "<link", "<img", "src=", "<second>",

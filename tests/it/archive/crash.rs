@@ -73,8 +73,7 @@ fn kill_adds(kills: u64) {
             "@job/job",
         ]);
         let path = corpus.at(&archive[1..]);
-        // The archive already has some of the traces but lacks one file, so every add command has
-        // something to write.
+        // The archive has some of the traces but lacks one file, so every add command has something to write.
         let mut state = 7;
         let noise = |state: &mut u64| {
             let noise: Vec<u8> = (0..300_000).map(|_| random(state, 256) as u8).collect();
@@ -135,8 +134,7 @@ fn kill_collections_and_merges(kills: u64) {
                 done.iter().all(|done| *done < 20 * kills),
                 "{killed:?} were killed"
             );
-            // A killed command has had either its full effect or no effect. The command is then run
-            // again.
+            // A killed command has had either its full effect or none. Run it again.
             let there = names(&path).contains(&"other".to_owned());
             let which = usize::from(there);
             let words = if there { &collect[..] } else { &merge };
@@ -254,8 +252,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
     }
 }
 
-/// The root user may write everywhere. So if the test runs as root, it runs the command as another
-/// user.
+/// The root user may write everywhere, so as root, run the command as another user.
 #[cfg(unix)]
 #[test]
 fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {

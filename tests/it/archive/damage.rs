@@ -31,8 +31,7 @@ fn every_changed_byte_of_a_file_is_noticed() {
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
     assert!(!is_noticed(&path));
-    // A test of every bit of every byte takes ten times as long, so only the complete test flips
-    // all bits.
+    // Testing every bit of every byte takes ten times as long, so only the complete test flips all bits.
     for at in 0..sound.len() {
         let bits = if is_whole() { 0..8 } else { at % 8..at % 8 + 1 };
         for bit in bits {
@@ -138,14 +137,12 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             assert!(verdict.is_sound());
             assert_eq!(verdict.is_unfinished(), length > before, "{length}");
             let told = verdict.tail.map_or(String::new(), |tail| tail.to_string());
-            // Commands report the name of an unfinished workload as soon as the name is in the
-            // file.
+            // Commands report the name of an unfinished workload as soon as it is in the file.
             let what = "`add` that was not finished; not in the archive: second";
             assert!(length < before + 200 || told.contains(what), "{told}");
         }
     }
-    // A later command moves the tail to a separate file and continues. A second such command keeps
-    // that first file.
+    // A later command moves the tail to a separate file and continues. A second one keeps that file.
     let cut = &whole[..whole.len() - 1];
     for kept in ["a.etz.unfinished", "a.etz.unfinished.2"] {
         std::fs::write(&path, cut).unwrap();

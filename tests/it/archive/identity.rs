@@ -149,7 +149,7 @@ fn other_files_are_found_in_their_places() {
     assert!(read("README.md") == std::fs::read("README.md").unwrap());
     assert!(read("machine.toml") == std::fs::read(format!("{case}/machine.toml")).unwrap());
     assert!(corpus.at("out/tutorials/first-replay.md").is_file());
-    // Ranks have traces, but the job's file, which would list the other ranks, is missing.
+    // Ranks have traces, but the job's file, which lists the other ranks, is missing.
     corpus.ok(&[
         "archive",
         "extract",

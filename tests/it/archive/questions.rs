@@ -200,8 +200,7 @@ fn open_question() -> impl Strategy<Value = MetadataConditionTree> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The test asks random questions about random metadata, both of the complete workload and of
-    /// one line of a list.
+    /// Asks random questions about random metadata, both of the complete workload and of one line of a list.
     #[test]
     fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
         values in prop::collection::vec(prop::option::of(0usize..60), 5),

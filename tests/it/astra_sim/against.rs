@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::astra_sim::{self as oracle, create_overlapping_config, create_random_config};
 
-/// The program's note about a job that the original never finishes.
+/// The program's note about jobs that the original never finishes.
 const NEVER: &str = "note: the original would never finish this job: ";
 
-/// Returns an error if this note is wrong or missing. The note is wrong if the simulator says that
-/// the original finishes. It is missing if only the program finishes.
+/// Returns an error if this note is wrong (the simulator says that the original finishes) or missing (only the program
+/// finishes).
 fn told(ran: &product::ProgramRunAnswer, original: bool, program: bool) -> Option<String> {
     match (ran.error.contains(NEVER), original, program) {
         (true, true, _) => Some(format!("a note too many: {}", ran.error)),
@@ -64,11 +64,10 @@ fn random_configurations_answer_alike() {
     compare(0..60);
 }
 
-/// Compares the program with the simulator on jobs with NPUs that have issued different numbers of
-/// collectives. The program also finishes jobs that the original does not finish for this single
-/// reason. If rings run in opposite directions, or if NPUs take chunks in different orders, neither
-/// can finish, and the program names the stuck NPUs. Returns three numbers of jobs: jobs that both
-/// finish, jobs that only the program finishes, and stuck jobs.
+/// Compares the program with the simulator on jobs with NPUs that have issued different numbers of collectives. The
+/// program also finishes jobs that the original does not finish for this reason alone. If rings run in opposite
+/// directions, or if NPUs take chunks in different orders, neither can finish, and the program names the stuck NPUs.
+/// Returns three numbers of jobs: jobs that both finish, jobs that only the program finishes, and stuck jobs.
 fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
@@ -143,8 +142,7 @@ fn many_overlapping_groups_answer_alike() {
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
 
-/// Closed forms are used if they are proved, but not if the user requests messages. Closed forms and messages give the
-/// same answer.
+/// Closed forms are used if they are proved, unless the user requests messages. Both give the same answer.
 #[test]
 fn what_starts_together_is_answered_in_closed_form() {
     let ask = |more: &[&str]| -> Value {

@@ -106,8 +106,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
     }
 }
 
-/// Substrings of notes on collectives that run differently from ASTRA-sim's. No change of the
-/// inputs can remove these differences.
+/// Substrings of notes on collectives that run differently from ASTRA-sim's, whatever the inputs.
 const OTHERWISE: [&str; 7] = [
     "-implementation`: ",
     "-custom`: ",

@@ -43,8 +43,7 @@ fn system_in(folder: &Path) -> String {
     SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
 }
 
-/// Returns a folder with input files and a one-node trace for each NPU, and the arguments that name
-/// these files.
+/// Returns a folder with input files and a one-node trace for each NPU, and the arguments that name them.
 fn folder() -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("there is room");
     let workload = folder.path().join("wl");

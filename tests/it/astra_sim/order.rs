@@ -16,8 +16,8 @@ use testkit::astra_sim::config::{
 };
 use testkit::astra_sim::create_random_config;
 
-/// Printed and logged lines of a run under the original's name, with the numbers of analytical and
-/// of simulated collectives.
+/// Printed and logged lines of a run under the original's name, with its numbers of analytical and simulated
+/// collectives.
 #[derive(Debug, PartialEq)]
 struct RunOutputTranscript {
     code: Option<i32>,
@@ -62,8 +62,8 @@ fn transcript(
     }
 }
 
-/// Runs a job with and without closed forms, requires the same lines, and returns the number of
-/// analytical collectives.
+/// Runs a job with and without closed forms, checks that the lines are equal, and returns the number of analytical
+/// collectives.
 fn compare(config: &SimulationConfig) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");

@@ -1,5 +1,5 @@
-//! Tests the output of `chakram astra-sim`: the original's lines, the report, the table, the
-//! timeline, and the memory of tensors. The jobs are so small that comments derive every number.
+//! Tests the output of `chakram astra-sim`: the original's lines, the report, the table, the timeline, and the memory
+//! of tensors. The jobs are small enough for comments to derive every number.
 
 use chakram::trace::{
     AttributeValue as Field, MemoryLocation, NamedAttribute, NodeExtras, NodeView, Op, TraceWriter,
@@ -207,9 +207,9 @@ sys[1] finished, 0 cycles";
 
 #[test]
 fn a_pure_replay_tells_sorts_apart() {
-    // The load has no duration, so it takes 1 ns, as do the send and the node that does nothing.
-    // Each of these nodes counts as 1 ns that is not exposed. They run one after another and end 1
-    // ns after the kernel, so the result is 10,001 - 10,003 = -2.
+    // The load has no duration, so it takes 1 ns, as do the send and the node that does nothing. Each counts as 1 ns
+    // that is not exposed. They run one after another and end 1 ns after the kernel, so the result is 10,001 - 10,003 =
+    // -2.
     let said = mixed(json!({"replay-only": 1})).says(&[]);
     let rank_0 = "\
 sys[0] finished, 10001 cycles, exposed communication -2 cycles.

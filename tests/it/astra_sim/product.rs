@@ -78,8 +78,8 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
     ))
 }
 
-/// Returns the differences from the original's answer, if any: in finish times, in exposed
-/// communication, and in the exit code, which reports whether all NPUs finish.
+/// Returns any differences from the original's answer in finish times, in exposed communication, and in the exit code,
+/// which shows whether all NPUs finish.
 pub fn difference(ran: &ProgramRunAnswer, expected: &SimulationAnswer) -> Option<String> {
     let mut faults = Vec::new();
     let all = expected.finish.iter().all(Option::is_some);

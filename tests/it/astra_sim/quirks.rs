@@ -1,5 +1,5 @@
-//! Tests corrections of ASTRA-sim's quirks. For each quirk, the corrected number is derived by
-//! hand, and the quirk alone has an effect on some systems.
+//! Tests corrections of ASTRA-sim's quirks. For each, the corrected number is derived by hand, and it alone has an
+//! effect on some systems.
 
 mod alone;
 mod bounds;
@@ -178,9 +178,8 @@ fn messages_of_ranks_share_ports_too() {
     let dims = [(FullyConnected, 4, 50.0, 500.0)];
     let to_one = message(Unaware, &dims, &[(0, 2), (1, 2)]);
     assert_eq!(ns(&to_one, "all"), 20_031);
-    // The receiver's port is not limited to one link. With three links, the receiver's port is
-    // three times as fast as one link. So the second message's first byte arrives 2^20 / (3 ·
-    // 53.6870912) = 6,510 ns after the first message's.
+    // The receiver's port is not limited to one link: with three links, it is three times as fast. So the second
+    // message's first byte arrives 2^20 / (3 · 53.6870912) = 6,510 ns after the first message's.
     assert_eq!(ns(&to_one, "all,-free-ports"), 20_031 + 6_510);
     let shared = "all,-free-ports,-fully-connected-links";
     assert_eq!(ns(&to_one, shared), 500 + 2 * 19_531);
@@ -204,8 +203,8 @@ fn bandwidth_of_an_npu_is_for_all_its_links() {
     // Each link has a seventh of the bandwidth, so a message takes 7 · 19,531.25 = 136,718.75 ns.
     let links = "all,-fully-connected-links";
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
-    // If the port is as fast as seven links, a message takes 2,790.18 ns in the port and 19,531 ns
-    // on the link. The last message leaves after six others.
+    // If the port is as fast as seven links, a message takes 2,790.18 ns in it and 19,531 ns on the link. The last
+    // leaves after six others.
     let ports = 10 + 6 * 2_790 + 500 + 19_531 + 10 + reduction;
     assert_eq!(ns(&config, "all,-free-ports"), ports);
     // If the port is as fast as one link, messages follow one another.
@@ -394,15 +393,13 @@ fn communication_overlaps() {
     // Loads still run one at a time.
     assert_eq!(ns(&config, "all"), 2 * 88_720 + 2 * 42_043);
     assert_eq!(ns(&config, "all,-one-at-a-time"), 88_720);
-    // If the all-reduces share a port, they slow each other, but are still faster than one after
-    // the other.
+    // All-reduces that share a port slow each other, but are still faster than one after the other.
     let shared = ns(&config, "all,-one-at-a-time,-free-ports");
     assert!((88_721..2 * 88_720).contains(&shared), "{shared}");
 }
 
-/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a
-/// time, NPU 1 issues the second collective first, and disagrees with the other NPUs. Corrected,
-/// collectives are matched in the order of the traces.
+/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a time, NPU 1 issues it
+/// first, and disagrees with the other NPUs. Corrected, collectives are matched in the order of the traces.
 #[test]
 fn overlapping_collectives_are_matched_in_program_order() {
     let dims = [(Ring, 2, 50.0, 500.0)];

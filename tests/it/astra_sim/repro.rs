@@ -4,14 +4,13 @@ use super::product::{self, ProgramRunAnswer};
 use crate::corpus::corpus_path;
 use std::path::{Path, PathBuf};
 
-/// Returns a folder with the inputs. Without a corpus, the test counts as skipped.
+/// Returns a folder with the inputs. Without a corpus, counts the test as skipped.
 fn folder(name: &str) -> Option<PathBuf> {
     corpus_path(format!("astra-sim/repro/{name}"))
 }
 
-/// If members of a ring have issued different numbers of collectives, they use different queues,
-/// one that runs forward and one that runs backward. So no member finishes, in the original either.
-/// Rank 4 has one kernel of 3 us.
+/// If members of a ring have issued different numbers of collectives, they use different queues, one forward and one
+/// backward. So no member finishes, nor does it in the original. Rank 4 has one kernel of 3 us.
 #[test]
 fn rings_of_two_directions_are_stuck() {
     for name in ["queues-panic", "queues-panicb"] {

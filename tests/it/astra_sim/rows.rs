@@ -91,7 +91,7 @@ fn difference(expected: &Value, ends: &FinishAndExposedTimesByNpu) -> Vec<String
     faults
 }
 
-/// Returns the number of messages of each row, for rows whose table has that column.
+/// Returns the number of messages of each row, for tables with that column.
 fn messages() -> BTreeMap<String, u64> {
     let path = corpus_path("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
@@ -155,7 +155,7 @@ fn program(case: &CaseFiles, more: &[&str]) -> ProgramRunAnswer {
     product::run(folder.path(), &args, more)
 }
 
-/// Returns the error in the program's output for a row, if there is an error.
+/// Returns the error in the program's output for a row, if any.
 fn fault(name: &str, case: &CaseFiles) -> Option<String> {
     let refused = |ran: &ProgramRunAnswer, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);

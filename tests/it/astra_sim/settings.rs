@@ -136,7 +136,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     assert_eq!(finish(&run(&named, &[])), Some(5 * 20_531 + 60));
 }
 
-/// The options that all commands have work both before and after the command's name.
+/// Options of all commands work both before and after the command's name.
 #[test]
 fn general_options_have_their_effect() {
     let note = "`--comm-scale`: has no effect";
@@ -163,8 +163,7 @@ fn general_options_have_their_effect() {
             (bounded.status.code(), text(&bounded.stdout)),
             (Some(2), "")
         );
-        // Even the reading of options may take more memory than the bound, before any trace is
-        // read.
+        // Even reading options may take more memory than the bound, before any trace is read.
         let said = text(&bounded.stderr);
         let names = [
             "memory is bounded at 1000 B",
@@ -216,7 +215,7 @@ fn traces_without_an_npu_are_said() {
     }
 }
 
-/// Sends and receives have one tag, and some have different sizes on the two sides.
+/// Sends and receives share one tag, and some have different sizes on the two sides.
 #[test]
 fn sizes_that_differ_are_called_that() {
     let config = one(

@@ -11,8 +11,8 @@ pub enum DiffLine<'a> {
     New(&'a str),
 }
 
-/// Cost of a shown line that is not printed. Beside a cut, this cost is higher than the cost of a
-/// change of some words of the line.
+/// Cost of a shown line that is not printed. Next to a cut, it is higher than the cost of changing some of the line's
+/// words.
 const GONE: u32 = 6;
 /// Cost of a printed line that is not shown.
 const NEW: u32 = 4;
@@ -28,8 +28,7 @@ fn same(shown: &str, printed: &str) -> bool {
     shown.trim_end() == printed || rest.flatten().is_some()
 }
 
-/// Returns the cost of replacing one line by another, which is the share of words that the lines do
-/// not have in common.
+/// Returns the cost of replacing one line by another: the share of words that they do not have in common.
 fn cost(shown: &str, printed: &str) -> u32 {
     if same(shown, printed) {
         return 0;

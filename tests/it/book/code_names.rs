@@ -63,7 +63,7 @@ fn is_type_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// Returns what is wrong with a code span, or `None` if it is right or no name.
+/// Returns what is wrong with a code span, or `None` if it is right or not a name.
 fn fault(
     span: &str,
     known: &BTreeSet<&str>,

@@ -8,11 +8,11 @@ use std::process::Command;
 
 /// Commands that need a network, a browser, a measured corpus, or more than a few seconds.
 const NOT_RUN: usize = 47;
-/// Minimum number of commands. Fewer commands show that the search for commands is broken.
+/// Minimum number of commands. Fewer mean that the search for commands is broken.
 const LEAST_RUN: usize = 100;
 
 struct PageCommandSequence {
-    /// Reason why the command is not run, if there is one.
+    /// Reason why the command is not run, if any.
     not_run: Option<String>,
     steps: Vec<SessionCommand>,
 }
@@ -141,8 +141,8 @@ fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
     (lines, output.status.success())
 }
 
-/// Runs the commands of a page. Returns the failures, the number of commands that were run, and the
-/// reasons why other commands were not run.
+/// Runs the commands of a page. Returns the failures, the number of commands run, and the reasons why others were not
+/// run.
 fn check(page: &Path) -> (String, usize, Vec<String>) {
     let text = text(page);
     let lines: Vec<_> = text.lines().collect();

@@ -33,8 +33,7 @@ fn gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
 /// The record before all nodes.
 const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 
-/// A file's name, and three parts of its unpacked content: the beginning, a part that is repeated,
-/// and the end.
+/// A file's name, and three parts of its unpacked content: the beginning, a repeated part, and the end.
 type DecompressionBombFile = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Returns files that unpack to 64 MiB of valid contents.
@@ -127,7 +126,7 @@ fn compressed_bombs_are_refused_as_they_unpack() {
             let ran = within(ROOM, &command);
             assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
             let told = format!("{}{}", ran.error, ran.out);
-            // If content is unpacked as a stream, it may prove invalid before it exceeds the bound.
+            // Content that is unpacked as a stream may prove invalid before it exceeds the bound.
             assert!(
                 told.contains("--max-ratio") || command[0] == "convert",
                 "{command:?}: {told}"

@@ -6,8 +6,8 @@ use super::{SYSTEM, refused, within};
 fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
     let machine = ["--machine", "dgx-h100", "--max-memory", "2GiB"];
     let generate = |pattern: &[&'static str]| [&["generate"], pattern, &machine[..]].concat();
-    // 100 million collectives on 8 ranks that share one graph need 6.1 GB for the graph, and 3.2 GB
-    // for the state of the ranks.
+    // 100 million collectives on 8 ranks that share one graph need 6.1 GB for the graph and 3.2 GB for the ranks'
+    // state.
     for (pattern, least) in [
         (
             &[

@@ -138,7 +138,7 @@ fn archives_that_hold_none_or_too_much_are_refused() {
         error.contains("a tar archive without captures; it contains etc/notes.txt"),
         "{error}"
     );
-    // Here the archive is truncated inside its second file.
+    // The archive is truncated inside its second file.
     let whole = archive();
     let error = refused("cut.tar", &whole[..3 * whole.len() / 4]);
     assert!(error.contains("cut.tar"), "{error}");

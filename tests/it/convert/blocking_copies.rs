@@ -1,13 +1,11 @@
-//! Tests blocking copies: while the host waits in the call, the device works, also on the kernels
-//! that were queued before the copy.
+//! Tests blocking copies: while the host waits in the call, the device works, even on kernels queued before the copy.
 
 use super::rig::{ConversionResult, convert, replay, set_lasts};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
-/// Returns a job with a kernel of 1,000 us that is launched at 0, and a copy that is queued after
-/// the kernel. The copy's call lasts from 40 to 1,025 us. The copy itself takes 4 us, from 1,014
-/// us, on `stream`.
+/// Returns a job with a kernel of 1,000 us that is launched at 0, and a copy queued after it. The copy's call lasts
+/// from 40 to 1,025 us. The copy itself takes 4 us, from 1,014 us, on `stream`.
 fn job(stream: u32) -> ConversionResult {
     let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
         format!(
@@ -56,9 +54,8 @@ fn ends(mut job: ConversionResult, kernel: u64) -> u64 {
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
     assert_eq!(ends(job(7), 1000), 1050);
-    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, which is the
-    // recorded time after the event that it waits for, and ends at 46. The host continues 22 us
-    // later, and ends 10 us after this.
+    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, the recorded time after the event
+    // that it waits for, and ends at 46. The host continues 22 us later, and ends after another 10 us.
     assert_eq!(ends(job(7), 10), 78);
     // If the kernel is 100 us longer, the whole job is 100 us longer.
     assert_eq!(ends(job(7), 1100), 1150);

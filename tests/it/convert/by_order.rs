@@ -95,8 +95,8 @@ fn dlrm(ranks: &[u32]) -> Option<ConversionResult> {
     Some(try_convert(&paths, &Conversion::default()).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// DLRM on eight V100 has eight collectives with members that mostly wait. If half of the ranks are
-/// absent, the transfer times stay the same.
+/// DLRM on eight V100 has eight collectives with members that mostly wait. Without half of the ranks, the transfer
+/// times stay the same.
 #[test]
 fn dlrm_waits_and_half_of_it_transfers_as_long() {
     let Some(whole) = dlrm(&[0, 1, 2, 3, 4, 5, 6, 7]) else {

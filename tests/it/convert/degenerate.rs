@@ -77,7 +77,7 @@ fn intervals_that_overlap_and_that_start_together() {
         create_operator_event("c", 0, 50, 3),
         create_operator_event("d", 0, 100, 4),
     ]);
-    // Here events end before or after the event that encloses them.
+    // Some events end before or after the event that encloses them.
     hold(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 10, 300, 2),
@@ -186,9 +186,8 @@ fn many_threads() {
     assert_eq!(job.summary.ranks[0].lanes.0, 300);
 }
 
-/// Checks that an input of four times the size takes less than eight times the time (sixteen times
-/// would be quadratic). Very short runs are not checked. The test gets three attempts, because the
-/// machine may be busy.
+/// Checks that an input of four times the size takes less than eight times the time (sixteen times would be quadratic).
+/// Skips very short runs, and makes three attempts, because the machine may be busy.
 fn linear(what: &str, make: &dyn Fn(u64) -> Vec<HandwrittenEvent>, count: u64) {
     let time = |count: u64| {
         let events = make(count);

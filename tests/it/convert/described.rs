@@ -6,8 +6,8 @@ use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
 
-/// Share of the kernels' time, in per mille, with known FLOPs or bytes, for captures with operators
-/// and shapes, and for a capture with kernels that a graph launched.
+/// Per mille of the kernels' time with known FLOPs or bytes, for captures with operators and shapes, and for a capture
+/// with kernels that a graph launched.
 #[test]
 fn kernels_whose_operators_have_shapes_are_described() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -27,8 +27,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
             "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
         ),
-        // If a kernel was launched before the capture began, it has the work of other kernels with
-        // its name. Collectives, which take 46 % of the time, have no such work.
+        // A kernel launched before the capture began has the work of other kernels of the same name. Collectives, which
+        // take 46 % of the time, have no such work.
         ("mi300/resnet_act_checkpoint.json.gz", 525),
         ("b200_eager.json.gz", 900),
         ("torch_compile_triton.json.gz", 999),
@@ -63,8 +63,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
     }
 }
 
-/// If a kernel or copy was launched before the capture began, it does the same work per time as
-/// kernels or copies of the same name with an operator or known bytes.
+/// A kernel or copy launched before the capture began does the same work per time as its namesakes with an operator or
+/// known bytes.
 #[test]
 fn kernels_without_an_operator_do_what_their_names_do() {
     let device = |cat: &str, name: &str, (ts, dur): (u32, u32), args: &str| {

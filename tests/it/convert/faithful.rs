@@ -98,9 +98,8 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     events.collect()
 }
 
-/// Returns the same events of a file that is invalid JSON because its profiler did not escape
-/// names. Each event has a line that begins with phase and category, and is readable up to the
-/// name. Another line of the event has only times.
+/// Returns the same events of a file that is invalid JSON because its profiler did not escape names. Each event has a
+/// line that begins with phase and category, and is readable up to the name. Another of its lines has only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
     let contents = TraceContents::open_any_file(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());
@@ -182,8 +181,7 @@ fn replays_of_real_captures_end_when_these_did() {
     }
 }
 
-/// Three of four ranks were captured. These ranks are converted, and the missing member arrives
-/// with them.
+/// Three of four ranks were captured and are converted, and the missing member arrives with them.
 #[test]
 fn a_missing_rank_is_mirrored() {
     for (what, options) in jobs(1) {

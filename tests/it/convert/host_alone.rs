@@ -8,7 +8,7 @@ use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Returns the number of a host trace's operators that request communication, with a plain parser.
+/// Counts a host trace's operators that request communication, with a plain parser.
 fn requests(path: &Path) -> Option<u64> {
     let file = json(path)?;
     let nodes = file["nodes"].as_array()?.iter();
@@ -19,7 +19,7 @@ fn requests(path: &Path) -> Option<u64> {
     Some(asks.count() as u64)
 }
 
-/// Returns the number of a rank's calls, with calls that could not be decoded.
+/// Returns the number of a rank's calls, including those that could not be decoded.
 fn calls(job: &ConversionResult, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
@@ -201,8 +201,8 @@ fn execution_graphs_are_host_traces() {
     assert_eq!(flops, [Some(512)]);
 }
 
-/// Files that Chakra's linker merged contain kernels as copies of host nodes. The error names the
-/// linker, and the files are not converted.
+/// Files merged by Chakra's linker contain kernels as copies of host nodes. They are rejected with an error that names
+/// the linker.
 #[test]
 fn linked_files_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("there is room");

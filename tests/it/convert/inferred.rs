@@ -85,10 +85,9 @@ fn asked(truth: &JobTruth, rank: u32) -> RankCollectivesSortedByGroup {
     calls
 }
 
-/// If any half of the ranks is captured, every inferred rank makes its original calls, even in
-/// groups that no capture declares. The job ends within 2 % of the original, because the speeds of
-/// ranks differ by up to 1 %. The waiting of other ranks shows how late an absent straggler is, but
-/// not its work after its last collective.
+/// Whichever half of the ranks is captured, every inferred rank makes its original calls, even in groups that no
+/// capture declares. The job ends within 2 % of the original, because the speeds of ranks differ by up to 1 %. The
+/// waiting of other ranks shows how late an absent straggler is, but not its work after its last collective.
 #[test]
 fn half_of_the_ranks_are_inferred() {
     for (what, options) in jobs(0) {
@@ -111,8 +110,7 @@ fn half_of_the_ranks_are_inferred() {
                 assert_eq!(own, asked, "{what}: rank {rank}");
             }
             let ends = makespan(&job);
-            // No rank waits for the work of an absent straggler after its last collective, so the
-            // extra time of this work is unknown.
+            // No rank waits for an absent straggler's work after its last collective, so its extra time is unknown.
             let unseen: u64 = dropped
                 .iter()
                 .map(|&rank| unseen(&captured.truth, rank))
@@ -131,8 +129,7 @@ fn half_of_the_ranks_are_inferred() {
     }
 }
 
-/// Returns the extra time of a rank's work after its last collective, in comparison with a rank
-/// that is no straggler.
+/// Returns the extra time of a rank's work after its last collective, relative to a rank that is no straggler.
 fn unseen(truth: &JobTruth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth

@@ -214,7 +214,7 @@ fn hold_alone(path: &Path) {
     );
 }
 
-/// This test uses only small files. The test below covers the other files, and takes minutes.
+/// This test uses only small files. The test below covers the others, and takes minutes.
 #[test]
 fn real_kineto_traces_convert_alone() {
     let Some(gpu) = corpus_path("captures/gpu") else {

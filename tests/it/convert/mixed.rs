@@ -1,5 +1,5 @@
-//! Tests that files of different runs, ranks and processes are rejected with both names. Other
-//! files in a capture's folder are ignored, and impossible records are dropped and counted.
+//! Tests that files of different runs, ranks and processes are rejected with both names, that other files in a
+//! capture's folder are ignored, and that impossible records are dropped and counted.
 
 use super::rig::{capture, convert, try_convert};
 use chakram::convert::{
@@ -93,8 +93,8 @@ fn converted(files: &[(String, String)]) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// If ranks were not profiled at the same time, they are from two runs. The rule applies on one
-/// host, and on hosts with clocks that differ more than real clocks.
+/// Ranks that were not profiled at the same time are from two runs, both on one host and on hosts whose clocks differ
+/// more than real ones.
 #[test]
 fn ranks_of_different_runs_are_refused() {
     let second = 1_000_000_000;
@@ -212,8 +212,7 @@ fn windows_that_open_at_different_calls_are_aligned() {
     assert_eq!(convert(&cut), (3, vec![60_000, 0], 3));
 }
 
-/// If ranks split a group, every part has the name of the whole group, so the members distinguish
-/// the parts.
+/// If ranks split a group, every part has the whole group's name, so its members identify it.
 #[test]
 fn parts_of_a_split_share_a_name() {
     for (device, style) in [
@@ -255,8 +254,8 @@ fn parts_of_a_split_share_a_name() {
     }
 }
 
-/// Files have the names that the profiler gives, with process and time. The ranks come from the
-/// contents of the files, in folders or next to one another.
+/// Files have the profiler's names, with process and time. The ranks come from the contents of the files, in folders or
+/// next to one another.
 #[test]
 fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
     let job = job(0);

@@ -1,5 +1,5 @@
-//! Computes times of a Kineto file with a plain parser of the whole file, which shares no code with
-//! the reader: device time, host waits for the device, and time in which neither worked.
+//! Computes times of a Kineto file with a plain parser of the whole file, which shares no code with the reader: device
+//! time, host waits for the device, and the time in which neither worked.
 
 use super::rig::json;
 use serde_json::Value;

@@ -101,9 +101,9 @@ fn report(prefix: &str, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// The cost of a record is measured on views. Views without nested calls last 2 us. In views with a
-/// nested call, 1 us passes between the start of the outer call and the start of the nested call.
-/// So one record of the profiler takes 240 % of 3 us.
+/// The cost of a record is measured on views. Views without nested calls last 2 us. In views with a nested call, 1 us
+/// passes between the start of the outer call and the start of the nested call. So one profiler record takes 240 % of 3
+/// us.
 #[test]
 fn views_tell_what_a_record_costs() {
     let mut events = Vec::new();
@@ -180,8 +180,8 @@ fn measured_steps_stand_beside_the_replay() {
     assert_eq!(profiler["steps"], 2);
     assert_eq!(profiler["measured_step_ps"].as_u64(), Some(step * 1000));
     assert_eq!(profiler["cost_basis"], "measured_steps");
-    // A fifth of the capture is the profiler's cost. This cost is divided by the number of records
-    // of the thread with the most records.
+    // A fifth of the capture is the profiler's cost. It is divided by the number of records on the thread with the most
+    // records.
     let records = profiler["record_ns"].as_u64().expect("a cost");
     assert!(records > 0 && records < captured / 5, "{records}");
     // The interval is 4/5 and 9/5 of the makespan, and 3 % wider on both sides.
@@ -288,8 +288,8 @@ struct StepPredictionErrorAndIntervalHit {
     is_within: bool,
 }
 
-/// Predicts the step of one side of a pair from its capture, with or without the unprofiled steps that its process
-/// measured, and compares it with the median of other processes.
+/// Predicts the step of one side of a pair from its capture, with or without its process's unprofiled steps, and
+/// compares it with the median of other processes.
 fn predicted_step(
     side: &Path,
     with_steps: bool,
@@ -380,7 +380,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
     assert!(within * 100 >= count * 85, "{within} of {count}");
 }
 
-/// Predicts interventions that replay options can express from the capture before the intervention.
+/// From the capture before an intervention that replay options can express, predicts its effect.
 ///
 /// Run it with
 /// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`.

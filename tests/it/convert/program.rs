@@ -19,7 +19,7 @@ use std::path::Path;
 /// kernel                                       1030-1070     1070-1080       1085-1110      1130-1165
 /// ```
 ///
-/// A second thread runs a module of another model, which launches no operator.
+/// A second thread runs a module of another model without launching an operator.
 fn capture(folder: &Path) {
     let host = |cat: &str, name: &str, tid: u32, (from, to): (u32, u32), args: &str| {
         format!(
@@ -263,8 +263,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     assert_eq!(of(&around[..4]), [15.0, 25.0]);
     assert_eq!(of(&around[..3]), [15.0, 56.0]);
     assert_eq!(of(&around[..2]), [15.0, 75.0]);
-    // Each arrow begins at the start of a launch, and ends at the start of its kernel on the
-    // stream's track.
+    // Each arrow begins where a launch starts, and ends where its kernel starts on the stream's track.
     let mut ends: Vec<[f64; 2]> = Vec::new();
     for ends_of in arrows.values() {
         let [(from, left), (to, entered)] = ends_of[..] else {

@@ -1,10 +1,9 @@
 //! A single state machine for the algorithms ring, direct and halving-doubling. At the start, the machine prepares one
-//! packet for each message that may be in flight. Later, it prepares one packet for each received message. Each packet
-//! that has crossed the bus gives a credit, and each credit sends the oldest prepared packet.
+//! packet for each message that may be in flight, and later one for each received message. Each packet that has crossed
+//! the bus gives a credit, which sends the oldest prepared packet.
 //!
-//! Packets come in rounds: first packets that are never reduced, then packets that may be reduced.
-//! A reduce-scatter reduces the packets of the second kind in every round, and an all-reduce reduces them in every
-//! second round.
+//! Packets come in rounds: first packets that are never reduced, then packets that may be reduced. A reduce-scatter
+//! reduces the latter in every round, and an all-reduce in every second round.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;

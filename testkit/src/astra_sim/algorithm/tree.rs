@@ -1,9 +1,8 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! As in ASTRA-sim 2.x, the root has one child. The root's child is the root of a complete binary
-//! tree with all other NPUs. NPU numbers ascend in the order left subtree, node, right subtree. The
-//! root is the first NPU in one tree and the last NPU in the other. Chunks alternate between the
-//! trees.
+//! As in ASTRA-sim 2.x, the root has one child. This child is the root of a complete binary tree with all other NPUs.
+//! NPU numbers ascend in the order left subtree, node, right subtree. The root is the first NPU in one tree and the
+//! last in the other. Chunks alternate between the trees.
 
 use super::{AlgorithmAction, AlgorithmInput, MemoryMove};
 
@@ -21,7 +20,7 @@ pub struct TreeAlgorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TreeState {
     Start,
-    /// The NPU waits for data from this number of children.
+    /// The NPU waits for data from this many children.
     Children(usize),
     /// All children's data has arrived; some of it may still need a reduction.
     Up,

@@ -5,11 +5,11 @@ use super::super::config::CollectiveOperation;
 /// Queues of a dimension that a phase may use.
 #[derive(Clone, Copy)]
 pub enum QueueHalf {
-    /// All queues; rings run anticlockwise in the second half of the queues.
+    /// All queues; rings run anticlockwise in the second half.
     Any,
-    /// The first half of the queues; rings in these queues run clockwise.
+    /// The first half of the queues, in which rings run clockwise.
     First,
-    /// The second half of the queues; rings in these queues run anticlockwise.
+    /// The second half of the queues, in which rings run anticlockwise.
     Last,
 }
 
@@ -46,8 +46,8 @@ impl NextQueueIndexPerHalf {
     }
 }
 
-/// Returns the padded size of a collective and the size of a chunk, which is at least one byte per
-/// NPU except in an all-gather.
+/// Returns the padded size of a collective, and the size of a chunk: at least one byte per NPU, except in an
+/// all-gather.
 pub fn padded_and_chunk_size(
     splits: u64,
     npus: usize,

@@ -128,8 +128,8 @@ impl RandomJobBuilder<'_> {
         ])
     }
 
-    /// Returns a size for a collective. ASTRA-sim's all-gathers never end if a chunk has less than one byte, so this
-    /// function avoids such sizes.
+    /// Returns a size for a collective. Avoids chunks of less than one byte, with which ASTRA-sim's all-gathers never
+    /// end.
     pub(super) fn draw_bytes(&self, kind: CollectiveOperation, dice: &mut RandomGenerator) -> u64 {
         match kind {
             CollectiveOperation::AllGather => dice.draw_size(self.config.system.splits, 1 << 20),
@@ -143,7 +143,7 @@ impl RandomJobBuilder<'_> {
         let bytes = self.draw_bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
-        // At least one dimension with an algorithm must take part, because the collective would otherwise never end.
+        // At least one dimension with an algorithm must take part; otherwise the collective would never end.
         let count = list.len() as u64;
         let mut dims = None;
         if count > 1 && !one && dice.draw_one_in(3) {
@@ -209,7 +209,7 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Returns the id of a group with these members, and adds the group if there is none.
+    /// Returns the id of the group with these members, adding it if necessary.
     pub(super) fn find_or_add_group(
         &mut self,
         members: &[usize],
@@ -276,7 +276,7 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Adds messages of several sizes with the same tag; NPUs receive them in a different order than they send them.
+    /// Adds messages of several sizes with the same tag, which NPUs receive in a different order than they send them.
     fn add_messages_of_sizes(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len() as u64;
         let src = dice.draw_between(0, npus - 1) as usize;
@@ -364,8 +364,8 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Returns the size and tag of a message. The size is large enough that the message takes time; the tag may be the
-    /// tag of an earlier message.
+    /// Returns the size and tag of a message. The message is large enough to take time, and may have the tag of an
+    /// earlier message.
     fn draw_message(&mut self, dice: &mut RandomGenerator) -> (u64, u64) {
         if dice.draw_one_in(2) {
             self.tag += 1;

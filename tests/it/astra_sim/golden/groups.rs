@@ -3,8 +3,7 @@
 
 use super::*;
 
-/// Turns the collective into a collective of one of two groups, which are the first and the second
-/// half of the NPUs.
+/// Turns the collective into one of two groups, the first and the second half of the NPUs.
 pub fn halves(config: &mut SimulationConfig) {
     let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
@@ -99,7 +98,7 @@ fn one_ring_takes_everybody() {
         }
         product::run_config(&config)
     };
-    // A ring of 8 in one dimension takes the same time.
+    // A ring of 8 in one dimension takes just as long.
     let everybody = masked(&[true, true]);
     assert!(
         everybody.finish.values().all(|end| end.0 == 117_780),
@@ -126,8 +125,7 @@ fn independent_collectives_take_turns() {
     assert_eq!(ends(&run(&config)), (177_440, 177_440));
 }
 
-/// A node that ends immediately releases other nodes. The original never issues these nodes; the
-/// program does.
+/// A node that ends immediately releases other nodes, which only the program issues, never the original.
 #[test]
 fn what_follows_a_node_that_does_nothing() {
     let dims = [(Ring, 4, 50.0, 500.0)];

@@ -21,14 +21,14 @@ fn changes(config: &SimulationConfig) -> Vec<(String, Option<i64>)> {
 /// At 64 bytes per ns, powers of 2 take whole ns.
 const GBPS: f64 = 64.0 * 1e9 / (1 << 30) as f64;
 
-/// Effects that belong to a quirk although its name does not say so. A tree's member sends two
-/// messages at once, and a member waits for all neighbours over paths of different lengths.
+/// Effects of quirks that their names do not suggest. A tree's member sends two messages at once, and a member waits
+/// for all neighbours over paths of different lengths.
 const TOGETHER: [(&str, &str); 2] = [
     ("tree-reductions", "free-ports"),
     ("early-reduction", "store-and-forward"),
 ];
 
-/// Returns a collective with sizes that are powers of 2, and with reductions at 64 bytes per ns.
+/// Returns a collective with power-of-2 sizes and reductions at 64 bytes per ns.
 fn even(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize)],

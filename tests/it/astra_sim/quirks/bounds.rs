@@ -95,7 +95,7 @@ fn nothing_is_faster_than_the_ports() {
         let close = found < 1.5 * bound;
         tight.fetch_add(close.into(), std::sync::atomic::Ordering::Relaxed);
     });
-    // Some results must be close to the bound; otherwise, the test would prove nothing.
+    // Some results must be close to the bound, or the test would prove nothing.
     assert!(tight.into_inner() > 5);
 }
 
