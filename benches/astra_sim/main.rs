@@ -6,19 +6,17 @@
 //! single kernel. The single kernel measures the start-up. All ranks are one file under many names,
 //! unless the line says otherwise.
 //!
-//! The release build runs the job as a separate process. The bench times this process from start to
-//! end, including all reading and printing. The job runs once with `--stepwise`, which simulates
-//! every message. It also runs once by default, so that collectives use closed forms that are
-//! proved to give the same result. Both runs must print the same lines. MB are 10^6 bytes of peak
-//! resident memory. Times are the best of five runs. `*` marks runs of more than five seconds,
-//! which ran only once.
+//! The release build runs the job as a separate process. The bench times it from start to end, including all reading
+//! and printing. The job runs once with `--stepwise`, which simulates every message, and once by default, so that
+//! collectives use closed forms that are proved to give the same result. Both runs must print the same lines. MB are
+//! 10^6 bytes of peak resident memory. Times are the best of five runs. `*` marks runs of more than five seconds, which
+//! ran only once.
 //!
-//! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for
-//! the same jobs, from `astra-sim/scaling.csv`. The table then also shows the ratios of ASTRA-sim's
-//! seconds to the seconds with `--stepwise` and by default, and the ratio of ASTRA-sim's MB to the
-//! MB by default. The job must then send the same number of messages as in ASTRA-sim, and finish at
-//! the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in the
-//! first column.
+//! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for the same jobs, from
+//! `astra-sim/scaling.csv`. It then also shows the ratios of ASTRA-sim's seconds to those with `--stepwise` and by
+//! default, and of ASTRA-sim's MB to those by default. The job must then send the same number of messages as in
+//! ASTRA-sim, and finish at the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in
+//! the first column.
 
 mod inputs;
 mod original;
@@ -37,7 +35,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// A line of the table.
 struct BenchmarkCase {
     label: &'static str,
-    /// The name of ASTRA-sim's row for this case, if ASTRA-sim has one.
+    /// The name of ASTRA-sim's row for this case, if there is one.
     row: Option<&'static str>,
     model: &'static str,
     work: WorkOfEachNpu,
@@ -181,7 +179,7 @@ const CASES: &[BenchmarkCase] = &[
 struct ResultTableNotes {
     /// Descriptions of wrong results.
     faults: Vec<String>,
-    /// Runs that shared a core with other processes, each with the run's share of the core.
+    /// Runs that shared a core with other processes, each with its share of the core.
     busy: Vec<String>,
 }
 

@@ -50,8 +50,7 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
     }
 }
 
-/// Waits for a child process for which no other code waits. Returns the child's status and resource
-/// usage.
+/// Waits for a child process for which no other code waits. Returns its status and resource usage.
 fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
     // SAFETY: the structure contains only integers, for which zeros are valid.

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Counts the bytes that are currently allocated, and their maximum.
+/// Counts the currently allocated bytes, and their maximum.
 struct PeakCountingAllocator;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -45,7 +45,7 @@ pub fn held_since(before: usize) -> (f64, f64) {
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
 }
 
-/// Returns the number of bytes that are currently allocated, and resets the maximum to this number.
+/// Returns the number of currently allocated bytes, and resets the maximum to it.
 pub fn reset_peak() -> usize {
     let now = HELD.load(Relaxed);
     PEAK.store(now, Relaxed);

@@ -1,10 +1,9 @@
 //! Measures the rates and the memory of loading, replay and conversion. To run it:
 //! `cargo bench --bench limits`.
 //!
-//! Each line is the best of five runs. Two more lines measure a copy of the same bytes, and a scan
-//! of only their frames, so that ratios from different machines can be compared. If the variable
-//! `CHAKRAM_CORPUS` names a folder, the bench also loads `captures/gpu/chakra_json/chakra.0.et.zst`
-//! from it.
+//! Each line is the best of five runs. For comparison between machines, two more lines measure a copy of the same
+//! bytes, and a scan of only their frames. If the variable `CHAKRAM_CORPUS` names a folder, the bench also loads
+//! `captures/gpu/chakra_json/chakra.0.et.zst` from it.
 
 mod conversion;
 mod counting;

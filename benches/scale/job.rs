@@ -1,5 +1,5 @@
-//! Defines a job for this benchmark only. The job has the shape of a training step of a large
-//! language model: transformer layers with tensor, pipeline and data parallelism under 1F1B.
+//! Defines a job for this benchmark only, shaped like a training step of a large language model: transformer layers
+//! with tensor, pipeline and data parallelism under 1F1B.
 
 use chakram::ids::Rank;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};

@@ -2,12 +2,11 @@
 //! Each line is a run of the program.
 //!
 //! If `CHAKRAM_CORPUS` names a folder with `validation/requests_azure2023_conv.csv.gz` and
-//! `validation/serving_splitwise.part.csv`, one line serves an hour of Azure's requests, repeated
-//! five times. Further lines serve language models with stated step times, and show requests and
-//! steps per second. These lines serve 16 users and, from files in the same folder, Azure's hour on
-//! four engines and Mooncake's conversations (`validation/requests_mooncake_conversation.jsonl.gz`)
-//! on sixteen engines. The bench fails if a run takes more time or memory than its line allows, or
-//! if ten times as many requests take more memory.
+//! `validation/serving_splitwise.part.csv`, one line serves an hour of Azure's requests, repeated five times. Further
+//! lines serve language models with stated step times, and show requests and steps per second. They serve 16 users and,
+//! from files in the same folder, Azure's hour on four engines and Mooncake's conversations
+//! (`validation/requests_mooncake_conversation.jsonl.gz`) on sixteen engines. The bench fails if a run takes more time
+//! or memory than its line allows, or if ten times as many requests take more memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -124,8 +123,8 @@ fn serve_tokens(folder: &Path) {
     }
 }
 
-/// Runs a scenario of a language model three times, and prints the best run. Fails if the best run
-/// serves fewer than `least` requests per second.
+/// Runs a scenario of a language model three times, and prints the best run. Fails if it serves fewer than `least`
+/// requests per second.
 fn run_tokens(name: &str, scenario: &Path, least: f64) {
     let best = (0..3).map(|_| once_tokens(scenario));
     let (taken, [requests, steps]) = best
@@ -141,7 +140,7 @@ fn run_tokens(name: &str, scenario: &Path, least: f64) {
     assert!(rate > least, "at least {least} requests per second");
 }
 
-/// Returns the time and the memory of a run, and its numbers of requests and steps.
+/// Returns a run's time, memory, and numbers of requests and steps.
 fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
     let report = tempfile::NamedTempFile::new().expect("a file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));

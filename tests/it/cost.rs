@@ -1,5 +1,4 @@
-//! Tests the cost of runs in dollars, which is computed from the makespan, the price, and the
-//! tokens in reports.
+//! Tests the cost of runs in dollars, computed from the makespan, the price, and the tokens in reports.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -94,8 +93,7 @@ fn what_is_unknown_is_left_out() {
     assert!(!priced.contains("days"), "{priced}");
     let plain = text(&[&JOB[..], &["dgx-h100"]].concat());
     assert!(!plain.contains('$'), "{plain}");
-    // A captured job has no tokens, so the cost of a step is known, but the cost of the run is
-    // reported as unknown.
+    // A captured job has no tokens, so the cost of a step is known, but that of the run is reported as unknown.
     let captured = text(&[
         "replay",
         "traces/ddp-resnet18",
@@ -124,7 +122,7 @@ fn what_is_unknown_is_left_out() {
     }
 }
 
-/// The machine file gives the price, and an option overrides this price.
+/// The machine file gives the price, and an option overrides it.
 #[test]
 fn machines_have_prices() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -20,8 +20,7 @@ struct WorkspaceCrate {
     name: &'static str,
     /// Folder of the crate's manifest and `lib.rs`.
     folder: &'static str,
-    /// Our crates on which this crate depends. The crate may also use the dependencies of these
-    /// crates.
+    /// Our crates on which this crate depends. It may also use their dependencies.
     uses: &'static [&'static str],
 }
 
@@ -55,7 +54,7 @@ const MEMBERS: &[WorkspaceCrate] = &[
         &["archive", "workloads", "astra-sim", "report", "analysis"],
     ),
     member("serving", "src/serving", &["jobs", "workloads", "report"]),
-    // Regression checks compare the reports in archives in the same way as `diff`.
+    // Regression checks compare the reports in archives as `diff` does.
     member(
         "studies",
         "src/studies",
@@ -218,7 +217,7 @@ fn manifest(folder: &str) -> Table {
     text.parse().expect("a manifest is TOML")
 }
 
-/// A package in a manifest, and true if only tests use the package.
+/// A package in a manifest, and true if only tests use it.
 struct ManifestDependency {
     name: String,
     is_test: bool,
@@ -394,8 +393,7 @@ fn only_users_use_the_facade_and_only_programs_the_command_line() {
         ours(&manifest("python")),
         BTreeSet::from(["chakram".into()])
     );
-    // If the body of a fuzz target is in a member's own tests, the target uses this member
-    // directly.
+    // If a fuzz target's body is in a member's own tests, the target uses this member directly.
     assert!(!ours(&manifest("fuzz")).contains("chakram-cli"));
     for (file, modules) in &*SOURCES {
         for path in modules.values().flat_map(|module| &module.paths) {

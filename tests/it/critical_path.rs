@@ -1,6 +1,5 @@
-//! Tests the critical path of a replay. For small jobs, the path is derived by hand. For many jobs,
-//! the test compares the path's parts with the makespan, and slack with replays in which one node
-//! is longer by its slack.
+//! Tests the critical path of a replay. For small jobs, the path is derived by hand. For many jobs, its parts are
+//! compared with the makespan, and slack with replays in which one node is longer by its slack.
 
 use super::commands::answer;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
@@ -143,11 +142,10 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
     assert_eq!(makespan(4 + 7), Span::from_us(31));
 }
 
-/// On a DGX H100, rank 0 sends 9 MB to rank 1, and then computes for 5 us. At 450 GB/s, the last
-/// byte leaves after 20 us, and arrives two links later. If the send completes on arrival, the path
-/// is the whole send and the kernel, and the receive has 5 us of slack. If the send completes when
-/// the last byte leaves, the kernel starts earlier, and the receive's slack is 5 us minus the
-/// latency of the links.
+/// On a DGX H100, rank 0 sends 9 MB to rank 1, and then computes for 5 us. At 450 GB/s, the last byte leaves after 20
+/// us, and arrives two links later. If the send completes on arrival, the path is the whole send and the kernel, and
+/// the receive has 5 us of slack. If it completes when the last byte leaves, the kernel starts earlier, and the
+/// receive's slack is 5 us minus the latency of the links.
 #[test]
 fn the_path_leads_over_what_a_send_waits_for() {
     let us = Span::from_us;

@@ -73,7 +73,7 @@ struct ProgramExitAndOutput {
     error: String,
 }
 
-/// A folder with a two-rank job that has one all-reduce, and with a machine for this job.
+/// A folder with a two-rank job of one all-reduce, and a machine for it.
 struct TwoRankJobFolder(tempfile::TempDir);
 
 impl TwoRankJobFolder {
@@ -219,8 +219,7 @@ fn algorithms_that_make_no_sense_are_refused() {
         case.algorithm("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
-    // In these cases, a peer has no file, or a send or receive has no matching node, or a matching
-    // node with a different size.
+    // In these cases, a peer has no file, or a send or receive has no matching node or one of a different size.
     let far = (8, message(false, 2, 1000), &[][..]);
     refuses(
         &[&[SEND, far], &[RECEIVE]],

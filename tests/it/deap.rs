@@ -61,8 +61,8 @@ fn study(name: &str) -> Vec<Vec<PrintedTableRow>> {
     text.split("$ chakram").skip(1).map(rows).collect()
 }
 
-/// Links reduce the communication time, at least as much on a torus as on the mesh that the torus
-/// contains. Links do not change the processing time.
+/// Links reduce the communication time, at least as much on a torus as on the mesh in it. They do not change the
+/// processing time.
 #[test]
 fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     let all = study("deap-fixed");
@@ -383,11 +383,10 @@ fn cycles_of_other_tools_are_prices() {
     );
 }
 
-/// Data that are on no chip come from memory (section IV-C), including the model's input. The input
-/// has 1,024 x 64 = 65,536 B, which take 65.536 us at 1 GB/s. The 64 x 192 = 12,288 B of weights
-/// that are loaded at the same time take less time, so the input determines step 0. The other
-/// products have weights of 4,096 B (twice), 12,288 B and 2 x 4,096 B in steps of their own, which
-/// take 28.672 us. All other data stay on the chip.
+/// Data that are on no chip come from memory (section IV-C), including the model's input. The input has 1,024 x 64 =
+/// 65,536 B, which take 65.536 us at 1 GB/s. The 64 x 192 = 12,288 B of weights loaded at the same time take less time,
+/// so the input determines step 0. The other products have weights of 4,096 B (twice), 12,288 B and 2 x 4,096 B in
+/// steps of their own, which take 28.672 us. All other data stay on the chip.
 #[test]
 fn the_input_comes_from_memory_in_every_micro_batch() {
     let on = |more: &[&str]| {
@@ -505,8 +504,8 @@ fn schedules_are_documents_and_tables() {
     assert_eq!(chakram(&both).status.code(), Some(2));
 }
 
-/// A chip's two accelerators share one copy of the input. If another chip has the input from an
-/// earlier step, that chip sends the input.
+/// A chip's two accelerators share one copy of the input. If another chip has the input from an earlier step, it sends
+/// it.
 #[test]
 fn inputs_of_schedule_files_are_shared_by_their_numbers() {
     let dir = TempDir::new().unwrap();
@@ -733,9 +732,8 @@ fn energy_of_kernels_has_one_rule() {
     assert_eq!(point("some", "power.idle = 0")["energy"], Value::Null);
 }
 
-/// Both flows of Fig. 8 optimize layers in turn, beginning with the layer that names the flow. No
-/// turn makes the best point worse. The last round, over four layers, finds no better point. Both
-/// flows end at the same point.
+/// Both flows of Fig. 8 optimize layers in turn, beginning with the layer that names the flow. No turn makes the best
+/// point worse, the last round, over four layers, finds no better one, and both flows end at the same one.
 #[test]
 fn both_flows_end_where_no_layer_finds_a_better_point() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-flows");

@@ -192,8 +192,8 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
     assert!(plain.get("links").is_none());
 }
 
-/// A message of 1 MB takes 1 ms plus two links of 1 us. If the link of either NPU has half the
-/// rate, the message takes 2 ms. If the link has 10 us of latency, the message takes 9 us more.
+/// A message of 1 MB takes 1 ms plus two links of 1 us. If either NPU's link has half the rate, it takes 2 ms; if the
+/// link has 10 us of latency, 9 us more.
 #[test]
 fn a_slow_link_slows_the_messages_that_pass_it() {
     let dir = TempDir::new().unwrap();
@@ -221,8 +221,7 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
     }
 }
 
-/// Each of four NPUs runs ten kernels of 1 us. One NPU takes 1.5 times this time, whatever the
-/// source of kernel times.
+/// Each of four NPUs runs ten kernels of 1 us. One NPU takes 1.5 times as long, whatever the source of kernel times.
 #[test]
 fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     let dir = TempDir::new().unwrap();
@@ -248,10 +247,9 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     assert!(refusal(&job).contains("a factor of at least 1"));
 }
 
-/// With another numbering, the cube is both a 2 x 4 torus and a 2 x 2 x 2 torus: y in a ring of
-/// four is the y-th word of a Gray code. For each k, messages from every rank r to rank r + k
-/// therefore take the same time on both tori. The sum of these times is larger on a mesh, which has
-/// fewer links.
+/// With another numbering, the cube is both a 2 x 4 torus and a 2 x 2 x 2 torus: y in a ring of four is the y-th word
+/// of a Gray code. For each k, messages from every rank r to rank r + k therefore take the same time on both tori.
+/// Their sum is larger on a mesh, which has fewer links.
 #[test]
 fn tori_that_are_one_graph_take_equally_long() {
     let dir = TempDir::new().unwrap();
@@ -303,10 +301,9 @@ fn tori_that_are_one_graph_take_equally_long() {
     assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
 }
 
-/// Returns text traces with messages of `bytes` from every chip to every other chip, one after
-/// another. The messages follow an Eulerian circuit of all ordered pairs. The sender of each
-/// message is the receiver of the previous message, so the message begins when the previous one has
-/// arrived.
+/// Returns text traces with messages of `bytes` from every chip to every other chip, one after another. The messages
+/// follow an Eulerian circuit of all ordered pairs. Each message's sender is the previous one's receiver, so it begins
+/// when the previous one has arrived.
 fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     let mut left: Vec<Vec<usize>> = (0..chips)
         .map(|from| (0..chips).filter(|to| *to != from).collect())
@@ -385,8 +382,8 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(interfaces, 3584 * ms);
     let times = interfaces as f64 / (96 * ms) as f64;
     assert!((times - 37.3).abs() < 0.05, "{times}");
-    // A unit of length takes the time of one transfer of the whole message. So on the mesh with all
-    // lengths 2, all messages take twice the time.
+    // A unit of length takes one transfer of the whole message, so on the mesh with all lengths 2, all messages take
+    // twice as long.
     let text = fs::read_to_string(file("mesh:2x4")).unwrap();
     let long =
         text.lines().map(
@@ -417,9 +414,9 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     );
 }
 
-/// A graph has a leaf, a triangle and a square, so no dimensions describe it. A second graph is
-/// equal except for the numbers of its chips. A captured job and messages between all pairs take
-/// the same time on both graphs if ranks are on the same chips.
+/// A graph has a leaf, a triangle and a square, so no dimensions describe it. A second graph differs only in the
+/// numbers of its chips. A captured job and messages between all pairs take equally long on both if ranks are on the
+/// same chips.
 #[test]
 fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     let dir = TempDir::new().unwrap();

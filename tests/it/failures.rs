@@ -1,5 +1,4 @@
-//! Compares jobs on machines with a failing part with jobs on machines without this part, and with
-//! sums by hand.
+//! Compares jobs on machines with a failing part with jobs on machines without it, and with sums by hand.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -86,7 +85,7 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     };
     assert!(!loads(&failed).is_empty());
     assert_eq!(loads(&failed), loads(&line_links));
-    // Here the machine file contains the same failure.
+    // The machine file contains the same failure.
     let more = "[[failure]]\nlink = \"3-0\"\nat = \"0 ns\"\n";
     let of_file = machine(&folder, "0-1,1-2,2-3,3-0", more);
     let said = reduce(&of_file, &[]).expect("it ends");

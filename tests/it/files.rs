@@ -15,8 +15,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use testkit::capture::{Device, JobParallelism, Options};
 
-/// A command that takes more than a second, because it writes several copies of a trace with a
-/// million nodes.
+/// A command that takes more than a second, because it writes several copies of a million-node trace.
 const LONG_JOB: [&str; 9] = [
     "generate",
     "chain",

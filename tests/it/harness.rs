@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets, which include these files, and the targets' seeds.
+//! The bodies of the fuzz targets, which include these files, and their seeds.
 
 pub mod astra_sim;
 pub mod convert;

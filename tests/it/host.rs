@@ -1,4 +1,4 @@
-//! Tests host time on other machines, and reports of jobs that were captured on CPUs.
+//! Tests host time on other machines, and reports of jobs captured on CPUs.
 
 use crate::files::{Folder, text, trace};
 use serde_json::Value;
@@ -118,7 +118,7 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
             assert_eq!(responds, 0);
         }
     }
-    // The warning also appears on another machine, and for jobs derived from this job.
+    // The warning also appears on another machine, and for jobs derived from this one.
     let found = report(&folder, &["job", "-m", "mi300x"]);
     assert!(
         found.contains("! on mi300x: the kernels ran on a CPU"),

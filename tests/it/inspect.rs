@@ -1,5 +1,5 @@
-//! Tests the inspection of traces: compares tables with plain parsers and with sums by hand, times
-//! with replays as captured, and filters with a test of every node. Also tests broken files.
+//! Tests the inspection of traces: tables against plain parsers and sums by hand, times against replays as captured,
+//! filters against a test of every node, and broken files.
 
 mod broken;
 mod filters;
@@ -49,7 +49,7 @@ pub fn rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
     document[list].as_array().expect("a list")
 }
 
-/// Returns the only row of a list with this value in the field.
+/// Returns the only row of a list with this value of the field.
 pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
     let found: Vec<_> = rows(document, list)
         .iter()

@@ -3,7 +3,7 @@
 //! - `archive`: archives: packing, damage, interrupted commands and full disks; questions, and moved predictions
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator that is compared with its answers
 //! - `book`: the commands of README.md and `docs/`, whose output is compared, and links
-//! - `bounds`: small inputs and options that ask for huge amounts of memory or time
+//! - `bounds`: small inputs and options that need huge amounts of memory or time
 //! - `cases`: the goldens under `traces/`
 //! - `diff`: differences of two traces, or of two reports
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones

@@ -15,8 +15,7 @@ use chakram::trace::{
 use chakram::units::{Bytes, Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// A node, with its operation, its lane, its nanoseconds, its memory changes and its dependencies.
-/// The node's id is its position, from 1.
+/// A node, with its operation, lane, nanoseconds, memory changes and dependencies. Its id is its position, from 1.
 #[derive(Clone, Debug)]
 pub struct TraceNodeWithMemoryChanges(
     pub Op<'static>,
@@ -203,10 +202,9 @@ fn the_classes_are_those_of_the_peak() {
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
 }
 
-/// A barrier of rank 0 waits for rank 1 from 0 to 5, and then takes no time. The barrier therefore
-/// completes after all other events at 5, and n3 is issued at 5 before the barrier completes. The
-/// barrier's memory still counts as freed first, so the peak is 8. The order of the loop would give
-/// 14.
+/// A barrier of rank 0 waits for rank 1 from 0 to 5, and then takes no time. It therefore completes after all other
+/// events at 5, and n3 is issued at 5 before that. The barrier's memory still counts as freed first, so the peak is 8.
+/// The order of the loop would give 14.
 #[test]
 fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
     // A replay as recorded needs at least one recorded duration of communication, which this

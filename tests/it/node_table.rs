@@ -1,5 +1,4 @@
-//! Tests the table of nodes: the dependency for which each node waited, and the command that prints
-//! the table.
+//! Tests the table of nodes: the dependency for which each node waited, and the command that prints it.
 
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};

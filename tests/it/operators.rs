@@ -103,7 +103,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
         7 * row_count < count && count <= 8 * row_count,
         "{row_count} of {count}"
     );
-    // The FLOPs of operators add up to the FLOPs of the rates, which are counted node by node.
+    // The FLOPs of operators add up to those of the rates, which are counted node by node.
     for report in [&all, &few] {
         let rows = report["operators"].as_array().unwrap().iter();
         let flops: u64 = rows.filter_map(|row| row["flops"].as_u64()).sum();

@@ -71,7 +71,7 @@ impl<'ast> Visit<'ast> for OptionLiteralCollector {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
-        // Documentation may name the flag of a setting, but error messages may not.
+        // Documentation may name a setting's flag, but error messages may not.
         if let (false, Ok(list)) = (
             attribute.path().is_ident("doc"),
             attribute.meta.require_list(),

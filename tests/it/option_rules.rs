@@ -131,7 +131,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     assert_eq!(found[1], idle);
 }
 
-/// If a value is valid only on one row's machine, the study still has this row.
+/// A study keeps the row of the only machine on which a value is valid.
 #[test]
 fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     let dir = tempfile::tempdir().unwrap();
@@ -290,8 +290,7 @@ fn an_option_acts_or_is_named() {
     assert_eq!(idle, expected);
 }
 
-/// The same rule for axes: rows that differ only in one key have different results, or all of these
-/// rows name the key.
+/// The same rule for axes: rows that differ only in one key have different results, or they all name the key.
 #[test]
 fn an_axis_acts_or_its_rows_name_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -360,7 +359,7 @@ fn an_axis_acts_or_its_rows_name_it() {
     assert!(page.contains("no kernel computes in `fp64`"));
 }
 
-/// The value of an option, as a study writes it, and as command-line arguments after the flag.
+/// The value of an option, in a study, and as command-line arguments after the flag.
 type OptionValueAsStudyAndFlag = (String, Vec<String>);
 
 /// Writes an algorithm for an all-reduce of two members, in which each member sends to the other.

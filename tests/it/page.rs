@@ -8,8 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The jobs are a job with a pipeline, memory, messages and collectives, a job from a capture, and
-/// a job with messages only.
+/// The jobs are one with a pipeline, memory, messages and collectives, one from a capture, and one with messages only.
 const JOBS: [&[&str]; 3] = [
     &[
         "generate",
@@ -189,8 +188,8 @@ fn begins_with(row: &str, line: &str) -> bool {
     rest.is_empty() || rest.starts_with(' ')
 }
 
-/// Compares a page with the text of the same report. Each sentence of the text is on the page, and
-/// each table row is a row of the page. Returns the number of lines.
+/// Compares a page with the text of the same report, and returns the number of lines. Each sentence of the text is on
+/// the page, and each table row is a row of the page.
 pub fn check_facts(text: &str, page: &str) -> usize {
     let all = words(page);
     let rows: Vec<String> = rows(page).iter().map(|row| row.to_lowercase()).collect();
@@ -213,7 +212,7 @@ pub fn check_facts(text: &str, page: &str) -> usize {
     lines
 }
 
-/// Facts in the JSON that the page must show if the report has them.
+/// Facts in the JSON that the page must show if the report states them.
 const FACTS: [&str; 30] = [
     "/makespan_ps",
     "/ranks",

@@ -46,8 +46,8 @@ fn within(found: f64, want: f64, part: f64) {
     );
 }
 
-/// The table has the times of collectives in microseconds. Its 1024 MB at 2^30 bytes per GB take
-/// the same time as 10^9 bytes at 10^9 bytes per GB.
+/// The table has the times of collectives in microseconds. Its 1024 MB at 2^30 bytes per GB take as long as 10^9 bytes
+/// at 10^9 bytes per GB.
 #[test]
 fn table_4_to_0_3_percent() {
     let rows = [
@@ -64,13 +64,11 @@ fn table_4_to_0_3_percent() {
     }
 }
 
-/// The loads of an all-reduce of S bytes are 2 S (n-1)/n / B in the first dimension, and 1/n of
-/// this size in the next dimension. On W-2D, the loads are 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us,
-/// and then 15/16 of 1/32: 234 us. In ascending order, the dimension with the largest load
-/// determines the time. Conv-4D's first dimension adds the time of one of 64 chunks, to fill and
-/// drain the pipeline: 4,375 + 4,000/64. Themis distributes the sum of all loads. The paper says
-/// that W-2D, Conv-3D and Conv-4D take the same time as one-dimensional wafers with the same total
-/// rate: 511/512 · 2 GB / rate.
+/// The loads of an all-reduce of S bytes are 2 S (n-1)/n / B in the first dimension, and 1/n of this size in the next
+/// dimension. On W-2D, the loads are 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us, and then 15/16 of 1/32: 234 us. In
+/// ascending order, the largest load determines the time. Conv-4D's first dimension adds the time of one of 64 chunks,
+/// to fill and drain the pipeline: 4,375 + 4,000/64. Themis distributes the sum of all loads. The paper says that W-2D,
+/// Conv-3D and Conv-4D take the same time as one-dimensional wafers with the same total rate: 511/512 · 2 GB / rate.
 #[test]
 fn figure_9a_to_1_percent_and_its_claims_to_3() {
     let wafer = |rate: f64| 2.0 * 511.0 / 512.0 / rate * 1e6;

@@ -1,5 +1,5 @@
-//! Tests arithmetic in a number format without a peak on the machine. Such arithmetic is an error
-//! that names the format, unless the duration is known from another source.
+//! Tests arithmetic in a number format without a peak on the machine: an error that names the format, unless the
+//! duration is known from another source.
 
 use crate::commands::{chakram, code};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};

@@ -1,4 +1,4 @@
-//! Compares results of replays with physics that is computed by other means.
+//! Compares results of replays with physics computed by other means.
 //!
 //! - `rig` and `lines`: short notations for machines and traces, and a log of an observer's
 //!   notifications;

@@ -1,5 +1,5 @@
-//! Tests plans that keep data in remote memory if the data do not fit into NPUs, and the capacity
-//! against which each kind of data counts.
+//! Tests plans that keep data in remote memory if they do not fit into NPUs, and the capacity against which each kind
+//! of data counts.
 
 use super::commands::chakram;
 use chakram::machine::PRESETS;
@@ -167,8 +167,8 @@ fn offloaded_state_is_in_the_pool() {
     }
 }
 
-/// Nothing is recomputed if the activations fit into the pool. Without the pool everything is
-/// recomputed, and still does not fit.
+/// Nothing is recomputed if the activations fit into the pool. Without the pool, everything is recomputed, but still
+/// does not fit.
 #[test]
 fn recomputation_counts_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -185,7 +185,7 @@ fn recomputation_counts_the_pool() {
     assert!(text(&output).contains("as-needed"), "{}", text(&output));
 }
 
-/// Studies limited to points that fit keep points that fit with the pool, both before and after the replay.
+/// Studies limited to fitting points keep those that fit with the pool, both before and after the replay.
 #[test]
 fn limits_of_studies_count_the_pool() {
     let folder = TempDir::new().unwrap();

@@ -31,8 +31,7 @@ fn kernels_last_as_they_are_told() {
         (&["--kernel", "*=2"][..], 42 * us),
         (&["--kernel", "*=0.5x"], 21 * us / 2),
         (&["--kernel", "*=1us"], 3 * us),
-        // Each change applies to the result of the change before it: 7 us are halved, then
-        // multiplied by 3.
+        // Each change applies to the result of the previous one: 7 us are halved, then multiplied by 3.
         (&["--kernel", "*=0.5", "--kernel", "*=3"], 63 * us / 2),
         // The other rank ends after 21 us.
         (&["--slow", "1=1.5"], 63 * us / 2),

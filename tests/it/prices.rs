@@ -1,8 +1,8 @@
 //! Compares times of kernels, collectives and hosts with measurements, and tests scores of
 //! predictions.
 //!
-//! Measurements are in the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names.
-//! Without it, tests that need measurements report that they are skipped.
+//! Measurements are in the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names. Without it, tests that
+//! need them report that they are skipped.
 
 mod curves;
 mod fits;

@@ -55,9 +55,8 @@ fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
     assert_eq!(code(&useless), 2);
 }
 
-/// There are three groups of four on nodes of eight. NPUs 6 to 9 and 14 to 17 span two nodes, and
-/// 10 to 13 are in one node. The stated extra time must equal the difference of the groups' times
-/// in the same report.
+/// There are three groups of four on nodes of eight. NPUs 6 to 9 and 14 to 17 span two nodes, and 10 to 13 are in one
+/// node. The stated extra time must equal the difference between the groups' times in the same report.
 #[test]
 fn groups_that_straddle_nodes_are_named_with_what_that_costs() {
     let job = |map: &'static str| {

@@ -1,5 +1,5 @@
-//! Compares samples and tokens per second, and the utilization of the peak, with their formulas.
-//! This includes jobs read back from disk, and parts of jobs, whose rates are unknown.
+//! Compares samples and tokens per second, and the utilization of the peak, with their formulas. Includes jobs read
+//! back from disk, and parts of jobs, whose rates are unknown.
 
 use super::commands::answer;
 use serde_json::Value;

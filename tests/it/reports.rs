@@ -1,5 +1,5 @@
-//! Tests that a report is a single value: JSON and text show the same facts, and a report written
-//! and read again gives the same bytes.
+//! Tests that a report is a single value: JSON and text show the same facts, and writing and reading it back gives the
+//! same bytes.
 
 use super::commands::answer;
 use chakram::report::json::{ReportDocument, write_json};

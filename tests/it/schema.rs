@@ -1,7 +1,7 @@
 //! Compares the compiled schema that the build reads with `proto/et_def.proto`.
 //!
-//! The compiler here knows the part of proto3 that the schema uses: messages with fields, `repeated`, one
-//! `oneof`, and enums. Any other construct fails the test.
+//! This compiler knows the part of proto3 that the schema uses: messages with fields, `repeated`, one `oneof`, and
+//! enums. Any other construct fails the test.
 
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};

@@ -1,6 +1,5 @@
-//! Tests requests over time. Checks LIGHTSPEED's numbers, compares queues with formulas, and
-//! compares closed forms and policies with plain simulators that share no code with them. It also
-//! tests rejected scenarios.
+//! Tests requests over time: LIGHTSPEED's numbers, queues against formulas, closed forms and policies against plain
+//! simulators that share no code with them, and rejected scenarios.
 
 mod alone;
 mod lightspeed;

@@ -1,10 +1,10 @@
-//! Tests sources of traces other than PyTorch. Tests format detection for all sources, and compares
-//! each converter with other tools' results for the same files, or with recorded truth.
+//! Tests sources of traces other than PyTorch: format detection for all sources, and each converter against other
+//! tools' results for the same files, or against recorded truth.
 //!
 //! - `door`: the list of sources, and detection by contents
 //! - `export`: operator graphs of models, against runs of the models
 //! - `goal`: schedules in GOAL, against LogGP's formula
-//! - `msccl`: algorithms of MSCCL, against the machine's own
+//! - `msccl`: MSCCL algorithms, against the machine's own
 //! - `nsys`: exports of Nsight Systems written by SQLite, with the truth known from their script
 //! - `recognized`: files of other tools, given to commands that do not read them
 //! - `simai`: text workloads of SimAI, against volumes and times by hand

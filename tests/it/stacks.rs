@@ -44,13 +44,12 @@ fn a_stack_sets_prices_and_options_and_the_report_says_which() {
     assert_eq!(decided(&stack, "attention"), "FlashAttention-2");
     assert_eq!(decided(&stack, "elementwise"), "eager");
     assert!(makespan(&stack) > makespan(&own));
-    // If the option is given with its default value, it replaces the stack's option, and the rest
-    // of the stack stays.
+    // An option given with its default value replaces the stack's, and the rest of the stack stays.
     let fused = report(&["--stack", "pytorch-eager", "--elementwise", "fused"]);
     assert!(makespan(&fused) < makespan(&stack));
     assert_eq!(decided(&fused, "elementwise"), Value::Null);
     assert_eq!(fused["stack"]["left"][0]["part"], "elementwise");
-    // The options are the stack's options, given by hand, except for kernel times.
+    // The options are the stack's, given by hand, except for kernel times.
     let by_hand = report(&["--elementwise", "eager"]);
     assert!(makespan(&by_hand) > makespan(&own) && makespan(&by_hand) < makespan(&stack));
     let reference = report(&["--stack", "reference"]);

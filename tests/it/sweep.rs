@@ -1,5 +1,5 @@
-//! Tests `chakram sweep`: search strategies compared with a replay of all points, threads, shards,
-//! resumption after a kill, and errors.
+//! Tests `chakram sweep`: search strategies against a replay of all points, threads, shards, resumption after a kill,
+//! and errors.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -98,14 +98,13 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
         match other["outcome"].as_str().unwrap() {
             "dominated" => {
                 excluded += 1;
-                // No replay is faster than its lower bound, and the bound of an excluded row is not below the best
-                // time.
+                // No replay is faster than its lower bound, and no excluded row's bound is below the best time.
                 let bound = other["bound_ps"].as_u64().unwrap();
                 assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
                 assert!(bound >= best(&all).unwrap().0);
             }
-            // Rows close to the best have intervals. The choice of these rows depends on the other
-            // rows, so intervals are not compared.
+            // Rows close to the best have intervals. Which rows do depends on the others, so intervals are not
+            // compared.
             _ => {
                 let [one, other] = [one, other].map(|row| {
                     let mut row = row.clone();
@@ -502,7 +501,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
     let rows = rows(&study.path("out"));
     let best = rows.iter().filter_map(time).min();
     assert_eq!(report["makespan_ps"].as_u64(), best, "{command:?}");
-    // The fastest row is in the front, and no row of the front is dominated by another row.
+    // The fastest row is in the front, in which no row is dominated by another.
     let front = std::fs::read_to_string(study.path("out/front.csv")).unwrap();
     let front: Vec<u64> = front
         .lines()

@@ -1,5 +1,4 @@
-//! Tests models on tiled accelerators, as a shell sees them: placement of ranks, data that does not
-//! fit in SRAM, and errors.
+//! Tests models on tiled accelerators from a shell: placement of ranks, data that does not fit in SRAM, and errors.
 
 mod aggregation;
 mod extrapolation;

@@ -220,8 +220,7 @@ fn messages_are_drawn_with_arrows() {
                 "arrow {id}: {ends:?}"
             );
         }
-        // Viewers draw an arrow to the start of the slice that it enters, so this must not be the whole receive's
-        // slice.
+        // Viewers draw an arrow to the start of the slice that it enters, which must not be the whole receive's.
         let entered = events.iter().filter(|event| event["ph"] == "f");
         for arrow in entered {
             let own = |event: &&Value| {

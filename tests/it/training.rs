@@ -226,8 +226,8 @@ impl Sink for RankNodeSums {
     }
 }
 
-/// Returns a model of blocks of one square matrix product each, between two layers that take no
-/// time if kernels that only move bytes are left out.
+/// Returns a model of blocks of one square matrix product each, between two layers that take no time without kernels
+/// that only move bytes.
 fn products(blocks: usize, side: u64) -> Model {
     let norm = |name: &str, role| {
         let work = OperatorKind::Norm {

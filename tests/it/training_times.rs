@@ -3,10 +3,9 @@
 //! the folder that `CHAKRAM_CORPUS` names; without this variable these tests report that they are
 //! skipped.
 //!
-//! One constant is free: the share of its peak that a kernel reaches. This share is the same for
-//! arithmetic and memory, and for all kernels, models and plans. The share was fitted to the row
-//! [`ANCHOR`] alone. All other numbers come from the machine (`chakram machine show selene`) and
-//! the plan.
+//! One constant is free: the share of its peak that a kernel reaches. This share is the same for arithmetic and memory,
+//! and for all kernels, models and plans. It was fitted to the row [`ANCHOR`] alone. All other numbers come from the
+//! machine (`chakram machine show selene`) and the plan.
 //!
 //! The table of all rows, with the errors without each effect, takes minutes:
 //!
@@ -27,8 +26,8 @@ const EFFICIENCY: &str = "0.673";
 /// The row to which the efficiency was fitted.
 const ANCHOR: &str = "SC'21 18.4B";
 
-/// The errors of predictions in per cent of the measured time. The errors are not goals, but the
-/// results with one constant. The small jobs are first and run every time.
+/// The errors of predictions in per cent of the measured time: not goals, but the results with one constant. The small
+/// jobs come first and run every time.
 const ERRORS: [(&str, f64); 18] = [
     ("SC'21 1.7B", 2.3),
     ("SC'21 3.6B", 1.5),
@@ -51,8 +50,8 @@ const ERRORS: [(&str, f64); 18] = [
 ];
 /// The number of small jobs among [`ERRORS`].
 const SMALL: usize = 6;
-/// The allowed change of an error, in percentage points, before a text that quotes it is wrong. The
-/// allowed change is smaller than the contribution of any effect.
+/// The allowed change of an error, in percentage points, before a text that quotes it is wrong; smaller than the
+/// contribution of any effect.
 const MOVES: f64 = 0.8;
 
 /// The effects: for each, a row whose prediction must fall without the effect, and the least fall

@@ -353,7 +353,7 @@ fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
     }
 }
 
-/// Replicas of a job of one rank without communication would be eight independent jobs.
+/// Replicas of a one-rank job without communication would be eight independent jobs.
 #[test]
 fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
     let jobs = Jobs::new();

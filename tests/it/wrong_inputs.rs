@@ -74,8 +74,7 @@ fn commands_and_options() {
     ]);
 }
 
-/// For other tools' words for an option, the error names the option. An unknown option is never
-/// read as a value.
+/// The error names the option for other tools' words for it. An unknown option is never read as a value.
 #[test]
 fn words_of_other_tools() {
     let collective = ["generate", "collective", "all-reduce", "--size", "1GB"];

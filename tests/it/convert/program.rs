@@ -285,8 +285,8 @@ fn every_command_takes_one_step_alone() {
     capture(folder.path());
     let job = convert_files(folder.path());
     let path = job.path().display().to_string();
-    // Each slice takes the same time as in the full replay: 110 and 65 us. Step 5 consists of its
-    // range, and three operators, launches and kernels. The declaration of groups is also kept.
+    // Each slice takes as long as in the full replay: 110 and 65 us. Step 5 consists of its range, and three operators,
+    // launches and kernels. The declaration of groups is also kept.
     for (step, makespan, nodes) in [("5", 110, 11), ("6", 65, 5)] {
         let report = replay_files(job.path(), &["-m", "dgx-h100", "--step", step]);
         assert_eq!(report["makespan_ps"], makespan * 1_000_000, "{step}");
@@ -341,8 +341,8 @@ fn every_command_takes_one_step_alone() {
     );
 }
 
-/// Returns the total time of kernels and copies, in ns, by the module path around their launch. The
-/// function searches all Python calls for each kernel.
+/// Returns the total time of kernels and copies, in ns, by the module path around their launch. Searches all Python
+/// calls for each kernel.
 fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     let ns = |value: &Value| (value.as_f64().unwrap() * 1e3).round() as u64;
     let events = kineto["traceEvents"].as_array().unwrap();
@@ -425,7 +425,7 @@ fn times_of_modules_sum_to_those_of_operators() {
         }
         assert_eq!(sum("own_device_ps"), parts[0], "{file}");
         assert!(sum("own_host_ps") >= parts[1], "{file}");
-        // A row's time is the sum of its own time and its direct children's times.
+        // A row's time is its own time plus its direct children's times.
         for row in modules.iter().filter(|row| row["path"] != "") {
             let path = row["path"].as_str().unwrap();
             let inside = modules.iter().filter(|other| {
@@ -458,9 +458,8 @@ fn times_of_modules_sum_to_those_of_operators() {
     }
 }
 
-/// The capture has three steps. Each node of a step is in the slice of the step, and the slices
-/// together contain all nodes, except nodes outside steps. Each step takes the same time as in the
-/// full replay.
+/// The capture has three steps. Each node of a step is in the slice of the step, and the slices together contain all
+/// nodes, except nodes outside steps. Each step takes as long as in the full replay.
 #[test]
 fn steps_of_a_job_stay_steps() {
     let Some(capture) = corpus_path("captures/pytorch/ddp_resnet18_3steps") else {

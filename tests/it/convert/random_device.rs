@@ -69,7 +69,7 @@ struct RankFileBuilder {
 #[derive(Clone, Copy)]
 struct LaunchAwaitingKernel {
     correlation: u64,
-    /// Earliest start of the launch's kernel.
+    /// The kernel's earliest start.
     ready: u64,
     extended: bool,
 }
@@ -265,8 +265,8 @@ impl RankFileBuilder {
     }
 }
 
-/// Sends a batch of messages between ranks. On each rank, one launch, or two successive launches,
-/// carry out all of the rank's messages.
+/// Sends a batch of messages between ranks. On each rank, one launch or two successive ones carry out all of its
+/// messages.
 fn check_batch(
     files: &mut [RankFileBuilder],
     random: &mut Random,
@@ -288,7 +288,7 @@ fn check_batch(
         if own.is_empty() {
             continue;
         }
-        // Messages of a pair keep their order, because they are matched by it.
+        // Messages of a pair keep their order, by which they are matched.
         let sends_first = random.one_in(2);
         own.sort_by_key(|&(send, ..)| send != sends_first);
         for message in own {
@@ -612,8 +612,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
 }
 
-/// The profiler dropped the second of three collectives on one rank. The first and the third
-/// collective do not change on any rank, and the second keeps its time on the other ranks.
+/// The profiler dropped the second of three collectives on one rank. The first and the third do not change on any rank,
+/// and the second keeps its time on the other ranks.
 #[test]
 fn collectives_match_around_a_dropped_kernel() {
     let mut random = Random(5);
@@ -667,8 +667,8 @@ fn collectives_match_around_a_dropped_kernel() {
     }
 }
 
-/// An all-reduce that is known only by its name belongs to the only group with several members. If
-/// there are several such groups, its group is unknown.
+/// An all-reduce that is known only by its name belongs to the only group with several members. With several such
+/// groups, its group is unknown.
 #[test]
 fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {

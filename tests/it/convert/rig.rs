@@ -1,4 +1,4 @@
-//! Captures generated jobs, converts the captures, and reads the traces with an independent reader.
+//! Captures generated jobs, converts them, and reads the traces with an independent reader.
 
 use crate::commands;
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
@@ -120,7 +120,7 @@ pub fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     }
 }
 
-/// Sets an integer attribute, and adds the attribute if it is missing.
+/// Sets an integer attribute, adding it if it is missing.
 pub fn set(node: &mut Node, name: &str, value: u64) {
     node.attr.retain(|a| a.name != name);
     node.attr.push(AttributeProto {

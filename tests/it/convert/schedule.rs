@@ -1,6 +1,5 @@
-//! Computes the start and the end of the nodes of a job's traces, with a few lines of code that
-//! share nothing with the engine. Every node starts after its dependencies and its delay, and every
-//! part of a communication starts after the parts that it needs.
+//! Computes the start and the end of a job's nodes, with a few lines of code that share nothing with the engine. Every
+//! node starts after its dependencies and its delay, and every part of a communication after the parts that it needs.
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, causes, delay, eager, lasts,

@@ -1,4 +1,4 @@
-//! Tests `capture.py`, and the environments that the script rejects, each with a stub of PyTorch.
+//! Tests `capture.py`, and the environments that it rejects, each with a stub of PyTorch.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Compares the conversion of generated jobs' captures with the truth.
+//! Compares the converted captures of generated jobs with the truth.
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, capture, convert, delay, lane,

@@ -69,7 +69,7 @@ fn captured_parts_are_those_of_the_split_sizes() {
         assert_eq!(written, expected, "rank {rank}");
         sent.push(unequal.into_iter().cloned().collect::<Vec<_>>());
     }
-    // The bytes that one rank sends are the bytes that the other receives.
+    // One rank sends the bytes that the other receives.
     for (i, own) in sent.iter().enumerate() {
         for (j, other) in sent.iter().enumerate() {
             for (a, b) in own.iter().zip(other) {

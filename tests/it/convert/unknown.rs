@@ -67,9 +67,9 @@ fn collectives_of_unknown_size_keep_their_time() {
     );
 }
 
-/// All 35 kernels and copies of the two ranks communicate, for 100 us each. The names of 28 kernels
-/// give their kind, but no sizes. The other 7 are completely unknown. All of these kernels keep
-/// their recorded time, on any network and with any compute model.
+/// All 35 kernels and copies of the two ranks communicate, for 100 us each. The names of 28 kernels give their kind,
+/// but no sizes. The other 7 are completely unknown. They all keep their recorded time, on any network and with any
+/// compute model.
 #[test]
 fn kernels_of_communication_without_records_keep_their_time() {
     let Some(folder) = corpus_path("faults/unsized-collectives") else {
@@ -211,8 +211,8 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     assert_eq!(recorded["unknown"], Value::Null);
 }
 
-/// Lookups read 888 rows of 64 floats from a table of 5 GB, or from slots of a cache. The time of a
-/// lookup does not depend on the size of the table.
+/// Lookups read 888 rows of 64 floats from a table of 5 GB, or from slots of a cache. A lookup's time does not depend
+/// on the table's size.
 #[test]
 fn lookups_move_the_rows_of_their_indices() {
     let table = r#"["float", "Scalar", "long int"]"#;
@@ -264,8 +264,8 @@ fn lookups_move_the_rows_of_their_indices() {
     assert_eq!(report["unknown"][0]["what"], "kernel_work");
 }
 
-/// In a public capture of eight ranks, embedding lookups of 8 MB take at most 9 us on V100. The
-/// same lookups take less time on H100.
+/// In a public capture of eight ranks, embedding lookups of 8 MB take at most 9 us on V100. They take less time on
+/// H100.
 #[test]
 fn dlrm_does_not_get_slower_on_a_faster_device() {
     let Some(capture) = corpus_path("captures/gpu/dlrm_8gpu") else {
@@ -411,8 +411,8 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     assert_eq!(report["collectives"][0]["members"], 16);
 }
 
-/// A collective without size and duration is rejected by name. If the option allows such
-/// collectives, the collective takes no time, and the headline states this.
+/// A collective without size and duration is rejected by name. If the option allows it, the collective takes no time,
+/// and the headline states this.
 #[test]
 fn communication_without_size_and_time_is_refused() {
     let trace = of_records("[]", &[("0", 2), ("0", 2)], false);

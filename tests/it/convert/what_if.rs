@@ -1,5 +1,4 @@
-//! Compares predictions from replays of a capture with a generated job that actually contains the
-//! change.
+//! Compares predictions from replays of a capture with a generated job that actually has the change.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{
@@ -134,7 +133,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
     }
 }
 
-/// At half the bandwidth, a transfer takes twice its time, except for the latency of 20 us.
+/// At half the bandwidth, a transfer takes twice as long, except for the latency of 20 us.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
     for (what, options) in jobs(1) {

@@ -204,13 +204,13 @@ struct SiblingModuleCycle {
 /// Modules whose children may form cycles, each with the crate's folder and the module's path in
 /// the crate.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // One table defines how each attribute is read into an op or a view, and how it is written. So
-    // readers and writers share this table.
+    // One table defines how each attribute is read into an op or a view, and how it is written, so readers and writers
+    // share it.
     ("src/trace", "format"),
-    // Components pass on `Effects`, which lists notifications for every component and for the
-    // observer. A plan is checked by files that read the plan.
+    // Components pass on `Effects`, which lists notifications for every component and for the observer. A plan is
+    // checked by files that read it.
     ("src/engine", ""),
-    // A run owns the rehearsal, which replays the run in isolation.
+    // A run owns the rehearsal, which replays it in isolation.
     ("src/engine", "collectives"),
 ];
 

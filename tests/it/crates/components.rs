@@ -4,8 +4,7 @@
 use super::{root, rust_files};
 use syn::{Fields, Item, ItemStruct, Visibility};
 
-/// Each component has its type, its module, and the other modules with types that its methods may
-/// take.
+/// Each component, with its type, its module, and the other modules whose types its methods may take.
 const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Dataflow", "dataflow", &[]),
     ("Processors", "processors", &["dataflow", "lanes"]),

@@ -132,7 +132,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
         bytes["after"].as_u64().unwrap() - bytes["before"].as_u64().unwrap(),
         1000
     );
-    // Six ranks have 1,000 bytes more each, and the seventh common rank has no such change.
+    // Six ranks have 1,000 bytes more each, and the seventh common rank does not.
     assert_eq!(found["total"]["bytes"]["change"], 6000);
     assert_eq!(found["counts"]["bytes"], 6);
     assert_eq!(

@@ -1,5 +1,4 @@
-//! Tests comparisons of damaged traces, which give an error or, with `--salvage`, compare the
-//! readable part.
+//! Tests comparisons of damaged traces: an error or, with `--salvage`, a comparison of the readable part.
 
 use crate::commands::chakram;
 use proptest::prelude::*;

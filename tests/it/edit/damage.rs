@@ -1,5 +1,4 @@
-//! Tests damaged traces: edits never panic, and if a trace can be replayed, it can also be replayed
-//! after the edit.
+//! Tests damaged traces: edits never panic, and a trace that can be replayed still can be after the edit.
 
 use super::rig::{case, job};
 use crate::harness::edit;

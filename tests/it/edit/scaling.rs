@@ -52,8 +52,8 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     }
 }
 
-/// Ranks that never communicate are no data parallelism. Only an explicit option copies such ranks,
-/// and this option works only for them.
+/// Ranks that never communicate are no data parallelism. Only an explicit option copies such ranks, and it works only
+/// for them.
 #[test]
 fn ranks_that_exchange_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,8 +173,8 @@ fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
         let to = rank_of("comm_dst", at(pp + 1, dp, tp));
         add(5, 0, vec![to, count("comm_size", 5000)]);
     }
-    // The sharded weights have 240,000 B. The size of an all-gather is the shard, and the size of a
-    // reduce-scatter is the whole.
+    // The sharded weights have 240,000 B. An all-gather has the size of the shard, and a reduce-scatter that of the
+    // whole.
     add(7, 0, call(2, 240_000 / u64::from(replicas), &groups[1].0));
     add(7, 0, call(7, 240_000, &groups[1].0));
     // Messages form a ring along the replicas.
@@ -203,7 +203,7 @@ fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// Returns a job's nodes, with groups given by their members and not by names.
+/// Returns a job's nodes, with groups given by their members, not by names.
 fn unnamed_group(prefix: &str) -> Vec<Vec<Node>> {
     let traces = job(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {

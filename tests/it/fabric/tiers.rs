@@ -5,8 +5,7 @@ use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
-/// Returns a machine file with these dimensions. Each dimension is given by its name and further
-/// keys.
+/// Returns a machine file with these dimensions, each given by its name and further keys.
 fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
     let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
@@ -122,9 +121,8 @@ fn collectives_go_inside_and_then_over_the_fabric() {
     );
 }
 
-/// If all messages leave their nodes, as with strides from 4 to 12, they take the same time as on
-/// the Clos network alone. With one level, a rail equals the switch of its dimension, so all jobs
-/// take the same time on both.
+/// If all messages leave their nodes, as with strides from 4 to 12, they take as long as on the Clos network alone.
+/// With one level, a rail equals the switch of its dimension, so all jobs take equally long on both.
 #[test]
 fn a_fabric_over_nodes_is_the_fabric_alone() {
     let dir = TempDir::new().unwrap();

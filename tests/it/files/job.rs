@@ -1,5 +1,4 @@
-//! Tests jobs as one unit on disk: the files that commands read, and the files that commands
-//! ignore.
+//! Tests jobs as one unit on disk: the files that commands read, and those that they ignore.
 
 use super::{Folder, makespan, text};
 use chakram::trace::{JobFileVerifyLevel, TraceFinder};
@@ -167,7 +166,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     );
     folder.write("job.2.et", &trace);
     assert_eq!(makespan(&folder, &replay), sound);
-    // An unreadable job file is an error, unless the job file is not needed.
+    // An unreadable job file is an error, unless it is not needed.
     let job = folder.read("job.job.json");
     folder.write("job.job.json", &job[..job.len() / 2]);
     let error = folder.refused(&replay);

@@ -1,4 +1,4 @@
-//! Tests that every command that makes a job from a job copies the contents of the job file.
+//! Tests that every command that makes a job from another copies the job file's contents.
 
 use super::{Folder, makespan};
 use serde_json::Value;
@@ -85,8 +85,7 @@ fn a_job_of_a_job_is_a_job() {
         assert!(said.contains("replay the job with --machine"), "{said}");
         assert_eq!(read(&folder, "bare/job.job.json")["machine"], Value::Null);
     }
-    // If the traces are converted to another form in the job's own folder and with its prefix, they
-    // are the same job.
+    // Traces converted to another form in the job's own folder and with its prefix are the same job.
     folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
     assert_eq!(read(&folder, "run/job.job.json"), job);
     assert_eq!(replay("run"), direct);

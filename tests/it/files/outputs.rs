@@ -65,8 +65,7 @@ fn links_are_followed() {
     folder.refused(&["model", "list", "-o", "a"]);
 }
 
-/// A link of the test leads to the device. So if a program replaces the path, it destroys only the
-/// link.
+/// A link of the test leads to the device, so a program that replaces the path destroys only the link.
 #[test]
 fn devices_and_pipes_are_written_to() {
     let folder = Folder::new();
@@ -199,8 +198,7 @@ fn two_outputs_are_two_files() {
     assert!(error.contains("this is a folder"), "{error}");
 }
 
-/// Returns all commands that write a report, each with the arguments before the option that names
-/// the report's file.
+/// Returns all commands that write a report, each with the arguments before the option for the report's file.
 fn reports() -> Vec<Vec<&'static str>> {
     let all: [&[&str]; 13] = [
         &["replay", "job", "-m", "dgx-h100", "-o"],

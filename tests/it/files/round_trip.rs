@@ -140,8 +140,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         } else {
             made
         };
-        // The machine is part of the job. But if traces are anonymous, the user's own machine file
-        // is not part of the job.
+        // The machine is part of the job, but with anonymous traces, the user's own machine file is not.
         let args = match made {
             "hidden" => vec!["replay", path, "-m", "my.toml"],
             _ => vec!["replay", path],
@@ -172,8 +171,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
     assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
 }
 
-/// If a grid grows along data, the scaled job equals the job that is generated at this size, except
-/// for bucket sizes.
+/// A job scaled along data equals the job generated at this size, except for bucket sizes.
 #[test]
 fn a_scaled_job_prices_its_kernels_too() {
     let folder = Folder::new();
@@ -216,8 +214,7 @@ fn a_capture_comes_back_from_disk() {
     assert_eq!(captured["makespan_ps"], captured["captured_ps"]);
 }
 
-/// ASTRA-sim's traces are jobs without a job file. If these jobs are written again, they have a job
-/// file and give the same report.
+/// ASTRA-sim's traces are jobs without a job file. Written again, they have one and give the same report.
 #[test]
 fn astra_sim_jobs_come_back_from_disk() {
     let folder = Folder::new();

@@ -104,8 +104,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     assert_eq!(folder.names(), ["job.0.et", "job.job.json"]);
 }
 
-/// Writes a trace of nodes with names of a megabyte each. The names are all zeros, so the sparse
-/// file takes no disk space.
+/// Writes a trace of nodes with names of a megabyte of zeros each, so the sparse file takes no disk space.
 fn huge(folder: &Folder) {
     const NAME: u64 = 1 << 20;
     let varint = |mut value: u64| {

@@ -34,7 +34,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
     }
 }
 
-/// A running program with one stream on a terminal, and the text that was received so far.
+/// A running program with one stream on a terminal, and the text received so far.
 struct WatchedTerminalProgram {
     child: Child,
     seen: Receiver<Vec<u8>>,
@@ -82,7 +82,7 @@ impl WatchedTerminalProgram {
         }
     }
 
-    /// Waits until the program ends, and returns all text that reached the terminal.
+    /// Waits until the program ends, and returns all text on the terminal.
     fn end(mut self) -> String {
         self.child.wait().unwrap();
         self.seen

@@ -1,6 +1,5 @@
-//! Uses random bytes as a trace, which is sliced, anonymised, audited and scaled, or rejected with
-//! an error. If the trace can be replayed, every result can be replayed, and an anonymised trace
-//! reveals no names.
+//! Uses random bytes as a trace, which is sliced, anonymised, audited and scaled, or rejected with an error. If the
+//! trace can be replayed, so can every result, and an anonymised trace reveals no names.
 
 use chakram::edit::{
     JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions, ScaledDimension,

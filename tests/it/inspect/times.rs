@@ -155,10 +155,10 @@ fn wide() -> String {
 
 #[test]
 fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
-    // At time 0, collective 1 and kernels 2 and then 3 take no time. Kernel 5 waits for kernel 3.
-    // Kernel 4 waits for the collective, which ends only when the instant has no other event left.
-    // So kernel 5 gets the lane first, for 5 ns, although kernel 4 would be ready a round earlier.
-    // Collective 6 takes a nanosecond, because a job without any recorded time is an error.
+    // At time 0, collective 1 and kernels 2 and then 3 take no time. Kernel 5 waits for kernel 3. Kernel 4 waits for
+    // the collective, which ends only after all other events of the instant. So kernel 5 gets the lane first, for 5 ns,
+    // although kernel 4 would be ready a round earlier. Collective 6 takes a nanosecond, because a job without any
+    // recorded time is an error.
     let mut nodes: Vec<Node> = [
         (2, 0, 0),
         (0, 0, 1),
@@ -183,10 +183,10 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
 
 #[test]
 fn starts_that_a_file_gives_are_used() {
-    // Three kernels take 10, 5 and 2 us. They started at 1,000, 1,012 and 1,030 us, which are 0, 12
-    // and 30 us after the first. The third kernel waits for the first, but the second kernel ran on
-    // their lane before the third, and ended at 17 us. So the path, from its end, has 2 us of work
-    // after a delay of 13 us, 5 us after a delay of 2 us, and 10 us: 32 us in total.
+    // Three kernels take 10, 5 and 2 us. They started at 1,000, 1,012 and 1,030 us, which are 0, 12 and 30 us after the
+    // first. The third waits for the first, but the second ran on their lane before the third, and ended at 17 us. So
+    // the path, from its end, has 2 us of work after a delay of 13 us, 5 us after a delay of 2 us, and 10 us: 32 us in
+    // total.
     let folder = tempfile::tempdir().unwrap();
     let started = |id, micros, start, data: &[u64]| Node {
         start_time_micros: start,

@@ -8,8 +8,7 @@ use chakram::workload::{DependencyPolicy, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
-/// Returns four kernels. The second and the fourth kernel make the same memory changes, and the
-/// third makes other changes.
+/// Returns four kernels. The second and the fourth make the same memory changes, and the third makes others.
 fn lines() -> Vec<TraceNodeWithMemoryChanges> {
     let plain = MemoryChanges::default();
     let changes = [
@@ -58,8 +57,8 @@ fn graphs_from_files_and_from_memory_are_one() {
     }
 }
 
-/// Ranks that differ only in their allocations share no graph. If any node changes memory, each
-/// node takes 4 bytes more, and each of the two distinct changes takes 88 bytes.
+/// Ranks that differ only in their allocations share no graph. If any node changes memory, each node takes 4 bytes
+/// more, and each of the two distinct changes 88 bytes.
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[TraceNodeWithMemoryChanges]| {

@@ -50,8 +50,8 @@ fn changes() -> impl Strategy<Value = MemoryChanges> {
     prop_oneof![1 => Just(MemoryChanges::default()), 3 => some]
 }
 
-/// Generates kernels on three lanes. Kernels take 1 to 4 ns, so that many begin and end together,
-/// and each has up to two dependencies. If every rank has a barrier, the job has barriers.
+/// Generates kernels on three lanes. Kernels take 1 to 4 ns, so that many begin and end together, and each has up to
+/// two dependencies. The job has barriers if every rank has one.
 fn ranks() -> impl Strategy<Value = Vec<Vec<TraceNodeWithMemoryChanges>>> {
     let node = (
         0_i64..3,

@@ -175,8 +175,8 @@ fn a_handover_takes_the_sum_of_its_phases() {
             let one = |phase| time(duplex, strategy, members, adapters, &[phase]);
             let sum: u64 = ALL.map(one).iter().sum();
             let all = time(duplex, strategy, members, adapters, &ALL);
-            // Members of a ring of neighbours end a reduction together. In other groups, some
-            // members begin the next phase earlier.
+            // Members of a ring of neighbours end a reduction together. In other groups, some begin the next phase
+            // earlier.
             if adapters == 1 && members == 12 {
                 assert_eq!(all, sum, "{duplex} {strategy} {members}");
             } else {

@@ -224,8 +224,8 @@ fn the_missing_come_with_the_last() {
     assert_eq!(ends(2), [910_000, 930_000]);
 }
 
-/// Returns the ends of both halves of a message from rank 0 to rank 1. The send is ready at `sent`,
-/// and the receive at `posted`. The sender's half takes 10 ns, and the receiver's half takes 25 ns.
+/// Returns the ends of both halves of a message from rank 0 to rank 1. The send is ready at `sent`, and the receive at
+/// `posted`. The sender's half takes 10 ns, and the receiver's 25 ns.
 fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
     let half = send(1, 64).after(&[1]).lasts(10).waited(3);
     let half = if is_eager { half.eager() } else { half };
@@ -250,7 +250,7 @@ fn an_eager_send_ends_whether_or_not_it_is_received() {
     assert_eq!(message(400, 100, true), [410_000, 425_000]);
 }
 
-/// The peer of these messages has no trace, so it starts together with the half that has one.
+/// The peer of these messages has no trace, so it starts with the half that has one.
 #[test]
 fn messages_from_and_to_nowhere_last_as_recorded() {
     let lines = [
@@ -401,8 +401,8 @@ fn only_those_that_a_member_waits_for_are_named() {
     );
 }
 
-/// Communication without any recorded duration cannot be replayed as recorded. If a part of the
-/// communication was recorded, the replay runs with a warning.
+/// Communication without any recorded duration cannot be replayed as recorded. If a part of it was recorded, the replay
+/// runs with a warning.
 #[test]
 fn without_durations_there_is_nothing_to_replay() {
     let machine = ring_of(2);

@@ -80,9 +80,9 @@ fn carried() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The same law applies to collectives of any algorithms, with concurrent messages. Without
-    /// contention the law applies to the bytes that an NPU sends and receives for the collective.
-    /// Without other traffic, the collective takes exactly the time of its ports.
+    /// The same law applies to collectives of any algorithms, with concurrent messages. Without contention, it applies
+    /// to the bytes that an NPU sends and receives for the collective. Without other traffic, the collective takes
+    /// exactly the time of its ports.
     #[test]
     fn no_collective_is_faster_than_its_servers(
         dims in carried(),
@@ -253,11 +253,11 @@ fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
     }
 }
 
-/// NPU a of node 0 sends 100 MB to each of the 8 NPUs of node a + 1. A message first goes to the
-/// NPU of its own node that has the receiver's index, and leaves through that NPU's NIC of 50 GB/s.
-/// So 8 x 100 MB pass each NIC, which takes 16 ms. The NIC's own NPU begins immediately. Messages
-/// that come through NVLink, in 0.22 ms each, keep the NIC busy without gaps. Two links add 1.35
-/// us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in 1.56 ms.
+/// NPU a of node 0 sends 100 MB to each of the 8 NPUs of node a + 1. A message first goes to the NPU of its own node
+/// with the receiver's index, and leaves through that NPU's NIC of 50 GB/s. So 8 x 100 MB pass each NIC, which takes 16
+/// ms. The NIC's own NPU begins immediately. Messages that come through NVLink, in 0.22 ms each, keep the NIC busy
+/// without gaps. Two links add 1.35 us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in 1.56
+/// ms.
 #[test]
 fn what_leaves_a_node_passes_its_nics() {
     let machine = Machine::load_preset("dgx-h100x9").unwrap();

@@ -1,5 +1,4 @@
-//! Tests that groups with the same members are different groups. Names distinguish the groups, in
-//! replays and in `validate`.
+//! Tests that names distinguish groups with the same members, in replays and in `validate`.
 
 use super::lines::{TestTraceNode, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
@@ -42,12 +41,11 @@ fn ways() -> Vec<ReplayOptions> {
     ways
 }
 
-/// On a fabric, two NPUs broadcast 475,000 B at 20 ps/B over one link of 500 ns, which takes 9.5 +
-/// 0.5 = 10 us. Rank 1 is the root, and joins the first group's broadcast after 80 us. Rank 0 joins
-/// immediately, so the broadcast ends at 90 us. The second group's broadcast, from rank 0, is
-/// independent. It ends at 10 us, and the following 100 us of compute end at 110 us. If both groups
-/// were one group, the second broadcast would be this group's second operation. Rank 1 would then
-/// take it after the first broadcast, although its bytes have arrived: 80 + 100 = 180 us.
+/// On a fabric, two NPUs broadcast 475,000 B at 20 ps/B over one link of 500 ns, which takes 9.5 + 0.5 = 10 us. Rank 1
+/// is the root, and joins the first group's broadcast after 80 us. Rank 0 joins immediately, so the broadcast ends at
+/// 90 us. The second group's broadcast, from rank 0, is independent. It ends at 10 us, and the following 100 us of
+/// compute end at 110 us. If both were one group, the second broadcast would be its second operation. Rank 1 would then
+/// run it after the first broadcast, although its bytes have arrived: 80 + 100 = 180 us.
 #[test]
 fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     let broadcast = |group: Option<&'static str>, root| {

@@ -42,8 +42,8 @@ fn models() -> impl Iterator<Item = NetworkModel> {
     models.filter(move |model| !others.contains(model))
 }
 
-/// Returns a ring all-reduce among n members. In each of 2(n - 1) rounds, every member sends
-/// `share` bytes to the next member. These are the bytes that it received in the previous round.
+/// Returns a ring all-reduce among n members. In each of 2(n - 1) rounds, every member sends the next one the `share`
+/// bytes that it received in the previous round.
 fn ring(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
     let member = |p: u32| {
         let rounds = (0..2 * (n - 1)).flat_map(|round| {

@@ -1,12 +1,11 @@
 //! Tests the data that each member has at the end. Programs run on sets instead of bytes, with
 //! random delays of messages.
 //!
-//! A buffer has a part for each member of a line, or for each pair of members in an all-to-all. For
-//! each part, a member stores the set of members whose data it has. This test states independently
-//! which parts a message should carry; the programs state its size, receiver and time. A message
-//! carries its sender's data at the time when it leaves. So if a message leaves too early or goes
-//! to the wrong member, data are missing at the end. Members begin at random times, and messages
-//! take random times, but messages between two members keep their order.
+//! A buffer has a part for each member of a line, or for each pair of members in an all-to-all. For each part, a member
+//! stores the set of members whose data it has. This test states independently which parts a message should carry; the
+//! programs state its size, receiver and time. A message carries its sender's data at the time when it leaves. So data
+//! are missing at the end if a message leaves too early or goes to the wrong member. Members begin at random times, and
+//! messages take random times, but messages between two members keep their order.
 
 use super::programs::halved;
 use chakram::extend::{

@@ -1,5 +1,5 @@
-//! Tests delays. A delay is host time between the end of a node's dependencies and the time at
-//! which the node becomes ready.
+//! Tests delays. A delay is host time between the end of a node's dependencies and the moment when the node becomes
+//! ready.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{ObserverLog, cases, dim, job, machine, released, replay, replay_with, stepwise};

@@ -1,6 +1,5 @@
-//! Tests memories as endpoints of the network. Memories are attached to NPUs of any machine, at one
-//! or several places. Accesses share links with one another, with messages, and with collectives in
-//! closed form.
+//! Tests memories as endpoints of the network. Memories are attached to NPUs of any machine, in one or several places.
+//! Accesses share links with one another, with messages, and with collectives in closed form.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::loads::{self, access, load};
@@ -140,9 +139,9 @@ fn loads_and_messages_share_links_fairly() {
     assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
 }
 
-/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at the same time. Their links would carry 100 B/ns, but
-/// the memory has only 200 / 3 B/ns for each load, so all loads have left after 600 ns. A store
-/// takes the same share, because loads and stores use the same memory.
+/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at the same time. Their links would carry 100 B/ns, but the memory has only
+/// 200 / 3 B/ns for each load, so all loads have left after 600 ns. A store gets the same share, because loads and
+/// stores use the same memory.
 #[test]
 fn fair_shares_of_a_memory() {
     let machine = four("mesh", &[("remote_memory", "1")]);
@@ -298,9 +297,9 @@ fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// Under every model, a single access takes the time of its path: the latencies of all links
-    /// and of the memory, one segment on each link except the slowest, and all bytes at the slowest
-    /// rate. If devices store whole segments, each link rounds the time separately.
+    /// Under every model, a single access takes as long as its path: the latencies of all links and of the memory, one
+    /// segment on each link except the slowest, and all bytes at the slowest rate. If devices store whole segments,
+    /// each link rounds the time separately.
     #[test]
     fn alone_accesses_take_their_path(
         dims in dimensions(),

@@ -1,8 +1,8 @@
 //! Tests delays and communication as recorded or captured, without events. The start and the end of
 //! every node follow from those of other nodes, and repeated application of the rules converges.
 //!
-//! Jobs are random, but every collective depends on the previous collective of its group, and every
-//! node has its own lane. Therefore neither the order of collectives nor lanes have an effect.
+//! Jobs are random, but every collective depends on its group's previous one, and every node has its own lane. So
+//! neither the order of collectives nor lanes have an effect.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};

@@ -1,5 +1,5 @@
-//! Tests closed forms with contending operations. A closed form is used, or is replaced by a
-//! simulation when another operation touches it, and always gives the same result as messages.
+//! Tests closed forms with contending operations. A closed form, which a simulation replaces when another operation
+//! touches it, always gives the same result as messages.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay_with};

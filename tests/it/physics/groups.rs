@@ -1,4 +1,4 @@
-//! Tests that a group's members determine which dimensions carry its collectives.
+//! Tests that a group's members determine the dimensions of its collectives.
 //!
 //! The tests use a 4 x 3 machine. Inside is a ring of 4 (10 ps/B and 100 ns per link, algorithm
 //! ring), and outside is a switch of 3 (40 ps/B and 1,000 ns per link, algorithm direct). NPU n is

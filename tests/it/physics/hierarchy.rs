@@ -1,5 +1,5 @@
-//! Tests collectives over several dimensions. The time of a collective is the sum of its phases,
-//! and the phases' buffers become smaller.
+//! Tests collectives over several dimensions. A collective's time is the sum of its phases, whose buffers become
+//! smaller.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
@@ -18,7 +18,7 @@ fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
     }
 }
 
-/// Returns the times by closed form, if there is one, and with messages.
+/// Returns the times by closed form, if any, and with messages.
 fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let mut options = CollectivePattern::new(kind, bytes, ranks);
@@ -49,11 +49,11 @@ fn three_dimensions_by_hand() {
         // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; then with 60,000 B: 500 + 30,000 x
         // 0.02 = 1,100 ns; then with 30,000 B: 2 x (2,000 + 10,000 x 0.04) = 4,800 ns.
         (K::ReduceScatter, 240_000, 8_000_000),
-        // The phases are the same in reverse. The size is the size of a shard, 10,000 B.
+        // The same phases in reverse. The size is that of a shard, 10,000 B.
         (K::AllGather, 10_000, 8_000_000),
         (K::AllReduce, 240_000, 16_000_000),
-        // All 240,000 B pass every dimension: 6 x 700 = 4,200; 500 + 2,400 = 2,900; 3 x (2,000 +
-        // 80,000 x 0.04) = 15,600 ns.
+        // All 240,000 B cross every dimension: 6 x 700 = 4,200; 500 + 2,400 = 2,900; 3 x (2,000 + 80,000 x 0.04) =
+        // 15,600 ns.
         (K::AllToAll, 240_000, 22_700_000),
         // From the outermost dimension: 3 shares of 80,000 B in 3,200 ns each, 2 x 2,000, 1 x 3,200
         // = 16,800 ns; 500 + 4,800 = 5,300; 4 shares of 60,000 B in 600 ns, 3 x 100, 2 x 600 =

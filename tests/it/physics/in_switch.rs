@@ -1,5 +1,4 @@
-//! Tests loads that switches gather and stores that switches reduce, from traces: their times, and
-//! rejected jobs.
+//! Tests loads that switches gather and stores that they reduce, from traces: their times, and rejected jobs.
 
 use super::lines::{TestTraceNode, kernel, line};
 use super::rig::{job, replay};

@@ -105,9 +105,9 @@ fn steps_overlap_where_their_dependencies_allow() {
     }
 }
 
-/// Every step ends with a collective of all ranks, so steps do not overlap. Three steps take three
-/// times as long as one step. A ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes. Each step
-/// takes 100 · 20 ps + 500 ns = 502 ns. With 10 ns before the ring, the time is 3022 ns.
+/// Every step ends with a collective of all ranks, so steps do not overlap. Three steps take three times as long as
+/// one. A ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes. Each step takes 100 · 20 ps + 500 ns = 502 ns.
+/// With 10 ns before the ring, the time is 3022 ns.
 #[test]
 fn steps_that_end_together_follow_one_another() {
     let call = call(CollectiveKind::AllReduce, 400).after(&[1]);
@@ -154,14 +154,13 @@ fn jobs_that_share_a_port_wait_for_one_another() {
     }
 }
 
-/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2 over NPU 1, and job B sends 1000 bytes
-/// from NPU 1 to 2. A link has half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first
-/// byte reaches NPU 1 after 500 ns, long after B's message has left the link. Neither message
-/// waits, so both take the same time as alone, 1040 and 540 ns. With 50,000 bytes, B occupies the
-/// link from 1 to 2 until 2000 ns, and A reaches this link at 500 ns. A's message crosses the link
-/// from 2000 ns for another 2000 ns, and arrives at 4500 instead of 3000 ns. B ends at 2500 ns, as
-/// it does alone. With fair sharing, each message has half of this link. Both messages therefore
-/// leave in twice the time as alone, 80 and 4000 ns, and arrive 1000 and 500 ns later.
+/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2 over NPU 1, and job B sends 1000 bytes from NPU 1 to 2. A
+/// link has half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first byte reaches NPU 1 after 500 ns, long
+/// after B's message has left the link. Neither message waits, so both take as long as alone, 1040 and 540 ns. With
+/// 50,000 bytes, B occupies the link from 1 to 2 until 2000 ns, and A reaches this link at 500 ns. A's message crosses
+/// the link from 2000 ns for another 2000 ns, and arrives at 4500 instead of 3000 ns. B ends at 2500 ns, as it does
+/// alone. With fair sharing, each message has half of this link. Both messages therefore leave in twice the time as
+/// alone, 80 and 4000 ns, and arrive 1000 and 500 ns later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
@@ -455,8 +454,8 @@ fn stuck_launches_are_named() {
     assert_eq!(text, expected);
 }
 
-/// If launch times are given, the k-th launch has tag k, and the order of the given times has no
-/// effect. Other jobs, earlier or concurrent, change nothing if the jobs share no resource.
+/// With given launch times, the k-th launch has tag k, and the order of the times has no effect. Other jobs, earlier or
+/// concurrent, change nothing if the jobs share no resource.
 #[test]
 fn launches_at_given_times() {
     let workload = job(&[vec![kernel(10)]], &[]);
@@ -466,8 +465,7 @@ fn launches_at_given_times() {
     let mut log = LaunchLog::default();
     let mut feed = TimedLaunchFeed::new(0, times());
     run_launches(&[at(0)], &mut [&mut feed], None, &mut log).unwrap();
-    // The launch at 16 waits for the launch at 15, which ends at 25. The launch at 30 waits until
-    // 35.
+    // The launch at 16 waits for the one at 15, which ends at 25. The launch at 30 waits until 35.
     let ends = [(0, 10), (1, 25), (2, 35), (3, 45)].map(|(serial, at)| (serial, at * NS));
     assert_eq!(log.ended, ends);
     let mut beside = LaunchLog::default();

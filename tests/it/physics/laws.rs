@@ -6,23 +6,20 @@
 //!
 //! # The law of contention
 //!
-//! Suppose that the order of messages at each port, and of nodes on each lane, is given. Without
-//! contention, times are then the least solution of constraints t_i >= t_j + d. A message leaves
-//! after its dependencies and after the previous message at its port. It enters after its first
-//! byte and after the previous message. Every model with contention keeps all these constraints,
-//! and adds others. If messages enter in the same order, each time is therefore at least the time without contention,
-//! by induction along the order. This is not true if rates are shared: a stream occupies its receiver's port from the
-//! moment when it leaves, and the latency is added afterwards. Messages of different latencies that meet at the port
-//! without contention may therefore pass the port at different times.
+//! Suppose that the order of messages at each port and of nodes on each lane is given. Without contention, times are
+//! then the least solution of constraints t_i >= t_j + d. A message leaves after its dependencies and after the
+//! previous message at its port. It enters after its first byte and after the previous message. Every model with
+//! contention keeps all these constraints, and adds others. If messages enter in the same order, each time is therefore
+//! at least the time without contention, by induction along the order. This is not true if rates are shared: a stream
+//! occupies its receiver's port from the moment when it leaves, and the latency is added afterwards. Messages of
+//! different latencies that meet at the port without contention may therefore pass the port at different times.
 //!
-//! If the order differs, no bound follows, because ports serve messages first come, first served,
-//! which need not be optimal. On a line of three, for example, the root at the end sends chunk 0 to
-//! its neighbour, which forwards it. The root sends chunk 1 past the neighbour to the other end,
-//! which sends it back. Both chunks meet at that end. If the chunk that must go on waits for the
-//! chunk that has arrived, everything ends 10 us later, which is a third of the time. The order
-//! depends on the time of one segment, which one model includes and another model does not. These
-//! are Graham's anomalies of list schedules (1969): a schedule with less work or less contention
-//! may end later.
+//! If the order differs, no bound follows, because ports serve messages first come, first served, which need not be
+//! optimal. On a line of three, for example, the root at the end sends chunk 0 to its neighbour, which forwards it. The
+//! root sends chunk 1 past the neighbour to the other end, which sends it back. Both chunks meet at that end. If the
+//! chunk that must go on waits for the chunk that has arrived, everything ends 10 us later, which is a third of the
+//! time. The order depends on the time of one segment, which one model includes and another does not. These are
+//! Graham's anomalies of list schedules (1969): a schedule with less work or less contention may end later.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{self, Dim, ReplayOutcomeAndLog, job, machine_of, replay_with};

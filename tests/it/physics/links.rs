@@ -148,8 +148,7 @@ fn traffic_elsewhere_changes_nothing() {
     }
 }
 
-/// If the messages of an algorithm never share a link, it takes the same time as without
-/// contention.
+/// If the messages of an algorithm never share a link, it takes as long as without contention.
 #[test]
 fn collectives_whose_members_keep_apart_take_as_long() {
     let rings = [
@@ -215,8 +214,7 @@ fn npus(dims: &[Dim]) -> u32 {
     dims.iter().map(|dim| dim.size).product()
 }
 
-/// Returns the NPU to which `npu` sends in a permutation along dimension `d`. In this permutation,
-/// no two messages share a link.
+/// Returns the NPU to which `npu` sends in a permutation along dimension `d` in which no two messages share a link.
 fn other_side(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);
@@ -235,7 +233,7 @@ fn other_side(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// A single message leaves and arrives at the same picosecond under all models.
+    /// A single message leaves and arrives at the same picosecond under every model.
     #[test]
     fn alone_all_models_agree(
         dims in stack(), segment in segment(), bytes in bytes(), pick in any::<(u32, u32)>(),
@@ -249,7 +247,7 @@ proptest! {
         prop_assert_eq!(&found[0], &found[2]);
     }
 
-    /// Messages that do not contend also leave and arrive at the same picosecond under all models.
+    /// So do messages that do not contend.
     #[test]
     fn permutations_that_do_not_meet_agree(
         dims in stack(), segment in segment(), pick in any::<(usize, u32)>(),
@@ -268,7 +266,7 @@ proptest! {
 /// Pattern of the messages on a machine.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
-    /// Each NPU sends to one other NPU, and receives from one other NPU.
+    /// Each NPU sends to one other NPU, and receives from one other.
     Permutation,
     /// Most messages go to one NPU.
     Incast,

@@ -199,7 +199,7 @@ fn remote_memory(keys: &mut DoubledLineNumbers) {
     );
 }
 
-/// For every line of the file with a number, a function above doubles this number.
+/// For every line of the file with a number, a function above doubles it.
 #[test]
 fn every_number_moves_what_it_should() {
     let mut keys = DoubledLineNumbers::default();

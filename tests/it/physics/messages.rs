@@ -42,9 +42,8 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
     }
 }
 
-/// Two sends to one peer take turns on their lane. Two sends to two peers are separate operations,
-/// and do not contend. Each send leaves in 200 ns. Rank 1 is one link away, and rank 2 is two links
-/// away.
+/// Two sends to one peer take turns on their lane. Two sends to two peers are separate operations, and do not contend.
+/// Each leaves in 200 ns. Rank 1 is one link away, and rank 2 is two links away.
 #[test]
 fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
     let to = |peers: [u32; 2]| {

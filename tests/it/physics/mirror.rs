@@ -88,8 +88,8 @@ fn without_mirror_a_missing_rank_is_named() {
     assert!(text.contains("`missing_ranks` mirror"), "{text}");
 }
 
-/// After the last present member ends, the rest of a collective, or of a message to an absent rank,
-/// belongs to no node. The makespan is therefore the completion of the last node.
+/// After the last present member ends, the rest of a collective, or of a message to an absent rank, belongs to no node,
+/// so the makespan is the completion of the last node.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
     let replay = run(

@@ -1,4 +1,4 @@
-//! Simulates collectives as single messages, without events. Guessed times are corrected until they are consistent.
+//! Simulates collectives as single messages, without events. Corrects guessed times until they are consistent.
 //!
 //! If a ring algorithm uses both directions, each direction is a separate strand with half of the data.
 //!
@@ -258,8 +258,7 @@ fn run(
     panic!("no times fit");
 }
 
-/// Computes the sends of `npu`. Each send is as early as the guessed receptions allow. Returns the
-/// end of the NPU's part.
+/// Computes the sends of `npu`. Each is as early as the guessed receptions allow. Returns the end of the NPU's part.
 fn send(messages: &mut [MessageWithGuessedTimes], npu: usize, start: u64, stages: usize) -> u64 {
     let mut now = start;
     for stage in 0..stages {

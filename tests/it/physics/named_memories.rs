@@ -1,6 +1,5 @@
-//! Tests several memories outside the NPUs, which traces name. Each memory has its own channels,
-//! links and ports. Results are compared with sums by hand, and with machines that have only one of
-//! the memories.
+//! Tests several memories outside the NPUs, named in traces, each with its own channels, links and ports. Results are
+//! compared with sums by hand, and with machines that have only one of the memories.
 
 use super::lines::{TestTraceNode, line, receive, send};
 use super::rig::{ReplayOutcomeAndLog, cases, job, released, replay, replay_with};
@@ -123,8 +122,8 @@ fn run(ranks: &[Vec<TestTraceNode>], at: &[u64], machine: &Machine) -> ReplayOut
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// If loads from two pools share links with messages, they end as on machines with only one of
-    /// the pools, named or unnamed.
+    /// Loads from two pools that share links with messages end as on machines with only one of the pools, named or
+    /// unnamed.
     #[test]
     fn memories_do_not_hold_one_another_up(
         loads in prop::collection::vec((0_u64..5_000, 1_u64..100_000), 8),

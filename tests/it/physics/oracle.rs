@@ -1,8 +1,8 @@
 //! Derives closed forms again, in integers. No code here calls the code under test.
 //!
-//! A message of `b` bytes takes `s = b · link_ps` to pass a port. Its first byte arrives
-//! `links · link` after the message began to leave. A port sends one message at a time, and
-//! receives one message at a time. On rings, an NPU has a port on each side.
+//! A message of `b` bytes takes `s = b · link_ps` to pass a port. Its first byte arrives `links · link` after the
+//! message began to leave. A port sends one message at a time, and receives one at a time. On rings, an NPU has a port
+//! on each side.
 
 use super::naive;
 use super::rig::Dim;
@@ -103,8 +103,8 @@ pub fn phase_name(
     let (algorithm, primitive, bytes, parts) = stage;
     use CollectiveStagePrimitive as P;
     let n = u64::from(dim.size);
-    // Rings send half in each direction. Each half has its own link, so the time equals the time of
-    // all bytes at the rate of both links.
+    // Rings send half in each direction, each over its own link, so the time equals that of all bytes at the rate of
+    // both links.
     let rate = match (algorithm, dim.shape) {
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),

@@ -126,11 +126,10 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     all
 }
 
-/// Returns the end of the last chunk if each dimension takes one chunk at a time. The function searches a list of
-/// chunks at every instant at which a visit ends.
+/// Returns the end of the last chunk if each dimension takes one chunk at a time. Searches a list of chunks whenever a
+/// visit ends.
 fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: WaitingChunkPriority) -> u64 {
-    // Is `true` if a chunk's current or next visit is an all-gather; also keeps the direction that
-    // began last.
+    // `true` if a chunk's current or next visit is an all-gather. Also keeps the direction that began last.
     let back = |done: usize, all: usize| match kind {
         K::AllReduce => 2 * done >= all,
         other => other == K::AllGather,

@@ -147,7 +147,7 @@ proptest! {
             end += bytes * 20;
             prop_assert_eq!(*found, end);
         }
-        // The `links` model gives the same times for a switch.
+        // For a switch, the `links` model gives the same times.
         found.sort_unstable();
         let mut links = arrivals(&machine, Links, &flows);
         links.sort_unstable();

@@ -1,5 +1,4 @@
-//! Tests that replays that cannot run are rejected before they start, with an error that names the
-//! nodes.
+//! Tests that impossible replays are rejected before they start, with an error that names the nodes.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};

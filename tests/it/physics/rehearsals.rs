@@ -1,5 +1,5 @@
-//! Tests collectives replayed in isolation whose results are reused: the times are the same as with
-//! messages, whatever happens between them.
+//! Tests collectives replayed in isolation whose results are reused: times are as with messages, whatever happens in
+//! between.
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::rig::{ObserverLog, job};
@@ -106,8 +106,7 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                     .on(7 + i64::from(which % 2 == 0)),
                     _ => kernel(1),
                 };
-                // Nodes run after a kernel of their own; loads and similar nodes may also run at
-                // any time in the pass.
+                // Nodes run after a kernel of their own; loads and the like may run at any time in the pass.
                 let before = lines.len() as u64;
                 let begins = if before == first && before > 0 {
                     vec![before]
@@ -176,8 +175,7 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
 fn answers_of_rehearsals_are_those_of_every_message() {
     let seeds = if is_whole() { 120 } else { 30 };
     let [answered, taken_back] = random_jobs(0..seeds);
-    // With this seed a collective is withdrawn after another collective has reserved a link that
-    // the first no longer used.
+    // With this seed, a collective is withdrawn after another has reserved a link that the first no longer used.
     random_jobs(1595..1596);
     // Both cases occur: answers that remain valid, and answers that other traffic invalidates.
     assert!(
@@ -192,10 +190,9 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
     random_jobs(1000..21_000);
 }
 
-/// Checks the links of a line of four with five all-reduces, each after kernels during which all
-/// links become idle. The fourth member sends to the first over three links of 1 ns, so a ring of
-/// six steps of 400 B at 1000 GB/s has no closed form. Each link is busy for the same time as with
-/// messages.
+/// Checks the links of a line of four with five all-reduces, each after kernels during which all links become idle. The
+/// fourth member sends to the first over three links of 1 ns, so a ring of six steps of 400 B at 1000 GB/s has no
+/// closed form. Each link is busy for as long as with messages.
 #[test]
 fn links_are_as_busy_as_message_by_message() {
     let line = machine("mesh", [1, 1], [4, 2], 8);

@@ -1,4 +1,4 @@
-//! Tests ranks that represent equal ranks: the report equals the report of a replay of all ranks.
+//! Tests ranks that represent equal ranks: the report equals that of a replay of all ranks.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{ObserverLog, dim, job, machine, released};
@@ -141,7 +141,7 @@ fn completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
     ended
 }
 
-/// Compares the folded replay of a random job with the replay of all ranks; returns whether the job was folded.
+/// Compares the folded replay of a random job with the replay of all ranks. Returns true if the job was folded.
 fn compare(seed: u64) -> bool {
     let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let ReplicaJob { mut lines, groups } = replicas(random);

@@ -45,7 +45,7 @@ impl Dim {
         self.ps_per_byte * self.links()
     }
 
-    /// Gives each link the bandwidth that was stated for the NPU.
+    /// Gives each link the bandwidth stated for the NPU.
     pub fn of_links(self) -> Self {
         let ps_per_byte = self.ps_per_byte / self.links();
         assert_eq!(

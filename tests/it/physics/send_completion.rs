@@ -68,8 +68,8 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
 }
 
 /// The messages of two senders contend at their receiver. The messages enter one after the other under `ports` and
-/// `links`, and at half the rate under `fair_sharing`. A send waits for the end of its own message, even if other
-/// messages delay that message.
+/// `links`, and at half the rate under `fair_sharing`. A send waits for the end of its own message, even if others
+/// delay it.
 #[test]
 fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
@@ -232,9 +232,8 @@ fn algorithms_of_collectives_take_as_long_either_way() {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Collectives are answered by closed form, which messages after sends may invalidate at any
-    /// moment, and by messages. No send completes before it has left, and chains of sends never end
-    /// earlier.
+    /// Collectives use closed forms, which messages after sends may invalidate at any moment, and messages. No send
+    /// completes before it has left, and chains of sends never end earlier.
     #[test]
     fn closed_forms_are_taken_back_alike(
         starts in prop::collection::vec(0_u64..4000, 4),

@@ -1,5 +1,5 @@
-//! Compares slopes of the makespan, and the ranges in which they hold, with replays with changed
-//! times: finite differences of random jobs.
+//! Compares slopes of the makespan, and the ranges in which they are valid, with finite differences: replays of random
+//! jobs with changed times.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::job;
@@ -114,8 +114,7 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
             }
             let line = |factor: f64| makespan - row.slope_ps as f64 * (1.0 - factor);
             let tolerance = confirmed.path_nodes as f64;
-            // One finite difference is at a random point in the range, and another is at the end of
-            // the range.
+            // One finite difference is at a random point in the range, and another at its end.
             let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
             for factor in [inside, row.holds_to] {
                 let found = replayed(&workload, &machine, row, factor);

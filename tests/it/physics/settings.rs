@@ -57,7 +57,7 @@ const WORDS: [&str; 31] = [
     "grid",
 ];
 
-/// Keys that never change a result, each with the reason.
+/// Keys that never affect results, each with the reason.
 const LABELS: [(&str, &str); 2] = [
     (
         "dimension/*/name",
@@ -205,7 +205,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
     }
     if machine.rank_domain().is_some() {
-        // The job has more ranks than fit in one domain, with the default placement.
+        // The job has more ranks than one domain holds, with the default placement.
         let ranks = machine.topology().npu_count() / 2 + 1;
         let world = job(
             &vec![vec![call(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],

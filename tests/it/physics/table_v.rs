@@ -1,10 +1,9 @@
 //! Tests Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty
 //! HierMems.
 //!
-//! The paper trains a mixture of experts whose trace is not public. The paper's claims follow from
-//! the share f of remote memory in the baseline's time. At the optimum, this part takes a fifth of
-//! its time (500 instead of 100 GB/s), and the rest does not change. The speedup is therefore 1 /
-//! (1 - f + f / 5), and the paper's 4.6 corresponds to f = 0.978.
+//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the share f of remote memory
+//! in the baseline's time. At the optimum, this part takes a fifth of its time (500 instead of 100 GB/s), and the rest
+//! does not change. The speedup is therefore 1 / (1 - f + f / 5), and the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
 use chakram::generate::{CheckedWorkloadPattern, LoadKernelStorePattern, WorkloadPattern};

@@ -324,8 +324,7 @@ fn channels_come_through_ports_too() {
     }
 }
 
-/// If collectives last as recorded, they do not use the network, and loads take the same time as
-/// alone.
+/// Collectives that last as recorded do not use the network, so loads take as long as alone.
 #[test]
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));

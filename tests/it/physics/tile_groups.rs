@@ -1,5 +1,5 @@
-//! Tests equal ranks that are simulated once for all: the result is the same as with each rank
-//! simulated, with fewer events while the ranks stay together.
+//! Tests equal ranks that are simulated once for all: the result is as with each rank simulated, with fewer events
+//! while the ranks stay together.
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::rig::{ObserverLog, job};
@@ -34,7 +34,7 @@ impl Observer for LogAndLoopCounts {
     }
 }
 
-/// All results of a replay, in an order that does not depend on the order of notifications within an instant.
+/// All results of a replay, in an order independent of that of notifications within an instant.
 #[derive(Debug, PartialEq)]
 struct OrderFreeReplayResults {
     outcome: ReplayOutcome,
@@ -168,7 +168,7 @@ fn stages(random: &mut Random) -> RankLinesAndGroups {
             groups.push((NAMES[groups.len() % 16], (first..first + tensor).collect()));
         }
     }
-    // There are not enough names for many groups of one rank, so these have no collectives.
+    // There are not enough names for many groups of one rank, which therefore have no collectives.
     let has_groups = groups.len() <= 16;
     let mut ranks = vec![Vec::<TestTraceNode>::new(); (count * MEMBERS) as usize];
     let passes = 1 + random.below(3);

@@ -1,8 +1,8 @@
 //! Tests machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
 //!
-//! The machine has one die of 4 x 4 cores, links of 1024 GB/s and 1 ns, and four memory ports of
-//! 256 GB/s. A MB is 10^6 bytes, and a byte takes 1/1.024 ps. The golden values are in picoseconds,
-//! from runs of PALM's public code, and each has its arithmetic beside it.
+//! The machine has one die of 4 x 4 cores, links of 1024 GB/s and 1 ns, and four memory ports of 256 GB/s. A MB is 10^6
+//! bytes, and a byte takes 1/1.024 ps. The golden values are in picoseconds, from runs of PALM's public code, each with
+//! its arithmetic next to it.
 
 use super::lines::{TestTraceNode, call, line, receive, send};
 use super::rig::{ReplayOutcomeAndLog, job, replay_with};
@@ -214,7 +214,7 @@ fn loads_hold_their_way_and_their_port() {
         run(&us, &ranks, &[], &all, ContentionFree).ps(),
         1_000_000.0 + 4.0 * T + 2000.0,
     );
-    // Stores take the same time, in the other direction.
+    // Stores take as long, in the other direction.
     let ranks = vec![vec![load(true, MB)]; 16];
     near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
     let one = [vec![load(false, MB)]];
@@ -319,8 +319,7 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     assert!(text.contains("no route"), "{text}");
     let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
     assert!(text.contains("take `network` exclusive"), "{text}");
-    // If the path in the other order of dimensions is free, this path is used: (0, 0) to (3, 1)
-    // through (0, 1).
+    // If the path in the other order of dimensions is free, it is used: (0, 0) to (3, 1) through (0, 1).
     near(
         run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
         T + 4000.0,

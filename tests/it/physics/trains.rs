@@ -1,10 +1,9 @@
 //! Simulates packets on links plainly: every packet has its times on every server of its path.
 //!
-//! A server has a queue of trains in the order in which they become ready, and serves a train's
-//! packets one after another. A packet is forwarded when it has arrived completely. Only the far
-//! end of a wire between two fully connected NPUs accepts a packet while it arrives. A train is
-//! ready for a server when the server can serve it without gaps. The train is ready at the maximum,
-//! over packets p, of p's arrival minus the server's time for the packets before p.
+//! A server has a queue of trains in the order in which they become ready, and serves a train's packets one after
+//! another. A packet is forwarded when it has arrived completely. Only the far end of a wire between two fully
+//! connected NPUs accepts a packet while it arrives. A train is ready for a server when the server can serve it without
+//! gaps: at the maximum, over packets p, of p's arrival minus the server's time for the packets before p.
 
 use super::flows::TimedMessageBetweenNpus;
 use super::rig::Dim;

@@ -185,8 +185,8 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// If the collectives of a group can complete in program order, they also complete with turns,
-    /// for any dependencies, even if they occupy lanes.
+    /// Collectives of a group that can complete in program order also complete with turns, for any dependencies, even
+    /// if they occupy lanes.
     #[test]
     fn what_runs_in_program_order_is_never_stuck(
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),

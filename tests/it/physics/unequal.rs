@@ -1,5 +1,4 @@
-//! Tests all-to-alls whose members exchange unequal parts, with sums by hand, and equal parts given
-//! explicitly.
+//! Tests all-to-alls of unequal parts, with sums by hand, and of equal parts given explicitly.
 
 use super::lines::{TestTraceNode, call, kernel};
 use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, over, replay_with, traces};
@@ -156,8 +155,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     }
 }
 
-/// Rank 2 has no trace. The sends of rank 2 follow from the other ranks' receives, and rank 2 sends
-/// nothing to 1. The size of its part for itself is unknown.
+/// Rank 2 has no trace. Its sends follow from the other ranks' receives, and it sends nothing to 1. The size of its
+/// part for itself is unknown.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
     let rows = rows();

@@ -117,8 +117,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
     }
 }
 
-/// A report from a version before bubbles has no such keys. Such a report can be read, and its
-/// bubble is zero.
+/// A report from a version before bubbles lacks their keys. It can be read, and its bubble is zero.
 #[test]
 fn reports_without_a_bubble_are_read() {
     let ranks = [

@@ -1,5 +1,4 @@
-//! Determines the ports and links that bytes use, and a lower bound on the busy time of each,
-//! without queues or events.
+//! Determines the ports and links that bytes use, and a lower bound on each one's busy time, without queues or events.
 
 use super::rig::Dim;
 use chakram::topology::DimensionShape;
@@ -70,9 +69,8 @@ impl WireBusyTimes {
     }
 }
 
-/// Returns the arrival of a message without contention, on devices that do not store it: the
-/// latency of every link, and its bytes at the slowest rate. Also returns the time at which its
-/// last byte has left.
+/// Returns when a message arrives without contention, on devices that do not store it (the latency of every link, and
+/// its bytes at the slowest rate), and when its last byte has left.
 pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
     let mut stride = 1;
     let (mut latency, mut slowest) = (0, 0);

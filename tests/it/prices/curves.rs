@@ -154,8 +154,8 @@ fn attention_curves_are_near_what_was_measured() {
     );
 }
 
-/// Compares NCCL's measured times at all sizes and of all versions with the curves of presets, and
-/// separately the sizes above 1 MB that are no points of the curves.
+/// Compares NCCL's measured times at all sizes and of all versions with presets' curves, and separately those at sizes
+/// above 1 MB that are no points of the curves.
 #[test]
 fn collective_curves_are_near_what_was_measured() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {

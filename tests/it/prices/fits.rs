@@ -23,8 +23,7 @@ fn with_slower_launches() -> String {
     machine
 }
 
-/// Runs are measured on a machine whose host is 1.5 times slower. The constants fitted to the other
-/// runs predict each run.
+/// Runs are measured on a machine whose host is 1.5 times slower. Constants fitted to the other runs predict each run.
 #[test]
 fn constants_are_fitted_to_the_runs_of_other_folds() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -152,8 +151,7 @@ fn measured_steps_correct_the_prices_of_a_machine() {
         assert!(error(&after, i).abs() < 0.03, "{i}: {}", error(&after, i));
     }
     assert_eq!(predicted(&after, 4), predicted(&before, 4));
-    // A second fit that starts from the first result replaces the corrections and does not compound
-    // them.
+    // A second fit that starts from the first result replaces the corrections instead of compounding them.
     let again = path("again.toml");
     run(&[
         "calibrate",

@@ -41,9 +41,8 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
     (makespan, report.get("interval").is_some())
 }
 
-/// Two hosts reach a collective with times that vary by `jitter`. The last host is
-/// `jitter / sqrt(pi)` after the mean on average. This time divided by the makespan is, once per
-/// collective, another part of the interval's variance.
+/// Two hosts reach a collective with times that vary by `jitter`. On average, the last host is `jitter / sqrt(pi)`
+/// after the mean. Divided by the makespan, this is, once per collective, another part of the interval's variance.
 #[test]
 fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -79,8 +78,8 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
-/// Stragglers lengthen jobs on more than one node. Stragglers make one job in twenty longer by more
-/// than 20 %, in addition to errors of kernel times.
+/// Stragglers lengthen jobs on more than one node: one in twenty by more than 20 %, in addition to errors of kernel
+/// times.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
     for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {
@@ -141,9 +140,9 @@ fn intervals_of_models_with_experts_reach_further_up() {
     }
 }
 
-/// By default curves give the times of a model's kernels, its host launches them, and collectives
-/// use measurements, both in a direct replay and in a replay from files. With an efficiency, or on
-/// machines without curves, the result is the result of the roofline model.
+/// By default curves give the times of a model's kernels, its host launches them, and collectives use measurements,
+/// both in a direct replay and in a replay from files. With an efficiency, or on machines without curves, the result is
+/// the roofline model's.
 #[test]
 fn generated_models_are_priced_by_curves_where_there_are_any() {
     let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];

@@ -97,7 +97,7 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
     );
     let error = |predicted: f64| (predicted / recorded - 1.0).abs();
     assert!(error(predicted) < 0.04, "{predicted} {recorded}");
-    // The prediction is better than no change, and than doubling all times.
+    // The prediction is better than no change and than doubling all times.
     assert!(error(predicted) < error(smaller).min(error(2.0 * smaller)));
 }
 

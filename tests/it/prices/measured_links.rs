@@ -99,7 +99,7 @@ fn derived_times_are_named_and_measured_ones_are_not() {
     assert_eq!(own["collectives"][0]["derived_from"], Value::Null);
 }
 
-/// If a file does not state its measured links, a study's axis edits the file that was measured.
+/// If a file does not state its measured links, a study's axis edits the measured file.
 #[test]
 fn sweeps_of_links_move_measured_collectives() {
     let dir = tempfile::tempdir().unwrap();

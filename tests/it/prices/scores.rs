@@ -224,7 +224,7 @@ fn a_model_has_as_many_layers_as_its_row_says() {
          llama3-8b,,2048,8,,,,1\nresnet-18,4,,8,,,,1\n",
         OF_MODEL,
     );
-    // Row 6 contradicts its model, and the model of row 7 has no number of layers.
+    // Row 6 contradicts its model, and row 7's model has no number of layers.
     let lines: Vec<u64> = rows.iter().map(|row| row.0).collect();
     assert_eq!(lines, [2, 3, 4, 5]);
     let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
@@ -303,8 +303,8 @@ fn measured_iterations_are_predicted() {
     }
 }
 
-/// A setting for all runs is compared with the runs without it. The output says that the setting
-/// has no effect exactly if no prediction changes.
+/// Runs with a setting are compared with runs without it. The output says that it has no effect exactly if no
+/// prediction changes.
 #[test]
 fn settings_that_move_no_prediction_are_named() {
     let of = |more: &[&str]| {
@@ -355,8 +355,7 @@ fn settings_that_move_no_prediction_are_named() {
         text.contains("  ! `layers = 2` has no effect: all runs"),
         "{text}"
     );
-    // If a row is a usable run only with a setting, the setting has an effect, whatever the
-    // prediction.
+    // A setting without which a row is no usable run has an effect, whatever the prediction.
     let (good, text) = score(
         "width,tp,seconds\n256,1,1\n256,16,1\n",
         COLUMNS,

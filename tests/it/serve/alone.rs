@@ -62,8 +62,8 @@ fn capacity_follows_from_the_time_alone() {
     );
 }
 
-/// With several slots a request occupies one slot for the time that it takes alone, even if it
-/// leaves cores idle. With unlimited slots only its work counts.
+/// With several slots, a request occupies one for as long as it takes alone, even if it leaves cores idle. With
+/// unlimited slots, only its work counts.
 #[test]
 fn offered_load_counts_cores_and_slots() {
     // 1 task x 1000 on 4 cores at 1 THz takes 1000 ps alone and a quarter of the cores. At 0.5

@@ -126,8 +126,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
     assert_eq!(at("0 ns"), 18_000);
 }
 
-/// The test repeats the successor's experiment, with the load that its printed parameters give on
-/// each platform.
+/// Repeats the successor's experiment, with the load that its printed parameters give on each platform.
 #[test]
 fn offered_loads_are_those_of_the_successor() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
@@ -152,10 +151,9 @@ fn offered_loads_are_those_of_the_successor() {
     }
 }
 
-/// The results are mean serve times relative to Lightning's, averaged over seeds. The results do
-/// not reproduce the printed values. Brainwave, with a rho of 0.984, has 42 in print and 15.9 with
-/// our seeds, from 8.0 to 24.2. The printed 337 and 329 are for overloaded platforms, and so depend
-/// on the length of the run.
+/// The results are mean serve times relative to Lightning's, averaged over seeds. They do not reproduce the printed
+/// values. Brainwave, with a rho of 0.984, has 42 in print and 15.9 with our seeds, from 8.0 to 24.2. The printed 337
+/// and 329 are for overloaded platforms, and so depend on the length of the run.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {

@@ -108,7 +108,7 @@ impl RandomSequence {
     }
 }
 
-/// Counts of the features that random scenarios had, so that the test fails if one never occurred.
+/// Counts the features of random scenarios, so that the test fails if one never occurred.
 #[derive(Debug, Default)]
 struct ScenarioFeatureCounts {
     steps: usize,
@@ -232,8 +232,8 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
     text
 }
 
-/// Compares a random scenario with the plain simulator: every step's requests, tokens, times and
-/// free blocks, and every request's times.
+/// Compares a random scenario with the plain simulator: each step's requests, tokens, times and free blocks, and each
+/// request's times.
 fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
     let mut numbers = RandomSequence(case);
     (0..4).for_each(|_| _ = numbers.below(2));

@@ -40,8 +40,8 @@ fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     format!("[stream]\narrivals = \"file\"\nfile = {path:?}\n")
 }
 
-/// Random graphs of jobs run on random numbers of cores. Requests of several models overlap, so the
-/// pointer to the next core may be anywhere and cores are busy when jobs arrive.
+/// Random graphs of jobs run on random numbers of cores. Requests of several models overlap, so the pointer to the next
+/// core may be anywhere, and cores are busy when jobs arrive.
 #[test]
 fn closed_forms_are_what_tasks_one_by_one_take() {
     let folder = tempfile::tempdir().unwrap();

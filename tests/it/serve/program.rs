@@ -81,7 +81,7 @@ fn settings_without_effect_are_named() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Every number on the page with a path into the JSON equals the value at that path.
+/// Every number on the page with a path into the JSON equals the value there.
 #[test]
 fn all_forms_say_the_same() {
     with_scenario(|scenario, folder| {
@@ -263,7 +263,7 @@ fn measurements_become_a_platform() {
     );
 }
 
-/// Several platforms give one table each and a common chart with a curve for each and the limit.
+/// Several platforms give one table each, and a common chart with the limit and a curve for each.
 #[test]
 fn platforms_are_swept_side_by_side() {
     with_scenario(|scenario, folder| {

@@ -15,8 +15,7 @@ fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> 
     served(&build_scenario(&text), None).0
 }
 
-/// Checks that the mean serve time is `within` this share of a formula, and that the formula is inside the report's
-/// interval.
+/// Checks that the mean serve time is `within` this share of a formula, which is inside the report's interval.
 fn hold(report: &ServeReport, formula: f64, within: f64) {
     let mean = report.row_of_all_models().unwrap().mean.unwrap();
     let found = mean.value.as_seconds();
@@ -56,9 +55,9 @@ fn means_are_those_of_the_formulas() {
     );
 }
 
-/// Runs the test above with enough requests for one per cent, also at higher loads and with several
-/// processors. The mean over five seeds is within one per cent of the formula. The formula is
-/// inside the intervals of the runs: on average in 43 of forty-five intervals of 95 %.
+/// Runs the test above with enough requests for one per cent, also at higher loads and with several processors. The
+/// mean over five seeds is within one per cent of the formula. It is inside the runs' intervals: on average in 43 of
+/// forty-five intervals of 95 %.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {

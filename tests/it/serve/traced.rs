@@ -101,8 +101,7 @@ fn launches_follow_one_another_through_stages() {
         end = end.max(first + US) + 10 * US;
         assert_eq!(request.finished.0, end, "request {}", request.number);
     }
-    // The load is 70,000 requests per second of 10 us each; with one at a time the processor would
-    // be overloaded.
+    // The load is 70,000 requests per second of 10 us each; one at a time, they would overload the processor.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-9);
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
     // At most two requests are in service: a third is launched when the first has ended.

@@ -13,8 +13,8 @@ fn burst(gbps: u32, platform: &str) -> ServeReport {
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 
-/// Computes the figures as tables, with assertions for claims that follow from the printed
-/// parameters; docs/how-to/serving.md lists the claims that do not follow.
+/// Computes the figures as tables, and asserts the claims that follow from the printed parameters;
+/// docs/how-to/serving.md lists the others.
 #[test]
 #[ignore = "seconds: cargo test --release --test it serve::traces::figures -- --ignored --nocapture; BLESS=1 writes the tables"]
 fn figures_5_1_and_5_2_as_far_as_they_follow() {
@@ -70,9 +70,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
     assert_eq!(found, expected);
 }
 
-/// This result follows from the table without any queue. Lightning has a quarter of the A100X's
-/// multiplications per second. Lightning is therefore slower if there are enough inner products for all cores, and
-/// faster if they are few and long.
+/// This follows from the table without any queue. Lightning has a quarter of the A100X's multiplications per second, so
+/// it is slower if there are enough inner products for all cores, and faster if they are few and long.
 #[test]
 fn lightning_wins_where_products_are_few() {
     let peak = |name: &str| {

@@ -95,7 +95,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     assert!(error.contains("--output"), "{error}");
     let error = refused(&["convert", "--list", &text]);
     assert!(error.contains("--list"), "{error}");
-    // The error is the error of the source's own command.
+    // The error is that of the source's own command.
     let error = refused(&["convert", "auto", &text, "-o", &output]);
     assert!(error.contains("--npus"), "{error}");
     assert_eq!(folder.names(), ["empty", "text", "wrong"]);

@@ -41,7 +41,7 @@ fn makespan(folder: &Folder, schedule: &str) -> u64 {
         report["makespan_ps"].as_u64().unwrap()
     };
     let ends = replayed(&job);
-    // After writing and reading back, the schedule takes the same time.
+    // Written and read back, the schedule takes as long.
     let (written, again) = (folder.path("again.goal"), folder.path("again"));
     done(&["convert", "goal", &job, "-o", &written]);
     done(&["convert", "goal", &written, "-o", &again]);

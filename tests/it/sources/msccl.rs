@@ -25,8 +25,7 @@ fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
                 "<tb id=\"{channel}\" send=\"{to}\" recv=\"{from}\" chan=\"{channel}\">"
             )
             .unwrap();
-            // A reduction takes one round and the distribution another; an all-gather only
-            // distributes.
+            // A reduction takes one round and the distribution another; an all-gather has only the latter.
             let hops = if reduce { 2 * (gpus - 1) } else { gpus - 1 };
             for step in 0..=hops {
                 let kind = match step {

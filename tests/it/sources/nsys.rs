@@ -60,7 +60,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
     assert_eq!(calls["buffer_bytes"]["sum"], 4 * 102_400);
     let captured = summary["ranks"][0]["captured_ns"].as_u64().unwrap();
     assert_eq!(report["makespan_ps"], captured * 1000);
-    // Compressed files, and files without a stated format, give the same job.
+    // Compressed files and files without a stated format give the same job.
     let other = folder.path("other");
     done(&["convert", &packed, "-o", &other]);
     for rank in 0..2 {

@@ -47,14 +47,12 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
 /// / (2 x 48.319e9) = 3808 sequences. Other lengths and formats allow 4117 (128 tokens in 16 bits),
 /// 5208 (384 in 8) and 16467 (128 in 8).
 ///
-/// If all data is in SRAM, every plan that uses the whole chip is between the published rate and
-/// its bound. A chip of replicas reaches 97.8 and 99.7 % of the bound, and pipelines are below it
-/// by the unevenness of their stages. The published rates, 50 and 74 % of the peak, therefore
-/// measure how well kernels and mappings use the chip. A constant could be fitted to them, but none
-/// is fitted. If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not keep
-/// in 1 MB of SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the
-/// real chip operators pass their results through SRAM, layer by layer, which neither the algorithm
-/// nor its corrected form models.
+/// If all data is in SRAM, every plan that uses the whole chip is between the published rate and its bound. A chip of
+/// replicas reaches 97.8 and 99.7 % of the bound, and pipelines are below it by the unevenness of their stages. So the
+/// published rates, 50 and 74 % of the peak, measure how well kernels and mappings use the chip. A constant could be
+/// fitted to them, but none is. If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not keep in
+/// 1 MB of SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the real chip operators
+/// pass their results through SRAM, layer by layer, which neither the algorithm nor its corrected form models.
 ///
 /// This test covers the chip of replicas for each model, and one pipeline.
 #[test]

@@ -1,4 +1,4 @@
-//! Tests that each mechanism of the paper has its own test.
+//! Tests that each mechanism of the paper has a test.
 
 use std::collections::BTreeSet;
 use std::path::Path;

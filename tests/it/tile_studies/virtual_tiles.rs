@@ -26,8 +26,8 @@ impl Observer for LoopCountsKeeper {
     }
 }
 
-/// Replays traces with each rank simulated and with equal ranks merged, and requires the same end. Returns the loop's
-/// counters.
+/// Replays traces with each rank simulated and with equal ranks merged, checks that the ends are equal, and returns the
+/// loop's counters.
 fn both(
     job: &Job,
     machine: &Machine,
@@ -53,12 +53,11 @@ const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 -
 /// Counts the events of T-76B with each core simulated, and with one core for its stage while all
 /// cores are equal.
 ///
-/// Without contention, the cores of a stage never differ. The remaining events are a sixteenth of
-/// the nodes' ends, the ends of sums, and both ends of messages between stages, which differ for
-/// every core. With exclusive links the 16 messages from the previous stage share the four links of
-/// a border, so they arrive one after another. The cores are therefore separate until the first sum of the pass joins
-/// each tensor group again. Every method of merging needs at least the events of messages, of sums and of a sixteenth
-/// of the nodes.
+/// Without contention, a stage's cores never differ. The remaining events are a sixteenth of the nodes' ends, the ends
+/// of sums, and both ends of messages between stages, which differ for every core. With exclusive links the 16 messages
+/// from the previous stage share the four links of a border, so they arrive one after another. The cores are therefore
+/// separate until the first sum of the pass joins each tensor group again. Every method of merging needs at least the
+/// events of messages, of sums and of a sixteenth of the nodes.
 #[test]
 #[ignore = "long: T-76B on 320 cores"]
 fn one_core_runs_for_its_stage() {

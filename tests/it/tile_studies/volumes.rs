@@ -5,12 +5,11 @@ use super::{LAYER, on_16_cores, seconds, write_layers};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// By Eq. 6, a transformer layer all-reduces 8 B S H Nm / N + 24 H² / Nm bytes in 16 bits: four
-/// activations of a replica over its tensor group, and the weights' gradients over replicas. For
-/// the paper's T-145B on N = 16 with micro-batches of B = 115 this is 4.7060, 6.6941 and 12.029 GB
-/// for Nm of 2, 4 and 8. Here B is 112, so the test scales the first term by 115 / 112. The formula
-/// also counts all-reduces over a single member, for Nm of 1 and 16, which traces do not have. The
-/// formula omits biases and norms, 13 H in addition to 12 H².
+/// By Eq. 6, a transformer layer all-reduces 8 B S H Nm / N + 24 H² / Nm bytes in 16 bits: four activations of a
+/// replica over its tensor group, and the weights' gradients over replicas. For the paper's T-145B on N = 16 with
+/// micro-batches of B = 115 this is 4.7060, 6.6941 and 12.029 GB for Nm of 2, 4 and 8. Here B is 112, so the test
+/// scales the first term by 115 / 112. The formula also counts all-reduces over a single member, for Nm of 1 and 16,
+/// which traces do not have, and omits biases and norms, 13 H in addition to 12 H².
 #[test]
 fn a_layer_sums_the_bytes_of_eq_6() {
     let folder = Folder::new();

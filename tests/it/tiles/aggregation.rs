@@ -4,10 +4,9 @@ use super::{agree, args, json};
 use crate::files::Folder;
 use chakram::machine::PRESETS;
 
-/// One of a stage's ranks is simulated for all while they are equal. The report equals the report
-/// with every rank simulated, except for the facts about merging. On the wafer, cores of a stage
-/// have different paths to their neighbours, which the replay detects. The first and the last stage
-/// share embeddings, whose all-reduce shares a lane with other nodes.
+/// One of a stage's ranks is simulated for all while they are equal. The report equals that with every rank simulated,
+/// except for the facts about merging. On the wafer, cores of a stage have different paths to their neighbours, which
+/// the replay detects. The first and the last stage share embeddings, whose all-reduce shares a lane with other nodes.
 #[test]
 fn one_core_runs_for_all_that_do_the_same() {
     let folder = Folder::new();

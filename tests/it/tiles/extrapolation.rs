@@ -1,4 +1,4 @@
-//! Tests `--extrapolate`: a step simulated with only a few of its micro-batches.
+//! Tests `--extrapolate`: a step simulated with only some of its micro-batches.
 
 use super::json;
 use crate::corpus::sample_every_nth;

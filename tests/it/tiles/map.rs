@@ -83,8 +83,8 @@ fn the_map_shows_what_the_report_says() {
     assert!(!folder.at("no.svg").exists());
 }
 
-/// Compares the book's map of a case with the case's report: two stages of two replicas of two
-/// ranks on the 4 columns of its wafer. `BLESS=1` redraws it.
+/// Compares the book's map of a case with its report: two stages of two replicas of two ranks on the 4 columns of its
+/// wafer. `BLESS=1` redraws it.
 #[test]
 fn the_book_shows_the_map_of_the_case() {
     let folder = Folder::new();

@@ -4,8 +4,8 @@ use super::{args, json, makespan, with_loads};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// If everything fits in SRAM there are no loads, and the number of nodes equals the number without
-/// a residency rule. With less SRAM the step takes longer.
+/// If everything fits in SRAM, there are no loads, and the number of nodes is as without a residency rule. With less
+/// SRAM, the step takes longer.
 #[test]
 fn sram_that_holds_everything_changes_nothing() {
     let folder = Folder::new();
@@ -52,7 +52,7 @@ fn loads_in_pieces_move_the_same_bytes() {
     assert!(refused.contains("at least the SRAM of a core"), "{refused}");
 }
 
-/// At its peak, a core's allocation fills its 3.75 MB of SRAM first, and the rest is in the memory of the nearest port.
+/// At its peak, a core's allocation first fills its 3.75 MB of SRAM, and the rest is in the nearest port's memory.
 /// Ports are in rows 1 and 2 at both sides of each die of 4 x 4. On a machine without ports the report has no such
 /// rows.
 #[test]

@@ -44,7 +44,7 @@ fn unlike_stages_run_written_and_together() {
     assert!(dry.contains("tp 2,4,4,2 x dp 2 x pp 4: 24 ranks"), "{dry}");
 }
 
-/// Equal degrees given by stage are the same plan as one degree for all.
+/// Equal degrees by stage are the same plan as one degree for all.
 #[test]
 fn equal_degrees_are_those_of_the_plan() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! Tests Perfetto's format. An independent reader that knows protobuf's wire format and the field
-//! numbers reads it, and the result is compared with the same replay as JSON.
+//! Tests Perfetto's format. Compares what an independent reader, which knows protobuf's wire format and the field
+//! numbers, finds with the same replay as JSON.
 
 use super::*;
 use crate::corpus::count_test_as_skipped;
@@ -183,7 +183,7 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
         .collect();
     assert_eq!(nodes.len(), 600);
     for (id, (track, name, start, end, depth, facts)) in (0..).zip(nodes) {
-        // The duration is the duration in the job, in picoseconds, rounded to nanoseconds.
+        // The duration is the job's, in picoseconds, rounded to nanoseconds.
         let lasts = if id % 11 == 0 {
             0
         } else {
@@ -275,8 +275,8 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
     );
 }
 
-/// A script that counts two kinds of entries of a file: those that Perfetto's own descriptions of
-/// the format find, and those that its trace processor finds, if it starts.
+/// A script that counts a file's entries by Perfetto's own descriptions of the format, and by its trace processor, if
+/// it starts.
 const READER: &str = r#"
 import json, sys, zlib
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb

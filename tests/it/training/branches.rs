@@ -122,10 +122,9 @@ impl NodeAncestry {
     }
 }
 
-/// With concurrent branches the same nodes do the same work. Each node depends only on nodes on
-/// which it also depends in order, and real dependencies remain. A block of ResNet has a
-/// convolution that bypasses two others, DLRM has tables parallel to a perceptron, and GPT has two
-/// tables.
+/// With concurrent branches the same nodes do the same work. Each depends only on nodes on which it also depends in
+/// order, and real dependencies remain. A block of ResNet has a convolution that bypasses two others, DLRM has tables
+/// parallel to a perceptron, and GPT has two tables.
 #[test]
 fn side_by_side_the_same_work_waits_for_less() {
     for (model, apart, after) in [

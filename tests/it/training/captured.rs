@@ -6,13 +6,12 @@
 //! launches; all four ranks are equal. If the captures are available, they are compared with this
 //! file.
 //!
-//! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members
-//! and order, and the products that are finished when each collective is launched. The differences
-//! are listed and asserted here:
+//! Equal are all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
+//! products finished when each collective is launched. The differences are listed and asserted here:
 //!
-//! - The two matrix products in the backward pass of the logits are in reverse order. These
-//!   products are independent, and no reduction is between them. These two products come from `mm`, which computes the
-//!   gradient of its second argument first; all other products come from `addmm`, which does not.
+//! - The two matrix products in the backward pass of the logits are in reverse order. They are independent, and no
+//!   reduction is between them. They come from `mm`, which computes the gradient of its second argument first; all
+//!   other products come from `addmm`, which does not.
 //!
 //! Causal attention is two products in the forward pass and five in the backward pass, as the
 //! capture also states.
@@ -104,8 +103,7 @@ fn events(nodes: &[GeneratedNode]) -> Vec<ProductOrAllReduce> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
-/// Requires that both are equal, except for the order of the two products of the logits, which have
-/// 1024 words.
+/// Checks that both are equal, except for the order of the two products of the logits, which have 1024 words.
 fn hold(generated: &[ProductOrAllReduce], captured: &[ProductOrAllReduce], what: &str) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();

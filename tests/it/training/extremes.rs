@@ -1,4 +1,4 @@
-//! Tests extreme sizes: any model and plan is rejected by name or gives a result, in limited time.
+//! Tests extreme sizes: any model and plan is rejected by name or gives a result in limited time.
 
 use crate::harness::plan_file::{PlanCheckOutcome, look};
 use chakram::generate::{

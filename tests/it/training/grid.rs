@@ -118,7 +118,7 @@ fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(),
     Ok(())
 }
 
-/// Checks that everything sent is received once, and that everything allocated is freed.
+/// Checks that everything sent is received once, and everything allocated is freed.
 fn is_even(ranks: &[RankNodeSums], about: &str) {
     let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
     for sums in ranks {

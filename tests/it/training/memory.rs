@@ -1,4 +1,4 @@
-//! Tests amounts of memory, and the time for which it stays allocated.
+//! Tests how much memory is allocated, and for how long.
 
 use super::{GPT, RankNodeSums, gpt, job, products};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};

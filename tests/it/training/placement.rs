@@ -1,5 +1,4 @@
-//! Tests the placement of groups, the capacity of stages, and the roles of groups, as a shell sees
-//! them.
+//! Tests the placement of groups, the capacity of stages, and the roles of groups, from a shell.
 
 use super::program::told;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Tests `chakram generate MODEL` as a shell sees it.
+//! Tests `chakram generate MODEL` from a shell.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -132,8 +132,7 @@ fn a_dry_run_says_what_is_resident() {
     }
 }
 
-/// Files contain everything that a replay needs: a written job takes the same time as a job that is
-/// replayed directly.
+/// Files contain everything that a replay needs: a written job takes as long as one replayed directly.
 #[test]
 fn written_files_replay_as_the_job_does() {
     let folder = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ const H: u64 = 128;
 const E: usize = 8;
 const K: usize = 2;
 
-/// The degrees of a plan, and the resulting number of ranks that share the tokens of one sequence.
+/// The degrees of a plan, and how many ranks share the tokens of one sequence.
 #[derive(Clone, Copy, Debug)]
 struct PlanDegrees {
     data: u32,
@@ -175,8 +175,8 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         if of.expert_tensor < of.tensor {
             continue;
         }
-        // A rank with several experts of a token receives the token once. The plan assumes that this is as frequent as
-        // with balanced experts, which is an approximation.
+        // A rank with several experts of a token receives it once. The plan approximates this as being as frequent as
+        // with balanced experts.
         let found = exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
             plan.expert_exchange = ExpertExchangeForm::Ranks;

@@ -38,10 +38,10 @@ fn linear(name: &str, rows: u64, inputs: u64, outputs: u64, cut: TensorSplit) ->
     LayerOperator::new(name, work, cut)
 }
 
-/// Returns blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of
-/// products and 4 t^2 h = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass
-/// attention takes twice this number, and matrix products take equal numbers for the gradients of
-/// inputs and of weights. In units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
+/// Returns blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of products and 4 t^2 h
+/// = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass, attention takes twice as many, and
+/// matrix products equally many for the gradients of inputs and of weights. In units of 4 x 10^6 ps, (F, B, W) = (10,
+/// 12, 8).
 fn attending(blocks: usize) -> Model {
     let (tokens, width) = (100, 200);
     let attention = OperatorKind::Attention {
@@ -104,8 +104,8 @@ fn gradients_of_weights_fill_the_bubble() {
     assert_eq!(step(PipelineSchedule::ZeroBubbleH1, false), 282 * unit);
 }
 
-/// Passes of matrix products take F = B = W, and two overlapped passes take the same time as both
-/// in turn. DeepSeek's 8 stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
+/// Passes of matrix products take F = B = W, and two overlapped passes take as long as both in turn. DeepSeek's 8
+/// stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
 #[test]
 fn both_ends_of_a_pipeline_are_fed() {
     let step = |blocks, stages, batch, schedule| {

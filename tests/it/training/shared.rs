@@ -1,5 +1,5 @@
-//! Tests sharded parameters over several micro-batches: the number of transfers, the bytes, and the
-//! time for which parameters stay allocated.
+//! Tests sharded parameters over several micro-batches: the number of transfers, the bytes, and how long parameters
+//! stay allocated.
 
 use super::{RankNodeSums, job, products};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
@@ -88,8 +88,8 @@ fn parameters_are_gathered_in_each_pass_or_once() {
     }
 }
 
-/// Without a backward pass that could free parameters that stayed, the last micro-batch frees them. With several steps,
-/// each gathers them once and frees them.
+/// Without a backward pass to free the parameters that stayed, the last micro-batch does. With several steps, each
+/// gathers and frees them once.
 #[test]
 fn parameters_that_stay_go_with_the_last_question() {
     let mut plan = plan(ZeroStage::Parameters);
@@ -103,9 +103,8 @@ fn parameters_that_stay_go_with_the_last_question() {
     assert_eq!(sums.used[3..], [0, 0]);
 }
 
-/// If kernels of the layers at both ends and of the optimizer are left out, the memory that they
-/// would free is still freed: the input of 10 numbers that a norm kept, or the 20 B of its
-/// parameters.
+/// Without the kernels of the layers at both ends and of the optimizer, the memory that they would free is still freed:
+/// the input of 10 numbers that a norm kept, or the 20 B of its parameters.
 #[test]
 fn what_no_kernel_is_left_to_free_is_freed() {
     for (schedule, zero) in [

@@ -224,10 +224,9 @@ fn the_norm_of_gradients_takes_a_sum() {
     assert_eq!(step(true) - step(false), 2 * 502_000);
 }
 
-/// The test infers on two replicas that shard L = 6 layers of 10^6 parameters of 2 B. A half is
-/// gathered in G = F / 2 at 1 B/ps. On demand each layer takes G + F. If one layer is gathered
-/// ahead, the replay waits only for the first gather. With G = 3 F, gathers follow one another
-/// without gaps, and only the last product remains.
+/// Inference on two replicas that shard L = 6 layers of 10^6 parameters of 2 B. A half is gathered in G = F / 2 at 1
+/// B/ps. On demand each layer takes G + F. If one layer is gathered ahead, the replay waits only for the first gather.
+/// With G = 3 F, gathers follow one another without gaps, and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
     let model = blocks(6, &[product("product", TensorSplit::Replicated)]);

@@ -64,11 +64,10 @@ fn plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
     plan
 }
 
-/// The test infers one sample. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000
-/// B takes 2 (t - 1) / t S, and a transfer to the next stage takes S, concurrently from each
-/// adapter. A broadcast to shares of two takes another S. If the destination reduces, shares of two
-/// members in the source reduce in S instead of the whole group's all-reduce, and the receiving
-/// adapters all-reduce.
+/// One sample is inferred. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000 B takes 2 (t - 1) / t S,
+/// and a transfer to the next stage takes S, concurrently from each adapter. A broadcast to shares of two takes another
+/// S. If the destination reduces, shares of two members in the source reduce in S instead of the whole group's
+/// all-reduce, and the receiving adapters all-reduce.
 #[test]
 fn a_handover_between_unlike_stages_takes_its_phases() {
     const S: u64 = 2000 * 1000;

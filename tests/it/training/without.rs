@@ -1,5 +1,4 @@
-//! Tests the effects that `--without` removes, for every node: exactly the named nodes are removed,
-//! and no nodes are added.
+//! Tests the effects that `--without` removes, for every node: exactly the named nodes are removed, and none are added.
 
 use super::{RankNodeSums, gpt, job, replay};
 use chakram::generate::{
@@ -9,7 +8,7 @@ use chakram::machine::Machine;
 use chakram::trace::{GroupName, NodeView, Op, Sink, TraceError, TrainingPhase};
 use chakram::workload::DeclaredGroups;
 
-/// A node's name and operation, and the properties that decide whether it is removed.
+/// A node's name and operation, and the properties that decide about its removal.
 #[derive(Clone, Debug)]
 struct RemovableNode {
     name: String,
@@ -238,8 +237,8 @@ fn kernels_that_only_move_bytes_go() {
     }
 }
 
-/// No node is removed, but no node waits for received data. Gathers of parts of these data depend
-/// on the stage's earlier work.
+/// No node is removed, but none waits for received data. Gathers of parts of these data depend on the stage's earlier
+/// work.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
     let both = check(AblationEffect::Bubble, |_, _| false);

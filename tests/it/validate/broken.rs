@@ -1,5 +1,4 @@
-//! Tests that traces are unsound if a replay rejects them, and that a replay rejects or does not
-//! finish unsound traces.
+//! Tests that traces rejected by a replay are unsound, and that a replay rejects or does not finish unsound traces.
 
 use super::chance::{Dice, UnwrittenJob, has, value};
 use super::inject::{self, group_of};

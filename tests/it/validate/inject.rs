@@ -12,7 +12,7 @@ use chakram::validate::{DefectKind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 
-/// The place of an injected defect: its rank and its node, if it has them.
+/// The place of an injected defect: its rank and its node, if any.
 type DefectPlace = (Option<u32>, Option<u64>);
 
 /// The number of defects of each kind.

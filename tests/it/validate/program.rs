@@ -1,4 +1,4 @@
-//! Tests the program as a shell sees it.
+//! Tests the program from a shell.
 
 use super::chance::{Dice, UnwrittenJob};
 use crate::commands::{chakram, code};
@@ -138,8 +138,7 @@ fn json_counts_all_and_lists_the_first() {
     assert_eq!(defects[0]["count"], count);
     assert_eq!(defects[0]["shown"].as_array().map(Vec::len), Some(2));
     assert_eq!(defects[0]["shown"][0]["node"], 5);
-    // The report is written to the given file, and the result does not depend on the number of
-    // threads.
+    // The report goes to the given file, and does not depend on the number of threads.
     let file = folder.path().join("report.json");
     let to = file.to_str().expect("it is text");
     for threads in ["1", "3"] {

@@ -328,7 +328,7 @@ fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
     assert_eq!(work(&edited), work(&generated));
 }
 
-/// The loss of the last stage ends with an all-reduce, on another lane than the pass behind it.
+/// The loss of the last stage ends with an all-reduce, on another lane than the pass after it.
 #[test]
 fn passes_are_reordered_where_they_end_on_another_lane() {
     let jobs = Jobs::new();
@@ -375,7 +375,7 @@ fn pipelines_of_other_depths_are_the_generated_ones() {
         let edit = format!("pipeline={}", stages[1]);
         let edited = jobs.edit(&base, "edited", &[&edit]);
         assert_same_memory(&edited, &generated, &format!("{edit} of {plan}"));
-        // Edits that follow know the new stages.
+        // Later edits know the new stages.
         let more = ["layers=2x"];
         let [edited_more, generated_more] =
             [(&edited, "edited-more"), (&generated, "generated-more")]
@@ -518,7 +518,7 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
         [&found["calls"], &found["total_ps"]].map(|value| value.as_f64().expect("a number"))
     };
     let twice = jobs.edit(&job, "twice", &["layers=2x"]);
-    // Reductions of other buckets replaced the recorded reductions, which return.
+    // Reductions of other buckets replaced the recorded ones, which return.
     let again = jobs.edit(&twice, "again", &["layers=-4"]);
     assert!(traces(&job) == traces(&again));
     for name in ["aten::gelu_backward", "aten::addmm"] {

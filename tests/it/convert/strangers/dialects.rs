@@ -324,8 +324,7 @@ fn tracks_and_ids_of_any_kind_convert() {
     sound("in any order", |file| events(file).reverse());
 }
 
-/// Correlation ids are reused after they wrap around, so a kernel belongs to the last launch before
-/// the kernel.
+/// Correlation ids are reused after they wrap around, so a kernel belongs to the last launch before it.
 #[test]
 fn correlations_that_are_used_again_are_told_apart_by_time() {
     let again = |ids: u64| {
@@ -433,8 +432,8 @@ fn ranks_in_one_file_are_refused() {
     );
 }
 
-/// Process labels, as SGLang's script writes them, and offsets of process ids distinguish ranks in
-/// one file. Such ranks convert as from separate files.
+/// Process labels, as SGLang's script writes them, and offsets of process ids distinguish ranks in one file. The ranks
+/// convert as from separate files.
 #[test]
 fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
     let all = files(RANKS, LAYERS);

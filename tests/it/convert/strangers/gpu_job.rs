@@ -50,8 +50,7 @@ impl RankFileBuilder {
         id
     }
 
-    /// Launches a kernel at `at` for the operator `id`. The kernel ends at `end` if `end` is given;
-    /// otherwise, it takes 20 µs.
+    /// Launches a kernel at `at` for the operator `id`. It ends at `end`, if given, or takes 20 µs.
     fn launch(&mut self, id: u64, at: u64, stream: u64, name: &str, end: Option<u64>, args: Value) {
         let correlation = self.correlation;
         self.correlation += 1;

@@ -5,8 +5,7 @@ use chakram::convert::ConvertOptions as Conversion;
 use chakram::trace::TraceError;
 use std::path::Path;
 
-/// Returns an operator of 10 µs at `start`, and the kernel of 20 µs that the operator launches.
-/// Both belong to process 7000.
+/// Returns an operator of 10 µs at `start`, and the kernel of 20 µs that it launches, both of process 7000.
 fn kernel(start: u64, correlation: &str) -> String {
     format!(
         r#"{{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7000, "tid": 1, "ts": {start}, "dur": 10,

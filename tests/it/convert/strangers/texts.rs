@@ -75,7 +75,7 @@ fn any_encoding_and_package_is_read() {
     }
 }
 
-/// A profile with thousands of invalid JSON numbers gives one note and not thousands.
+/// A profile with thousands of invalid JSON numbers gives one note, not thousands.
 #[test]
 fn repairs_of_one_kind_are_one_remark() {
     let mut all = files(RANKS, LAYERS);

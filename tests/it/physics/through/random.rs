@@ -18,8 +18,8 @@ fn rates() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// NPUs in nodes share `groups` memories behind `switches`. Each NPU has one or two equal
-    /// accesses, and random NPUs send messages to each other at random times.
+    /// NPUs in nodes share `groups` memories behind `switches`. Each NPU has one or two equal accesses, and random NPUs
+    /// exchange messages at random times.
     #[test]
     fn chunks_and_messages_take_turns_as_a_plain_simulator_has_it(
         shape in (1_u64..4, 1_u64..4, 1_u64..3, 1_u64..3),

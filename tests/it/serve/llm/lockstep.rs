@@ -39,7 +39,7 @@ fn steps_last_as_long_as_those_of_the_slowest_rank() {
             (51_000, 62_000)
         ]
     );
-    // Each rank takes part in all three steps, the last time with a dummy.
+    // Each rank takes part in all three steps, in the last with a dummy.
     assert_eq!(report.utilisation, [1.0, 1.0]);
 }
 

@@ -64,7 +64,7 @@ fn rows_are_served_and_compared() {
             && whys.iter().any(|why| why.contains("users")),
         "{whys:?}"
     );
-    // This is the same row, measured as half of the prediction.
+    // The same row, measured as half of the prediction.
     let half = predicted * 1e3 / 2.0;
     let [runs, scenarios] = written(folder.path(), &table(half));
     let args = ["score", &runs, "--scenarios", &scenarios, "--format", "csv"];
@@ -79,7 +79,7 @@ fn rows_are_served_and_compared() {
     );
 }
 
-/// Files that scenarios name lie beside the table, wherever the command runs and the scenarios lie.
+/// Files that scenarios name are next to the table, wherever the command runs and the scenarios are.
 #[test]
 fn scenarios_find_files_beside_the_table() {
     let folder = tempfile::tempdir().unwrap();

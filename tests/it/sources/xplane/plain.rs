@@ -1,4 +1,4 @@
-//! Parses a profile plainly: makes lists of all fields of all messages, and sums over them.
+//! Parses a profile plainly: lists all fields of all messages, and sums over them.
 
 use chakram::trace::TraceContents;
 use std::collections::{BTreeMap, BTreeSet};

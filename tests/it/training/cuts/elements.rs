@@ -102,8 +102,8 @@ impl TestedOperatorKind {
     }
 }
 
-/// Returns the index of a member's part along b, m, n and k: members are numbered along the axes in
-/// `order`, the last one fastest.
+/// Returns the index of a member's part along b, m, n and k. Members are numbered along the axes in `order`, the last
+/// fastest.
 fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     let mut rest = member;
     let mut parts = [0; 4];

@@ -155,8 +155,7 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
         )
 }
 
-/// Compares sums with the model's sums. Work may be repeated on members only by a factor that
-/// divides their number.
+/// Compares sums with the model's sums. Members may repeat work only by a factor that divides their number.
 fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPattern) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
@@ -288,8 +287,8 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                 let plan = plan(members, vec![OperatorPatternDegrees { name, degrees }]);
                 match job(model, &plan) {
                     Ok(job) => {
-                        // The combined plans below also cover other numbers of members, so every
-                        // third plan is enough here.
+                        // The combined plans below cover other numbers of members, too, so every third plan is enough
+                        // here.
                         let some = matches!(members, 4 | 6) || done % 3 == 0;
                         if some && (is_whole() || done % 4 == 0) {
                             is_conserved(model, &plan, &job);

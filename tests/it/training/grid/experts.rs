@@ -80,8 +80,7 @@ struct OperatorWeightsAndReplicas {
     /// The number of ranks with the same shard, which sum its gradients and share its state with
     /// ZeRO.
     replicas: u64,
-    /// The number of members of a tensor group that each have the whole operator, which is a norm
-    /// or a router.
+    /// The number of a tensor group's members with the whole operator, a norm or a router.
     members: u64,
 }
 
