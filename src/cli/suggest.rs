@@ -154,8 +154,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean. Returns a synonym, else flags within two edits, else flags
-/// that share a part of the name.
+/// Returns the flags of `command` that `found` may mean: a synonym, else flags within two edits, else flags that share
+/// a part of the name.
 fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

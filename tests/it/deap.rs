@@ -504,8 +504,8 @@ fn schedules_are_documents_and_tables() {
     assert_eq!(chakram(&both).status.code(), Some(2));
 }
 
-/// A chip's two accelerators share one copy of the input. If another chip has the input from an earlier step, it sends
-/// it.
+/// A chip's two accelerators share one copy of the input. If another chip has the input from an earlier step, that chip
+/// sends it.
 #[test]
 fn inputs_of_schedule_files_are_shared_by_their_numbers() {
     let dir = TempDir::new().unwrap();

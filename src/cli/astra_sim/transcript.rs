@@ -26,7 +26,7 @@ enum TranscriptEvent {
     Finished(InstanceId),
 }
 
-/// Records the order in which ranks finish and, if nodes are traced, when they are issued and complete.
+/// Records the order in which ranks finish and, if nodes are traced, when nodes are issued and complete.
 #[derive(Debug)]
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,

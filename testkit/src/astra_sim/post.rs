@@ -36,7 +36,7 @@ pub enum ArrivalHandler {
     PostReceive(UnnumberedMessageKey, Box<ArrivalHandler>),
 }
 
-/// Identity of a message without its index, which distinguishes messages in the same envelope.
+/// Identity of a message without its index, which distinguishes messages with the same envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnnumberedMessageKey {
     pub tag: u64,

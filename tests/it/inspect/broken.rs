@@ -1,4 +1,4 @@
-//! Tests broken files, conflicting options, and pipes with a reader that closes.
+//! Tests broken files, conflicting options, and pipes whose reader closes.
 
 use super::{encoded, inspect, kernel, with};
 use chakram::internals::proto::Node;
