@@ -3,8 +3,8 @@
 //! As in ASTRA-sim 2.x, a bus has two sides, of which only one sends to the other at a time. A transfer takes offset +
 //! (bytes − 1)·G + L + o. The offset is o, or the rest of the gap g since the side's last transfer if that rest is
 //! longer. After more than eight transfers in a row, the other side goes first. The NPU's side has a second bus with G
-//! = 0.0038: transfers cross it before this side sends and after it receives. Reductions take ⌊bytes / 100⌋·delay
-//! + 50, one at a time.
+//! = 0.0038: transfers cross it before this side sends and after it receives. Reductions take ⌊bytes /
+//! 100⌋·delay + 50, one at a time.
 
 use super::OracleSimulator;
 use super::agenda::{DelayedCall, StreamBusPacket};

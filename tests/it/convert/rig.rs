@@ -1,4 +1,4 @@
-//! Captures generated jobs, converts them, and reads the traces with an independent reader.
+//! Captures generated jobs, converts the captures, and reads the traces with an independent reader.
 
 use crate::commands;
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
