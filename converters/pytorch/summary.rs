@@ -133,7 +133,7 @@ pub struct RankConversionSummary {
     pub by_operator: u64,
     /// Number of communication kernels with an unknown operation, which keep their recorded time.
     pub unknown_comm: u64,
-    /// Total time of these communication kernels, in ns.
+    /// Total time of communication kernels with an unknown operation, in ns.
     pub unknown_comm_ns: u64,
     /// Name of the first communication kernel with an unknown operation.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,6 @@
 //! The congestion-aware network with cut-through switching, in any number of dimensions. Each link carries one message
-//! at a time. It replaces the store-and-forward network if [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) is
-//! corrected.
+//! at a time. This network replaces the store-and-forward network if
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) is corrected.
 //!
 //! Messages cross the dimensions in order, innermost first. On a ring, a message takes the shorter direction through
 //! each NPU in between, or the upward direction if both are equally short. Two fully connected NPUs have a link in each

@@ -290,8 +290,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so it checks
-/// only one line, and along a dimension of the machine, only one member.
+/// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so only one line
+/// is checked, and along a dimension of the machine, only one member.
 fn costs_are_equal(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,

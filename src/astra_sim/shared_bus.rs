@@ -1,11 +1,11 @@
 //! The bus between an NPU and its memory agent: a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on its
-//! NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time. With latency L,
-//! overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. The transfer
-//! arrives after a further L + o, truncated to whole ns. The offset is normally o. If the side's previous action was a
-//! send, the offset is the larger of o and the rest of the gap g after that send. After more than eight transfers in a
-//! row, a side yields to the other side.
+//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on the
+//! outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time. With
+//! latency L, overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. The
+//! transfer arrives after a further L + o, truncated to whole ns. The offset is normally o. If the side's previous
+//! action was a send, the offset is the larger of o and the rest of the gap g after that send. After more than eight
+//! transfers in a row, a side yields to the other side.
 //!
 //! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. After the
 //! reduction, a round-trip transfer crosses the bus in the other direction. Every transfer that begins or ends at the

@@ -320,9 +320,9 @@ pub fn edit_job(
 }
 
 /// Stores in `traces` the records that an edit of layers replaced, so that a later edit can restore them. For example,
-/// it replaces recorded reductions by dividing gradients into new buckets. Does nothing if an earlier edit had already
-/// changed the traces `before`. To find the replaced records, applies the inverse edit and compares the result with
-/// `before`.
+/// an edit of layers replaces recorded reductions by dividing gradients into new buckets. Does nothing if an earlier
+/// edit had already changed the traces `before`. To find the replaced records, applies the inverse edit and compares
+/// the result with `before`.
 fn store_replaced_records(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],

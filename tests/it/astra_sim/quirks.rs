@@ -1,5 +1,5 @@
-//! Tests corrections of ASTRA-sim's quirks. For each, the corrected number is derived by hand, and it alone has an
-//! effect on some systems.
+//! Tests corrections of ASTRA-sim's quirks. For each, the corrected number is derived by hand, and the quirk alone has
+//! an effect on some systems.
 
 mod alone;
 mod bounds;
@@ -398,8 +398,8 @@ fn communication_overlaps() {
     assert!((88_721..2 * 88_720).contains(&shared), "{shared}");
 }
 
-/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a time, NPU 1 issues it
-/// first, and disagrees with the other NPUs. Corrected, collectives are matched in the order of the traces.
+/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a time, NPU 1 issues the
+/// second first, and disagrees with the other NPUs. Corrected, collectives are matched in the order of the traces.
 #[test]
 fn overlapping_collectives_are_matched_in_program_order() {
     let dims = [(Ring, 2, 50.0, 500.0)];

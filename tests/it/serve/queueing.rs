@@ -56,8 +56,8 @@ fn means_are_those_of_the_formulas() {
 }
 
 /// Runs the test above with enough requests for one per cent, also at higher loads and with several processors. The
-/// mean over five seeds is within one per cent of the formula. It is inside the runs' intervals: on average in 43 of
-/// forty-five intervals of 95 %.
+/// mean over five seeds is within one per cent of the formula. The formula is inside the runs' intervals: on average in
+/// 43 of forty-five intervals of 95 %.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {

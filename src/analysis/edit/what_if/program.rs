@@ -1,8 +1,8 @@
 //! A program is a rank's trace as an ordered list of items. Edits repeat, remove or change parts of it.
 //!
 //! An item is a node or a copy of a node. The list is in program order. Some dependencies only express that an item
-//! follows the previous item of its thread or stream. After an edit, they are moved to the item that now precedes it.
-//! All other dependencies remain on the same item.
+//! follows the previous item of its thread or stream. After an edit, they are moved to the item that now precedes this
+//! one. All other dependencies remain on the same item.
 
 use super::kept_records::{KEPT, OriginalRecordsToRestore};
 use chakram_base::units::Span;
