@@ -91,7 +91,7 @@ fn name_offset(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns whether `text` continues with `key` and a value without nesting.
+/// Returns true if `text` continues with `key` and a value without nesting.
 fn continues_with(text: &[u8], key: &str) -> bool {
     let value = || {
         let rest = skip_blanks(text).strip_prefix(b",")?;

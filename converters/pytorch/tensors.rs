@@ -1,8 +1,8 @@
 //! Finds the tensors among the arguments of an operator.
 //!
-//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`. Only the last entry,
-//! a string, distinguishes a tensor from a list of numbers. Types are nested in the same way as
-//! values: `GenericList[Tensor(float), Int]` has one entry per element.
+//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`. Only the last entry, a string,
+//! distinguishes a tensor from a list of numbers. Types are nested like values: `GenericList[Tensor(float), Int]` has
+//! one entry per element.
 
 /// Simplified type of a value, which only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]

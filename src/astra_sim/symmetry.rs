@@ -1,10 +1,10 @@
 //! Computes the closed form of a phase that all members begin together on idle links.
 //!
-//! If a message's time depends only on its step, and not on its sender, all members act in the same way at the same
-//! time. A member's message then reaches its partner at exactly the time when the member receives a message itself. One
-//! member therefore represents all members. In a ring, every step begins after the previous step. With K messages of
-//! time c, endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If
-//! all messages of a member leave over one link, a message waits there for earlier ones, equally long on every member.
+//! If a message's time depends only on its step, and not on its sender, all members act alike at the same time. A
+//! member's message then reaches its partner exactly when the member receives a message itself. One member therefore
+//! represents all members. In a ring, every step begins after the previous step. With K messages of time c, endpoint
+//! delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If all messages of a
+//! member leave over one link, a message waits there for earlier ones, equally long on every member.
 
 use super::AstraAlgorithm;
 use super::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation};

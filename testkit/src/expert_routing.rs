@@ -1,7 +1,7 @@
 //! Counts, one by one, the token copies that each rank sends to each rank if tokens choose experts on other ranks.
 //!
-//! Each rank has the same number of experts, with consecutive indices. The code prefers simplicity
-//! to speed: a routing lists the experts of every token, and every count walks over this list.
+//! Each rank has equally many experts, with consecutive indices. The code prefers simplicity to speed: a routing lists
+//! the experts of every token, and every count walks over this list.
 
 /// Number of copies by source and destination rank.
 pub type TokenCopiesByRankPair = Vec<Vec<u64>>;

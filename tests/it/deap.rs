@@ -87,7 +87,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     }
 }
 
-/// The cube is the 2 x 4 torus with renumbered chips, so every step takes the same time on both.
+/// The cube is the 2 x 4 torus with renumbered chips, so every step takes equally long on both.
 #[test]
 fn tori_that_are_one_graph_have_equal_steps() {
     let dir = TempDir::new().unwrap();

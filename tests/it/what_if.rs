@@ -156,8 +156,7 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     }
 }
 
-/// Four of 64 ranks, completed by their roles, take the same time as all 64. A role without a
-/// captured rank is an error.
+/// Four of 64 ranks, completed by their roles, take as long as all 64. A role without a captured rank is an error.
 #[test]
 fn jobs_of_a_few_ranks_are_completed_by_roles() {
     let jobs = Jobs::new();
@@ -316,7 +315,7 @@ fn overlap_and_schedules_are_those_of_the_plan() {
         let generated = jobs.generate("generated", 4, &to);
         let [edited, expected] = [report(&base, &["--edit", edit]), report(&generated, &[])];
         assert_eq!(edited["makespan_ps"], expected["makespan_ps"], "{edit}");
-        // The peak of activations distinguishes 1F1B from GPipe, which take the same time.
+        // The peak of activations distinguishes 1F1B from GPipe, which take equally long.
         assert_eq!(edited["memory"], expected["memory"], "{edit}");
         assert!(
             edited["edits"]["rows"][0]["changed"].as_u64() > Some(0),

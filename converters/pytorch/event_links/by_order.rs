@@ -264,7 +264,7 @@ fn window_of_linked_events(kineto: &KinetoTrace, host_of: &[u32]) -> KeptCapture
 struct ShapeComparisonCache(BTreeMap<(u32, u32), bool>);
 
 impl ShapeComparisonCache {
-    /// Returns whether a node and an event have equal shapes, or `None` if Kineto recorded no shapes.
+    /// Returns true if a node and an event have equal shapes, or `None` if Kineto recorded no shapes.
     fn compare_event_shapes(
         &mut self,
         host: &HostTrace,

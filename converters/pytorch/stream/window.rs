@@ -150,8 +150,7 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// If an object follows, consumes the comma and the blanks before it. Returns whether an object
-    /// follows.
+    /// If an object follows, consumes the comma and the blanks before it. Returns true if there is one.
     #[inline]
     pub fn advance_to_next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];

@@ -13,7 +13,7 @@ pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, NotableNodeContents
 /// A node reduced to the data that validation needs.
 pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndRole>;
 
-/// Data that is stored for every node.
+/// Data stored for every node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeIdAndRole {
     pub id: u64,

@@ -129,7 +129,7 @@ enum FlagValuePlace {
     Next,
 }
 
-/// Returns the place of the value of `argument`, or `None` if `command` does not have the argument.
+/// Returns the place of the value of `argument`, or `None` if `command` lacks it.
 fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {

@@ -1,5 +1,4 @@
-//! Writes collectives that were measured with nccl-tests into `measured_collective` tables of a
-//! machine.
+//! Writes collectives measured with nccl-tests into `measured_collective` tables of a machine.
 
 use super::{append_machine_section, quote_toml};
 use crate::terminal::plain_style;

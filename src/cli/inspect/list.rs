@@ -16,7 +16,7 @@ pub struct NodeListingSettings {
     pub list: NodeListFormat,
     /// Maximum number of listed nodes, summed over all ranks.
     pub limit: usize,
-    /// Number of ranks that are read in parallel.
+    /// Number of ranks read in parallel.
     pub threads: usize,
 }
 

@@ -117,8 +117,8 @@ const OTHERWISE: [&str; 7] = [
     "`per-node",
 ];
 
-/// Every collective in the original's own cases takes the same time as in ASTRA-sim's models, apart
-/// from the effects that the notes name (endpoint delays, reductions and quirks).
+/// Every collective in the original's own cases takes as long as in ASTRA-sim's models, apart from the effects that the
+/// notes name (endpoint delays, reductions and quirks).
 #[test]
 fn notes_name_all_that_differs() {
     let Some(cases) = unpack_cases() else { return };

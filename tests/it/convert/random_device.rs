@@ -602,8 +602,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
     let after = ends(|rank| if rank == 0 { LATE } else { 0 });
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel. Stage
-        // 2 depends on stage 1 in the same way.
+        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel. Stage 2 depends likewise
+        // on stage 1.
         let moved = after - before;
         assert!(
             moved <= LATE && moved + 10_000 >= LATE,

@@ -49,7 +49,7 @@ fn eager(start: u64, lasts: u64) -> ComputeThenJoinMember {
     }
 }
 
-/// Returns all members of a collective of `kind`. If the collective has a root, the root is rank 1.
+/// Returns all members of a collective of `kind`, whose root, if any, is rank 1.
 fn members(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<TestTraceNode>> {
     let rank = |of: &ComputeThenJoinMember| {
         let bytes = if kind == K::Barrier { 0 } else { 4096 };

@@ -232,10 +232,9 @@ fn eight_members_by_hand() {
             80_000,
             4_900_000,
         ),
-        // Up the tree, two leaves send, 500 + 2 x 1,600 ns, the second after the first. The next
-        // level takes the same time. From the top to the root, a message takes 500 + 1,600 ns. The
-        // sum is 9,500 ns. Down the tree, the times are 500 + 1,600, and then twice 500 + 2 x 1,600
-        // ns.
+        // Up the tree, two leaves send, 500 + 2 x 1,600 ns, the second after the first. The next level takes as long.
+        // From the top to the root, a message takes 500 + 1,600 ns. The sum is 9,500 ns. Down the tree, the times are
+        // 500 + 1,600, and then twice 500 + 2 x 1,600 ns.
         (
             DimensionShape::FullyConnected,
             Tree,

@@ -73,7 +73,7 @@ pub fn receive(peer: u32, bytes: u64) -> TestTraceNode {
     message(true, peer, bytes)
 }
 
-/// Returns a collective of all ranks. If it has a root, the root is rank 0.
+/// Returns a collective of all ranks, whose root, if any, is rank 0.
 pub fn call(kind: CollectiveKind, bytes: u64) -> TestTraceNode {
     line(Op::Collective {
         kind,

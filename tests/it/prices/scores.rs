@@ -230,7 +230,7 @@ fn a_model_has_as_many_layers_as_its_row_says() {
     let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
     // 32 layers are the model's own number.
     assert_eq!(all, own);
-    // All blocks take the same time, so 28 more blocks take seven times the time of four more.
+    // All blocks take equally long, so 28 more take seven times as long as four more.
     let ratio = (all - four) / (eight - four);
     assert!((ratio - 7.0).abs() < 0.1, "{ratio}");
 }

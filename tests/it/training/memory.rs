@@ -214,8 +214,7 @@ fn gathered_parameters_are_few_at_a_time() {
         // There is a bucket for each layer.
         plan.bucket = 1;
         let job = job(&products(8, 10), &plan).unwrap();
-        // A layer has 10 x 10 weights of 2 B and the same number of gradients, and the norms at
-        // both ends have 10.
+        // A layer has 10 x 10 weights of 2 B and as many gradients, and the norms at both ends have 10.
         RankNodeSums::of(&job, 0).peak(TensorClass::Temporary)
     };
     assert_eq!(

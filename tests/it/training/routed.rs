@@ -111,7 +111,7 @@ fn assert_all_to_alls(
     }
 }
 
-/// If all choices of experts are equally frequent, every rank sends each rank the same number of copies.
+/// If all choices of experts are equally frequent, every rank sends each rank equally many copies.
 #[test]
 fn balanced_exchanges_have_the_bytes_of_single_tokens() {
     for of in DEGREES {

@@ -50,7 +50,7 @@ fn of_case(case: &CaseFiles) -> DefectLog {
     check(&files.collect::<Vec<_>>(), &options)
 }
 
-/// Returns the names of the kinds of errors.
+/// Returns the names of the error kinds.
 fn errors(findings: &DefectLog) -> String {
     let kinds = DefectKind::iter_all().filter(|&kind| {
         findings.count_of_kind(kind) > 0 && kind.severity() == chakram::validate::Severity::Error

@@ -144,8 +144,7 @@ fn peaks(report: &Value) -> Vec<f64> {
         .collect()
 }
 
-/// Fails unless the job in `edited` has the structure of the job in `expected`, and takes the same
-/// time within 1 %.
+/// Fails unless the job in `edited` has the structure of the job in `expected`, and takes as long within 1 %.
 fn assert_same_job(edited: &str, expected: &str, of: &str) {
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
     let [edited, expected] = [edited, expected].map(|job| report(job, &machine));

@@ -334,7 +334,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // Take the same number of nodes from each trace, so that the new class is balanced.
+                // Take equally many nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);

@@ -14,7 +14,7 @@
 //!   coordinates. Otherwise, the group moves to the coordinate of m, or to the block of the same size
 //!   around it.
 //!
-//! In the completed job, every send must have a receive, and all members of a group must make the same number of calls.
+//! In the completed job, every send must have a receive, and all members of a group must make equally many calls.
 
 use super::EditCounts;
 use super::gradients;
