@@ -318,6 +318,14 @@ impl<'a> ModelOnMachine<'a> {
             Some(npus) => npus,
             None => match choices.iter().find(|choice| choice.fits) {
                 Some(choice) => choice.npus,
+                None if self.scenario.blocks.is_some() => {
+                    let most = choices.iter().map(|choice| choice.kv_tokens).max();
+                    return Err(ServeError::Unfit(format!(
+                        "engine.blocks: found blocks for {} tokens, expected blocks for the longest request\n  try: more blocks, \
+                         or no blocks, which derives them from the memory",
+                        format_thousands(most.unwrap_or(0))
+                    )));
+                }
                 None => {
                     let largest = choices.last().map_or(1, |choice| choice.npus);
                     let plan = self.plan_npu_memory(largest);
@@ -361,21 +369,36 @@ impl<'a> ModelOnMachine<'a> {
             kv: self.served.kv,
             has_block_scales: self.served.has_block_scales,
         };
-        if self.scenario.states_rule("expert_weights") && !self.sizes.has_experts() {
+        let of_experts = ["expert_weights", "expert_kernels"];
+        if let Some(key) = of_experts.iter().find(|key| self.scenario.states_rule(key))
+            && !self.sizes.has_experts()
+        {
             return Err(ServeError::Unfit(format!(
-                "engine.expert_weights: found {}, expected no such key: {name} has no experts",
-                name_of(self.served.expert_weights)
+                "engine.{key}: found this key, expected no such key: {name} has no experts"
             )));
         }
         let whole = self.served.has_whole_experts;
-        if whole && !(self.sizes.has_experts() && self.sizes.can_divide_experts(npus)) {
+        if whole && !self.sizes.has_experts() {
+            return Err(ServeError::Unfit(format!(
+                "engine.expert_parallel: found true, expected no such key: {name} has no experts"
+            )));
+        }
+        if whole && !self.sizes.can_divide_experts(npus) {
             return Err(ServeError::Unfit(format!(
                 "engine.expert_parallel: found true with tensor = {npus}, expected NPUs that can have equally many experts of \
                  {name}\n  try: expert_parallel = false"
             )));
         }
         let stated = parse_stated_step_times(self.scenario)?;
-        let of_cost = ["all_reduce", "graphs", "graph_tokens", "weight_scales"];
+        let of_cost = [
+            "all_reduce",
+            "expert_kernels",
+            "quantization",
+            "dependent_launch",
+            "graphs",
+            "graph_tokens",
+            "weight_scales",
+        ];
         if let Some(key) = of_cost.iter().find(|key| self.scenario.states_rule(key))
             && stated.is_some()
         {
@@ -394,6 +417,9 @@ impl<'a> ModelOnMachine<'a> {
                     ranks,
                     has_whole_experts: whole || ranks > 1,
                     all_reduce: self.rules.all_reduce,
+                    expert_kernels: self.rules.expert_kernels,
+                    quantization: self.rules.quantization,
+                    dependent_launch: self.rules.dependent_launch,
                     graphs: self.rules.graphs,
                     graph_tokens: self.rules.graph_tokens,
                 },

@@ -34,7 +34,10 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "reserve",
     "state_blocks",
     "all_reduce",
+    "expert_kernels",
+    "quantization",
     "graphs",
+    "dependent_launch",
     "graph_tokens",
     "receive_interval",
     "async_scheduling",
@@ -106,6 +109,50 @@ pub enum AllReduceKernelLibrary {
 impl AllReduceKernelLibrary {
     /// All variants, with their names in files.
     pub const NAMES: &[(Self, &str)] = &[(Self::Vllm, "vllm"), (Self::TensorrtLlm, "tensorrt-llm")];
+}
+
+/// Kernels that an engine uses for the matrix products of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertKernels {
+    /// Triton's kernels, which vLLM and SGLang use on Hopper.
+    Triton,
+    /// TensorRT-LLM's CUTLASS kernels, which FlashInfer also provides.
+    Cutlass,
+    /// Marlin's kernels, which convert weights in four bits and compute in BF16.
+    Marlin,
+    /// The same kernels as for all other matrix products.
+    Plain,
+}
+
+impl ExpertKernels {
+    /// All variants, with their names in files.
+    pub const NAMES: &[(Self, &str)] = &[
+        (Self::Triton, "triton"),
+        (Self::Cutlass, "cutlass"),
+        (Self::Marlin, "marlin"),
+        (Self::Plain, "plain"),
+    ];
+}
+
+/// Kernels that quantize the inputs of products whose weights have one scale per tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputQuantization {
+    /// The kernels before products quantize the inputs.
+    Fused,
+    /// A kernel of its own quantizes the results of attention; other kernels before products
+    /// quantize the inputs.
+    Attention,
+    /// A kernel of its own quantizes the input of each product.
+    Separate,
+}
+
+impl InputQuantization {
+    /// All variants, with their names in files.
+    pub const NAMES: &[(Self, &str)] = &[
+        (Self::Fused, "fused"),
+        (Self::Attention, "attention"),
+        (Self::Separate, "separate"),
+    ];
 }
 
 /// Steps whose kernels an engine launches as captured graphs.
@@ -181,6 +228,13 @@ pub struct EngineRules {
     pub state_blocks: u32,
     /// Kernels that an engine uses to sum results over its NPUs.
     pub all_reduce: AllReduceKernelLibrary,
+    /// Kernels that an engine uses for the matrix products of experts.
+    pub expert_kernels: ExpertKernels,
+    /// Kernels that quantize the inputs of products.
+    pub quantization: InputQuantization,
+    /// True if a kernel of a captured graph starts before the kernel before it has ended, so that
+    /// there is no time between kernels.
+    pub dependent_launch: bool,
     /// Steps that the engine launches as captured graphs.
     pub graphs: GraphCaptureRule,
     /// Largest number of tokens in a captured graph.
@@ -252,6 +306,9 @@ impl EngineRules {
             reserve: root.read_choice("reserve", RESERVES)?,
             state_blocks: 0,
             all_reduce: AllReduceKernelLibrary::Vllm,
+            expert_kernels: ExpertKernels::Plain,
+            quantization: InputQuantization::Fused,
+            dependent_launch: false,
             receive_interval: root.read_count("receive_interval", MOST_SEQUENCES)?,
             graphs: GraphCaptureRule::All,
             graph_tokens: root.read_count("graph_tokens", MOST_TOKENS)?,
@@ -305,6 +362,14 @@ impl EngineRules {
         self.all_reduce = table.read_or_default("all_reduce", self.all_reduce, |field| {
             field.read_choice(AllReduceKernelLibrary::NAMES)
         })?;
+        self.expert_kernels =
+            table.read_or_default("expert_kernels", self.expert_kernels, |field| {
+                field.read_choice(ExpertKernels::NAMES)
+            })?;
+        self.quantization = table.read_or_default("quantization", self.quantization, |field| {
+            field.read_choice(InputQuantization::NAMES)
+        })?;
+        self.dependent_launch = flag("dependent_launch", self.dependent_launch)?;
         self.graphs = table.read_or_default("graphs", self.graphs, |field| {
             field.read_choice(GraphCaptureRule::NAMES)
         })?;
@@ -369,7 +434,16 @@ impl EngineRules {
                 "all_reduce",
                 name_of(AllReduceKernelLibrary::NAMES, self.all_reduce),
             ),
+            (
+                "expert_kernels",
+                name_of(ExpertKernels::NAMES, self.expert_kernels),
+            ),
+            (
+                "quantization",
+                name_of(InputQuantization::NAMES, self.quantization),
+            ),
             ("graphs", name_of(GraphCaptureRule::NAMES, self.graphs)),
+            ("dependent_launch", self.dependent_launch.to_string()),
             ("graph_tokens", self.graph_tokens.to_string()),
             ("receive_interval", self.receive_interval.to_string()),
             ("async_scheduling", self.async_scheduling.to_string()),

@@ -21,13 +21,14 @@
 mod all_reduce;
 mod attention;
 mod basis;
+mod expert_kernels;
 mod launches;
 mod moved_bytes;
 mod products;
 
 use super::super::error::ServeError;
 use super::model_sizes::{LlmModelSizes, TokenMixing};
-use super::rules::{AllReduceKernelLibrary, GraphCaptureRule};
+use super::rules::{AllReduceKernelLibrary, ExpertKernels, GraphCaptureRule, InputQuantization};
 use super::step_load::StepTimeInputs;
 use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
 use chakram_base::collective_kind::CollectiveKind;
@@ -37,6 +38,7 @@ use chakram_base::kernel_shape::MemoryBoundKernelClass;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
+use expert_kernels::ExpertKernelCurve;
 use products::gemm_kernel_profile;
 use std::collections::BTreeMap;
 
@@ -120,6 +122,12 @@ pub struct EngineParallelism {
     pub has_whole_experts: bool,
     /// Kernels used for all-reduces.
     pub all_reduce: AllReduceKernelLibrary,
+    /// The kernels that compute experts.
+    pub expert_kernels: ExpertKernels,
+    /// The kernels that quantize the inputs of products.
+    pub quantization: InputQuantization,
+    /// True if there is no time between the kernels of a captured graph.
+    pub dependent_launch: bool,
     /// The steps that are launched as captured graphs.
     pub graphs: GraphCaptureRule,
     /// Largest number of tokens in a captured graph.
@@ -154,6 +162,11 @@ pub struct StepTimeCalculator {
     left_out: Vec<StepTimePart>,
     /// Measured times of all-reduces.
     all_reduce: AllReduceTimes,
+    /// Measured times of the engine's own kernels for experts, if there are any.
+    expert_kernels: Option<ExpertKernelCurve>,
+    quantization: InputQuantization,
+    /// Time between the kernels of a graph.
+    gap: Span,
 }
 
 impl StepTimeCalculator {
@@ -175,6 +188,9 @@ impl StepTimeCalculator {
             ranks,
             has_whole_experts,
             all_reduce,
+            expert_kernels,
+            quantization,
+            dependent_launch,
             graphs,
             graph_tokens,
         } = shape;
@@ -188,6 +204,13 @@ impl StepTimeCalculator {
                 kernels: all_reduce,
                 machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
                 npus,
+            },
+            expert_kernels: ExpertKernelCurve::load(expert_kernels, &class.name, formats.experts)?,
+            quantization,
+            gap: if dependent_launch {
+                Span::ZERO
+            } else {
+                GRAPH_GAP
             },
             sizes,
             class,
@@ -263,11 +286,14 @@ impl StepTimeCalculator {
             let products = kind.products.iter().map(|product| {
                 let [k, n] = kind.product_sizes_per_npu(product, self.npus);
                 match product.experts {
-                    None => self.weight_product_seconds([1, padded, n, k], self.formats.weights),
+                    None => self.dense_product_seconds(
+                        [padded, n, k],
+                        self.has_own_quantization(kind, product),
+                    ),
                     Some(experts) => {
                         let sizes =
                             self.expert_product_sizes(kind, product, experts, [all, padded]);
-                        self.weight_product_seconds(sizes, self.formats.experts)
+                        self.expert_product_seconds(sizes)
                     }
                 }
             });
@@ -286,7 +312,7 @@ impl StepTimeCalculator {
             parts[StepTimePart::Elementwise as usize] += count * each.sum::<f64>();
             // Add no gaps after products, because they were measured one after another, gaps included.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
-            parts[StepTimePart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
+            parts[StepTimePart::Gaps as usize] += count * kernels as f64 * self.gap.as_seconds();
         }
         let bytes = 2 * padded * self.sizes.hidden;
         let exchanging = self

@@ -1,18 +1,19 @@
 //! Describes, for reports, the sources of a step's times.
 
 use super::super::model_sizes::EqualModelBlocks;
+use super::super::rules::InputQuantization;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
+use super::expert_kernels::ExpertKernelCurve;
 use super::products::WEIGHT_ONLY_PEAK;
-use super::{
-    GRAPH_GAP, HOST_REQUEST, HOST_STEP, ServedModelNumberFormats, StepTimeCalculator, name_of,
-};
+use super::{HOST_REQUEST, HOST_STEP, ServedModelNumberFormats, StepTimeCalculator, name_of};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{format_percent, format_thousands};
 use chakram_workloads::model::DELTA_CHUNK;
 
 impl StepTimeCalculator {
-    /// Describes the source of the times of products with `weights` weights.
-    fn describe_products(&self, weights: Dtype) -> Vec<String> {
+    /// Describes the source of the times for products with weights in the format `weights`, outside experts or in
+    /// experts.
+    fn describe_products(&self, weights: Dtype, in_experts: bool) -> Vec<String> {
         let computes_in = self.compute_format(weights);
         let mut all = Vec::new();
         if computes_in != weights {
@@ -28,7 +29,7 @@ impl StepTimeCalculator {
             "products in {}: {}",
             name_of(computes_in),
             match known {
-                true if computes_in == Dtype::Fp4 && self.prices_fp4_by_fp8() => {
+                true if in_experts && computes_in == Dtype::Fp4 && self.prices_fp4_by_fp8() => {
                     "curve of FP8 with 9/16 of its columns, because the curve of FP4 contains the quantization of activations"
                 }
                 true => "fitted curve of the machine",
@@ -38,6 +39,44 @@ impl StepTimeCalculator {
         all
     }
 
+    /// Describes the source of the times for the experts' products.
+    fn describe_expert_kernels(&self, curve: ExpertKernelCurve) -> String {
+        let [memory, peak] = curve.fractions();
+        let weights = self.formats.experts;
+        format!(
+            "experts with weights in {}: an engine's kernels as measured on H100, up to {} of the memory's bandwidth and {} of the \
+             peak rate of {}",
+            name_of(weights),
+            format_percent(memory),
+            format_percent(peak),
+            name_of(self.expert_compute_format()),
+        )
+    }
+
+    /// Describes the kernels that quantize the inputs of products in FP8 and FP4; `None` if there are no such products.
+    fn describe_quantization(&self) -> Option<String> {
+        let is_narrow = |format| matches!(format, Dtype::Fp8 | Dtype::Fp4);
+        if self.formats.has_block_scales {
+            return Some(
+                "scales per block: a kernel before each product in fp8 quantizes its inputs"
+                    .to_owned(),
+            );
+        }
+        let which = match self.quantization {
+            InputQuantization::Fused => "the kernels before them",
+            InputQuantization::Attention => {
+                "the kernels before them, after attention a kernel of its own"
+            }
+            InputQuantization::Separate => "kernels of their own",
+        };
+        is_narrow(self.compute_format(self.formats.weights)).then(|| {
+            format!(
+                "inputs of products in {} are quantized by {which}",
+                name_of(self.formats.weights)
+            )
+        })
+    }
+
     /// Describes the sources of all times.
     pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
@@ -45,12 +84,14 @@ impl StepTimeCalculator {
         let ServedModelNumberFormats {
             weights, experts, ..
         } = self.formats;
-        let mut formats = vec![weights];
-        if experts != weights && self.sizes.has_experts() {
-            formats.push(experts);
-        }
-        for weights in formats {
-            all.extend(self.describe_products(weights));
+        all.extend(self.describe_products(weights, false));
+        let measured = self.expert_kernels.filter(|_| self.sizes.has_experts());
+        match measured {
+            Some(curve) => all.push(self.describe_expert_kernels(curve)),
+            None if self.sizes.has_experts() && (experts != weights || experts == Dtype::Fp4) => {
+                all.extend(self.describe_products(experts, true));
+            }
+            None => {}
         }
         let known = curves.attention[Dtype::Bf16 as usize].is_some();
         all.push(format!(
@@ -119,14 +160,10 @@ impl StepTimeCalculator {
             ));
         }
         all.extend(self.describe_launches());
-        if self.formats.has_block_scales {
-            all.push(
-                "scales per block: a kernel before each product in fp8 quantizes its inputs"
-                    .to_owned(),
-            );
-        }
+        all.extend(self.describe_quantization());
         all.push(format!(
-            "host: {HOST_STEP} a step and {HOST_REQUEST} a request (inference-sim's fit to vLLM 0.15 on H100); gaps of {GRAPH_GAP}"
+            "host: {HOST_STEP} a step and {HOST_REQUEST} a request (inference-sim's fit to vLLM 0.15 on H100); gaps of {}",
+            self.gap
         ));
         all
     }

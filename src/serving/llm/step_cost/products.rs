@@ -1,14 +1,21 @@
 //! Computes the seconds of matrix products with weights, for given formats and numbers of experts that receive tokens.
 
-use super::super::model_sizes::{EqualModelBlocks, ModelBlockMatrixProduct};
+use super::super::model_sizes::{EqualModelBlocks, MatrixProductSplit, ModelBlockMatrixProduct};
+use super::super::rules::InputQuantization;
 use super::StepTimeCalculator;
+use super::expert_kernels::ExpertKernelRates;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
+use chakram_base::units::Span;
 use chakram_hardware::compute::KernelTraceFacts;
 
 /// Fraction of the peak rate that matrix products reach if their four-bit weights must first be converted (an
 /// assumption).
 pub(super) const WEIGHT_ONLY_PEAK: f64 = 0.7;
+
+/// Time of the kernel that quantizes the input of a product in four bits, which the machines' curves of such products
+/// include: the shortest product takes 7.1 us instead of 1.9 us (B200; aiconfigurator, Apache-2.0).
+const FP4_QUANTIZATION: Span = Span::from_ns(5200);
 
 impl StepTimeCalculator {
     /// Returns the format in which products with `weights` weights are computed. It is the weights' own format, except
@@ -17,6 +24,43 @@ impl StepTimeCalculator {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
             weights => weights,
+        }
+    }
+
+    /// Returns true if a kernel of its own quantizes the input of `product`, a product of `kind` outside experts whose
+    /// weights have one scale per tensor.
+    pub(super) fn has_own_quantization(
+        &self,
+        kind: &EqualModelBlocks,
+        product: &ModelBlockMatrixProduct,
+    ) -> bool {
+        match self.quantization {
+            InputQuantization::Fused => false,
+            InputQuantization::Separate => true,
+            InputQuantization::Attention => {
+                // The first product that is divided by inputs follows attention.
+                let divided =
+                    |of: &&ModelBlockMatrixProduct| of.split == MatrixProductSplit::ByInputs;
+                kind.products
+                    .iter()
+                    .find(divided)
+                    .is_some_and(|first| std::ptr::eq(first, product))
+            }
+        }
+    }
+
+    /// Returns the seconds of a product outside experts. If `quantizes`, the time of a product in four bits contains the
+    /// kernel that quantizes its input; kernels that quantize inputs to FP8 are counted elsewhere.
+    pub(super) fn dense_product_seconds(&self, [m, n, k]: [u64; 3], quantizes: bool) -> f64 {
+        let weights = self.formats.weights;
+        let has_curve = self.class.curves.gemm[Dtype::Fp4 as usize].is_some();
+        if self.compute_format(weights) != Dtype::Fp4 || !has_curve {
+            return self.weight_product_seconds([1, m, n, k], weights);
+        }
+        let measured = self.kernel_seconds(gemm_kernel_profile([1, m, n, k], Dtype::Fp4));
+        match quantizes {
+            true => measured,
+            false => measured - FP4_QUANTIZATION.as_seconds() * self.class.slowdown,
         }
     }
 
@@ -49,6 +93,36 @@ impl StepTimeCalculator {
         peak.map_or(narrow, |peak| {
             narrow.max(flops / (WEIGHT_ONLY_PEAK * peak.per_second()) * self.class.slowdown)
         })
+    }
+
+    /// Returns the seconds of a product of several experts; `sizes` are the number of experts, and for each expert the
+    /// rows, the columns, and the size of the dimension that the product sums over.
+    pub(super) fn expert_product_seconds(&self, sizes: [u64; 4]) -> f64 {
+        let weights = self.formats.experts;
+        let computes_in = self.expert_compute_format();
+        let rates = self
+            .class
+            .peaks
+            .get(computes_in)
+            .zip(self.class.memory_bandwidth());
+        let Some((curve, (peak, memory))) = self.expert_kernels.zip(rates) else {
+            return self.weight_product_seconds(sizes, weights);
+        };
+        let rates = ExpertKernelRates {
+            peak: peak.per_second(),
+            bandwidth: memory.bytes_per_second(),
+            weight: weights.element_bytes(),
+            input: computes_in.element_bytes(),
+        };
+        curve.product_seconds(sizes, rates) * self.class.slowdown
+    }
+
+    /// Returns the format in which experts are computed.
+    pub(super) fn expert_compute_format(&self) -> Dtype {
+        match self.expert_kernels {
+            Some(curve) if curve.converts_weights() => Dtype::Bf16,
+            _ => self.compute_format(self.formats.experts),
+        }
     }
 
     /// Returns the number of expert products on an NPU and, for each product, its rows, its columns, and the size of

@@ -22,6 +22,9 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> Ste
         ranks: 1,
         has_whole_experts: false,
         all_reduce: AllReduceKernelLibrary::Vllm,
+        expert_kernels: ExpertKernels::Triton,
+        quantization: InputQuantization::Fused,
+        dependent_launch: false,
         graphs: GraphCaptureRule::Pieces,
         graph_tokens: 512,
     };
@@ -187,6 +190,9 @@ fn norms_are_part_of_fused_all_reduces() {
             ranks: 1,
             has_whole_experts: false,
             all_reduce,
+            expert_kernels: ExpertKernels::Triton,
+            quantization: InputQuantization::Fused,
+            dependent_launch: false,
             graphs: GraphCaptureRule::Pieces,
             graph_tokens: 512,
         };
@@ -266,7 +272,7 @@ fn launches_outside_graphs_bound_a_step() {
     assert_eq!(older.launch_time(), Span::from_us(44));
 }
 
-/// Before each of the 4 products of a block with experts, a kernel reads BF16 and writes FP8: 3 bytes for each of
+/// Before each of the 4 products of a block with experts, a kernel quantizes: it takes the time of 11 bytes for each of
 /// 2,048 columns, of 4,096 / 2 on each of two NPUs, of 2,048, and of 8 times 768 / 2.
 #[test]
 fn scales_per_block_need_kernels_that_quantize() {
@@ -284,6 +290,58 @@ fn scales_per_block_need_kernels_that_quantize() {
     let columns = [2048, 4096 / 2, 2048, 8 * 768 / 2];
     assert_eq!(
         after[before.len()..],
-        columns.map(|columns| 3 * columns / 2)
+        columns.map(|columns| 11 * columns / 2)
     );
+}
+
+/// vLLM's fused layers on one H100, with balanced routing (ai-dynamo/aiconfigurator, Apache-2.0): tokens, and microseconds
+/// of the layer with its kernels that sort, quantize, multiply, activate and sum.
+#[test]
+fn experts_take_the_measured_times() {
+    let measured = [
+        (
+            ("qwen3-235b-a22b", 4, Dtype::Bf16),
+            [(1, 48.0), (128, 444.5), (1024, 529.9), (8192, 1562.9)],
+        ),
+        (
+            ("qwen3-235b-a22b", 4, Dtype::Fp8),
+            [(1, 46.5), (128, 281.8), (1024, 359.7), (8192, 1813.0)],
+        ),
+        (
+            ("gpt-oss-120b", 2, Dtype::Fp4),
+            [(1, 48.3), (128, 394.2), (1024, 487.1), (8192, 1676.8)],
+        ),
+    ];
+    for ((model, npus, format), points) in measured {
+        let mut cost = cost(model, "dgx-h100", npus, &[]);
+        cost.formats.experts = format;
+        cost.formats.has_block_scales = format == Dtype::Fp8;
+        cost.expert_kernels =
+            ExpertKernelCurve::load(ExpertKernels::Triton, "h100", format).unwrap();
+        let kind = &cost.sizes.kinds[0];
+        let [experts, chosen] = kind.experts.unwrap();
+        let work = cost.memory_bound_work_of_block(kind);
+        // The first kernel is the activation. The last ones sort and sum, and quantize the inputs of both products.
+        let quantizing = if format == Dtype::Fp8 { 2 } else { 0 };
+        let [first, last] = [&work[..1], &work[work.len() - 3 - quantizing..]];
+        for (tokens, micros) in points {
+            // Balanced routing gives no expert a second token before all experts have one.
+            let touched = experts.min(tokens * chosen);
+            let rows = (tokens * chosen).div_ceil(touched);
+            let products = kind.products.iter().filter(|of| of.experts.is_some());
+            let products = products.map(|product| {
+                let [k, n] = kind.product_sizes_per_npu(product, npus);
+                cost.expert_product_seconds([touched, rows, n, k])
+            });
+            let moving = first.iter().chain(last).map(|work| {
+                cost.memory_bound_seconds(work.kernel, 2 * work.elements * tokens) + 1e-6
+            });
+            let seconds = products.sum::<f64>() + moving.sum::<f64>();
+            let off = seconds * 1e6 / micros - 1.0;
+            assert!(off.abs() < 0.25, "{model} {format:?} {tokens}: {off:+.3}");
+        }
+    }
+    // A100 was not measured with balanced routing, so its experts are computed as other products.
+    let other = ExpertKernelCurve::load(ExpertKernels::Triton, "a100", Dtype::Bf16).unwrap();
+    assert_eq!(other, None);
 }
