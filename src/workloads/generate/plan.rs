@@ -219,6 +219,69 @@ words! {
 }
 
 words! {
+    /// A part of a block that is recomputed by itself (`recompute-modules` of Megatron-LM).
+    RecomputedModule {
+        /// The norms before attention and before the MLP or the experts. Their results are not saved.
+        Norms = "layernorm",
+        /// The products that expand latent vectors. Their results are not saved.
+        LatentUp = "mla-up",
+        /// The activation of experts. Its result is not saved.
+        ExpertActivation = "moe-act",
+        /// The MLP of blocks without experts, from its input.
+        Mlp = "mlp",
+        /// The router, the experts with their exchanges, and the shared experts, from their input.
+        Experts = "moe",
+        /// The shared experts, from their input.
+        SharedExperts = "shared-experts",
+    }
+}
+
+impl RecomputedModule {
+    /// Returns true if the module's results are recomputed instead of saved; false if the module is
+    /// recomputed from its input, and its results are saved.
+    pub fn drops_results(self) -> bool {
+        matches!(self, Self::Norms | Self::LatentUp | Self::ExpertActivation)
+    }
+}
+
+/// The set of modules that are recomputed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecomputedModules(u8);
+
+impl RecomputedModules {
+    /// Adds `module` to the set.
+    pub fn add_module(&mut self, module: RecomputedModule) {
+        self.0 |= 1 << module as u8;
+    }
+
+    /// Returns true if `module` is in the set.
+    pub fn has_module(self, module: RecomputedModule) -> bool {
+        self.0 & (1 << module as u8) != 0
+    }
+
+    /// Returns true if no module is recomputed.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the modules of the set.
+    pub fn iter_modules(self) -> impl Iterator<Item = RecomputedModule> {
+        let all = RecomputedModule::ALL.iter().map(|(module, _)| *module);
+        all.filter(move |module| self.has_module(*module))
+    }
+}
+
+impl fmt::Display for RecomputedModules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self
+            .iter_modules()
+            .map(|module| module.to_string())
+            .collect();
+        write!(f, "{}", words.join(","))
+    }
+}
+
+words! {
     /// Rule that decides which operands of a stage stay in SRAM. All others are loaded or stored at each use.
     ResidencyRule {
         /// No rule: all operands are in the NPU's memory.
@@ -476,6 +539,8 @@ words! {
         OneForwardOneBackward = "1f1b",
         /// 1F1B with several model chunks per stage.
         Interleaved = "interleaved",
+        /// Interleaved 1F1B whose forward passes overlap the backward passes after them.
+        InterleavedPairs = "interleaved-pairs",
         /// All micro-batches pass one layer before the next layer starts.
         LayerWise = "layer-wise",
         /// Forward passes only.
@@ -499,6 +564,7 @@ impl ScheduleName {
             PipelineSchedule::GPipe => Self::GPipe,
             PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
             PipelineSchedule::Interleaved { .. } => Self::Interleaved,
+            PipelineSchedule::InterleavedPairs { .. } => Self::InterleavedPairs,
             PipelineSchedule::LayerWise { .. } => Self::LayerWise,
             PipelineSchedule::Inference => Self::Inference,
             PipelineSchedule::ZeroBubbleH1 => Self::ZeroBubbleH1,
@@ -520,8 +586,11 @@ impl ScheduleName {
             (Self::Interleaved, Some(chunks)) => {
                 return Ok(PipelineSchedule::Interleaved { chunks });
             }
-            (Self::Interleaved, None) => {
-                let expected = "a number, 2 or more, with schedule = interleaved";
+            (Self::InterleavedPairs, Some(chunks)) => {
+                return Ok(PipelineSchedule::InterleavedPairs { chunks });
+            }
+            (Self::Interleaved | Self::InterleavedPairs, None) => {
+                let expected = format!("a number, 2 or more, with schedule = {self}");
                 return Err(option_refused("chunks", "not given", expected));
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,

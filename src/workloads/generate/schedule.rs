@@ -45,6 +45,12 @@ pub enum PipelineSchedule {
         /// Number of model chunks per stage, at least 2.
         chunks: u32,
     },
+    /// Interleaved 1F1B with one more forward pass in the warm-up, so that a forward pass and the
+    /// backward pass after it are independent and overlap.
+    InterleavedPairs {
+        /// Number of model chunks per stage; at least 2, or 1 without a pipeline.
+        chunks: u32,
+    },
     /// All micro-batches pass through one layer before any of them enters the next layer, in both
     /// forward and backward direction.
     LayerWise {
@@ -184,6 +190,10 @@ impl PipelineSchedule {
             Self::Interleaved { chunks } => {
                 interleaved::check_interleaved_schedule(*chunks, stages, micro_batches)?
             }
+            Self::InterleavedPairs { chunks: 1 } if stages == 1 => {}
+            Self::InterleavedPairs { chunks } => {
+                interleaved::check_interleaved_schedule(*chunks, stages, micro_batches)?
+            }
             Self::LayerWise { layers } => check_at_least("layers", *layers, 1)?,
             Self::DualPipe => dual_pipe::check_dual_pipe(stages, micro_batches)?,
             Self::DualPipeV => dual_pipe::check_dual_pipe_v(stages, micro_batches)?,
@@ -210,7 +220,7 @@ impl PipelineSchedule {
     /// passes only through the chunk of its direction.
     pub fn chunk_count(&self) -> u32 {
         match self {
-            Self::Interleaved { chunks } => *chunks,
+            Self::Interleaved { chunks } | Self::InterleavedPairs { chunks } => *chunks,
             Self::LayerWise { layers } => *layers,
             Self::ZeroBubbleV | Self::DualPipe | Self::DualPipeV => 2,
             Self::Listed(orders) => orders.chunk_count(),
@@ -268,6 +278,7 @@ impl PipelineSchedule {
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
+            Self::InterleavedPairs { .. } => Some((stages, 2 * stages)),
             Self::ZeroBubbleH1 => Some((1, stages)),
             Self::ZeroBubbleV => Some((1, 2 * stages - 1)),
             Self::DualPipe => Some((2, 2 * stages)),
@@ -316,6 +327,9 @@ impl PipelineSchedule {
             Self::ZeroBubbleV => alone(zero_bubble::zb_v_passes(stage, stages, micro_batches)),
             Self::DualPipe => dual_pipe::dual_pipe_steps(stage, stages, micro_batches),
             Self::DualPipeV => dual_pipe::dual_pipe_v_steps(stage, stages, micro_batches),
+            Self::InterleavedPairs { chunks } => {
+                interleaved::interleaved_pair_steps(*chunks, stage, stages, micro_batches)
+            }
             Self::Listed(orders) => return orders.steps_of_stage(stage),
             _ => unreachable!("other schedules have a shape"),
         };

@@ -7,7 +7,7 @@
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, OffloadGather, OffloadedState,
     Optimizer, ParallelGroupKind, ParallelismPlan, RankMemoryCapacity, RankMemoryPeak,
-    RankPlacement, RecomputePolicy, ZeroStage,
+    RankPlacement, RecomputePolicy, RecomputedModules, ZeroStage,
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{MOST_WORK, PatternOptionError, option_refused};
@@ -29,6 +29,7 @@ mod layer;
 mod local_experts;
 mod model_chunks;
 mod model_flops;
+mod module_recompute;
 mod operator_recompute;
 mod padded_heads;
 mod parameter_state;
@@ -176,9 +177,10 @@ impl TrainingGenerator {
     fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, PatternOptionError> {
         let TrainingPattern { model, plan } = training;
         let model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
-        let mut recompute = plan.recompute;
+        let (mut recompute, mut recompute_modules) = (plan.recompute, plan.recompute_modules);
         if plan.without.has_effect(AblationEffect::Recompute) {
             recompute = RecomputePolicy::None;
+            recompute_modules = RecomputedModules::default();
         }
         let sizes = KernelCostParameters {
             samples: plan.micro_batch,
@@ -212,6 +214,7 @@ impl TrainingGenerator {
             context: (plan.context > 1).then_some(plan.context_exchange),
             context_ranks: plan.context,
             recompute,
+            recompute_modules,
             without: plan.without,
             overlap: plan.tensor_overlap,
             branches: plan.branches,

@@ -131,7 +131,10 @@ impl<'a> DryRunPlanDocument<'a> {
             model_flops: summary.model_flops as f64,
             attention: summary.attention,
             stack: dry.stack,
-            recompute: summary.recompute.to_string(),
+            recompute: match summary.recompute_modules.is_empty() {
+                true => summary.recompute.to_string(),
+                false => format!("{},{}", summary.recompute, summary.recompute_modules),
+            },
             bubble: summary.bubble,
             fits: room.is_known().then_some(room.too_large.is_empty()),
             groups: groups.collect(),

@@ -84,7 +84,11 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
         format_count(summary.micro_batches.into(), "micro-batch"),
         format_count(stages.len() as u64, "stage")
     )?;
-    writeln!(out, "RECOMPUTE {}", summary.recompute)?;
+    let modules = summary.recompute_modules;
+    match modules.is_empty() {
+        true => writeln!(out, "RECOMPUTE {}", summary.recompute)?,
+        false => writeln!(out, "RECOMPUTE {}, and {modules}", summary.recompute)?,
+    }
     let Some(fullest) = room.fullest else {
         return Ok(());
     };

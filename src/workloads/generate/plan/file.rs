@@ -270,7 +270,7 @@ layers = ["3-5", "9-13"]
             ),
             (
                 "schedule = \"1f2b\"",
-                "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe, 1f1b, interleaved, layer-wise, \
+                "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe, 1f1b, interleaved, interleaved-pairs, layer-wise, \
                  inference, zb-h1, zb-v, dualpipe, dualpipe-v; did you mean `1f1b`?",
             ),
             (

@@ -6,8 +6,8 @@ use super::{
     ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm,
     ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState,
     OperatorPattern, OperatorPatternDegrees, Optimizer, ParallelAxis, RecomputePolicy,
-    RemovedEffectSet, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit,
-    TensorNeighbours, ZeroStage,
+    RecomputedModule, RecomputedModules, RemovedEffectSet, ResidencyRule, ScalingRecipe,
+    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
 use crate::generate::{PatternOptionError, option_refused};
@@ -427,7 +427,7 @@ plan_options! {
     schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "Pipeline schedule" {
         value: "NAME", default: "1f1b"
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
-        and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
+        and chunks, "Model chunks per stage, with {schedule} interleaved or interleaved-pairs" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
         // Only plan files have this key; on the command line, a flag names a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
@@ -439,6 +439,8 @@ plan_options! {
                 "false with schedule = inference, which has no backward passes"),
             (|p| p.split_backward && p.schedule.splits_backward(), |_| "true".to_owned(),
                 "false beside pass_orders, and with schedule = zb-h1, zb-v, dualpipe and dualpipe-v, which say what is split"),
+            (|p| p.split_backward && matches!(p.schedule, PipelineSchedule::InterleavedPairs { .. }), |_| "true".to_owned(),
+                "false with schedule = interleaved-pairs, whose backward passes run beside forward passes"),
         ]
     };
     split: SplitUnit = SplitUnit::Blocks,
@@ -509,6 +511,23 @@ plan_options! {
             (|p| p.recompute_blocks == Some(0), |_| "0".to_owned(), "1 or more, or recompute = none"),
         ]
     } as u32 => |draft, blocks| draft.plan.recompute_blocks = Some(blocks);
+    recompute_modules: RecomputedModules = RecomputedModules::default(),
+    "Parts of blocks that are recomputed one by one, beside {recompute} none or selective; comma-separated, repeatable" {
+        value: "MODULES", heading: MEMORY, is_rare: true, refusals: &[
+            (|p| !p.recompute_modules.is_empty() && !matches!(p.recompute, RecomputePolicy::None | RecomputePolicy::Selective),
+                |p| p.recompute_modules.to_string(), "recompute = none or selective beside it"),
+            (|p| p.recompute_modules.has_module(RecomputedModule::Experts)
+                && (p.recompute_modules.has_module(RecomputedModule::ExpertActivation)
+                    || p.recompute_modules.has_module(RecomputedModule::SharedExperts)),
+                |p| p.recompute_modules.to_string(), "moe alone, which contains moe-act and shared-experts"),
+            (|p| !p.recompute_modules.is_empty() && !p.has_training(), |p| p.recompute_modules.to_string(),
+                "none with schedule = inference, which saves no activations"),
+            (|p| !p.recompute_modules.is_empty() && !p.operators.is_empty(), |p| p.recompute_modules.to_string(),
+                "none where operators have degrees of their own"),
+        ]
+    } as Vec<RecomputedModule> => |draft, modules| {
+            modules.into_iter().for_each(|one| draft.plan.recompute_modules.add_module(one));
+        };
     capacity: Option<u64> = None, "Memory capacity of an NPU; by default the machine's" {
         value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);

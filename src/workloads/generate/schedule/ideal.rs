@@ -71,7 +71,7 @@ impl PipelineSchedule {
     /// | schedule | idle |
     /// |---|---|
     /// | GPipe, 1F1B | (S - 1) (F + B + W), and with `split` (S - 1) (F + B) |
-    /// | interleaved | (S - 1) (F + B + W) / v |
+    /// | interleaved, also in pairs | (S - 1) (F + B + W) / v |
     /// | ZB-H1 | (S - 1) (F + B - W) |
     /// | ZB-V | 0 if F = B = W, except for the time until the last stage starts |
     /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
@@ -94,7 +94,8 @@ impl PipelineSchedule {
                 Some((forward + input).times(others))
             }
             Self::GPipe | Self::OneForwardOneBackward => Some(whole.times(others)),
-            Self::Interleaved { chunks } if !split => {
+            // With a pair that takes as long as its passes, pairs do not change the waiting time.
+            Self::Interleaved { chunks } | Self::InterleavedPairs { chunks } if !split => {
                 Some(Span(whole.times(others).0 / u64::from(*chunks)))
             }
             Self::ZeroBubbleH1 => Some(less(forward + input, weight).times(others)),

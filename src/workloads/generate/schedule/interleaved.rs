@@ -4,8 +4,12 @@
 //! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes. (v - 1) S of these precede the last chunk,
 //! and two come for each later stage, one per direction. With exactly S micro-batches, all forward passes belong to the
 //! warm-up.
+//!
+//! With one more forward pass in the warm-up, the backward pass after a forward pass does not need its result, even on
+//! the last stage. The two passes can then overlap, so that one computes while the other exchanges tokens with experts
+//! (`overlap-moe-expert-parallel-comm` of Megatron-LM, `core/pipeline_parallel/combined_1f1b.py`).
 
-use super::ScheduleParameters;
+use super::{PassKind, PipelineStep, PipelineStepIter, ScheduleParameters};
 use crate::generate::{PatternOptionError, check_at_least, option_refused};
 
 pub(super) fn check_interleaved_schedule(
@@ -49,4 +53,26 @@ pub(super) fn interleaved_shape(
         },
         training: true,
     }
+}
+
+/// Returns the steps of a stage in interleaved 1F1B with pairs of passes that overlap.
+pub(super) fn interleaved_pair_steps(
+    chunks: u32,
+    stage: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> Vec<PipelineStep> {
+    let mut shape = interleaved_shape(chunks, stage, stages, micro_batches);
+    let forwards = shape.forward_pass_count(micro_batches);
+    shape.warm_up = forwards.min(shape.warm_up + 1);
+    let mut alone = PipelineStepIter::from_shape(shape, micro_batches);
+    let mut steps: Vec<PipelineStep> = alone.by_ref().take(shape.warm_up as usize).collect();
+    while let Some(step) = alone.next() {
+        let beside = match step.pass.kind {
+            PassKind::Forward => alone.next().map(|backward| backward.pass),
+            _ => None,
+        };
+        steps.push(PipelineStep { beside, ..step });
+    }
+    steps
 }

@@ -6,6 +6,7 @@ use super::dataflow::is_tensor_split_derived;
 use super::emit::MOST_PIECES;
 use super::frozen_weights;
 use super::local_experts;
+use super::module_recompute;
 use super::padded_heads::pad_heads;
 use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
@@ -33,6 +34,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, P
     plan.check_together()?;
     check_layers_fit_stages(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
+    module_recompute::check_recomputed_modules(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
     frozen_weights::freeze_weights(model, plan)?;
     let model = &*pad_heads(model, plan)?;

@@ -5,7 +5,7 @@ use super::local_experts::RelativeExpertExchangeLoads;
 use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{
     AblationEffect, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
-    ParallelGroupKind, RecomputePolicy, RemovedEffectSet,
+    ParallelGroupKind, RecomputePolicy, RecomputedModules, RemovedEffectSet,
 };
 use crate::generate::schedule::PassKind;
 use crate::model::{LayerRole, ModelLayer, OperatorComputationSpec};
@@ -35,6 +35,7 @@ pub(super) struct LayerLoweringOptions {
     /// Number of ranks that share a sequence's tokens.
     pub context_ranks: u32,
     pub recompute: RecomputePolicy,
+    pub recompute_modules: RecomputedModules,
     pub without: RemovedEffectSet,
     /// True if sums over the tensor group overlap matrix products that do not depend on them.
     pub overlap: bool,

@@ -60,6 +60,7 @@ use super::layer::{
     AllAndTrainedWeightCounts, LayerLoweringOptions, LoweredLayer, MatrixTiedToEmbedding,
 };
 use super::local_experts::scale_count;
+use super::module_recompute::drop_recomputed_activations;
 use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
@@ -123,13 +124,13 @@ pub(super) struct ShardedLayerLowerer {
 }
 
 /// An operator as one member runs it.
-struct MemberOperator<'s> {
-    step: &'s ShardedOperator<'s>,
+pub(super) struct MemberOperator<'s> {
+    pub(super) step: &'s ShardedOperator<'s>,
     spec: OperatorComputationSpec,
     kernels: OperatorKernels,
     /// The part of the operator that the backward pass recomputes, if recomputation is chosen per
     /// operator.
-    again: RecomputedOperatorPart,
+    pub(super) again: RecomputedOperatorPart,
     /// True if the member keeps only its own shard of the gathered input, and gathers the input again for
     /// the backward pass.
     regathers: bool,
@@ -143,7 +144,7 @@ struct MemberOperator<'s> {
     /// True if the weights belong to experts that some other ranks lack.
     of_experts: bool,
     /// Size of the operator's output, in bytes.
-    output_bytes: u64,
+    pub(super) output_bytes: u64,
     /// Numbers of elements exchanged among ranks with different experts, and among nodes before that. The latter is 0
     /// if nodes are not distinguished.
     exchanged: [u64; 2],
@@ -435,6 +436,10 @@ impl ShardedLayerLowerer {
                 spec,
             });
         }
+        let modules = self.context.recompute_modules;
+        let again = drop_recomputed_activations(layer, modules, &mut own, |one| {
+            self.context.bytes_kept_for_backward(&one.kernels)
+        });
         let full =
             layer.role == LayerRole::Block && self.context.recompute == RecomputePolicy::Full;
         let bytes = self
@@ -461,7 +466,7 @@ impl ShardedLayerLowerer {
                 ring_slot: 0,
             };
             let programs =
-                writer.build_member_programs(&own, &flow.end, full.then_some(kept_input));
+                writer.build_member_programs(&own, &flow.end, full.then_some(kept_input), &again);
             let slots = writer.slot;
             let ring_slots = writer.ring_slot;
             self.slots = self.slots.max(slots);

@@ -33,6 +33,8 @@ pub struct PlanSummary {
     pub flops: u128,
     /// The recomputation policy in the generated traces; `as-needed` is replaced by chakram's choice.
     pub recompute: super::RecomputePolicy,
+    /// Modules of blocks that are recomputed by themselves.
+    pub recompute_modules: super::RecomputedModules,
     /// Idle time of a stage divided by its computing time, if all passes take the same time and
     /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
@@ -267,6 +269,7 @@ impl TrainingGenerator {
                 .map(|(i, stage)| stage.flops * ranks(i))
                 .sum(),
             recompute: plan.recompute,
+            recompute_modules: plan.recompute_modules,
             bubble: plan.schedule.bubble_fraction(
                 plan.pipeline,
                 self.micro_batches,

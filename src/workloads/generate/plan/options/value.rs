@@ -7,8 +7,8 @@ use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
     CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts,
     ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState, OperatorPattern, Optimizer,
-    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
-    SplitUnit, TensorNeighbours, ZeroStage,
+    ParallelAxis, RecomputePolicy, RecomputedModule, ResidencyRule, ScalingRecipe, ScheduleName,
+    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::StagePassOrders;
 use crate::generate::{PatternOptionError, option_refused};
@@ -132,6 +132,7 @@ words! {
     SplitUnit: "", |field| field.read_choice(Self::ALL);
     TensorNeighbours: "", |field| field.read_choice(Self::ALL);
     AblationEffect: "a list of effects", |field| field.read_choice(Self::ALL);
+    RecomputedModule: "a list of modules", |field| field.read_choice(Self::ALL);
     Dtype: "", |field| field.read_choice(&Self::ALL);
 }
 

@@ -24,6 +24,9 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
             vec![stage, 2 * stages - stage - 1]
         }
         PipelineSchedule::DualPipe => vec![stage, stages - stage - 1],
+        PipelineSchedule::InterleavedPairs { chunks } => {
+            (0..*chunks).map(|chunk| chunk * stages + stage).collect()
+        }
         _ => vec![stage],
     };
     (0..stages).map(of).collect()
@@ -337,4 +340,42 @@ fn each_result_goes_where_it_is_needed() {
         // Each micro-batch completes one forward path and one backward path through the pipeline.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
+}
+
+/// Each of the last stage's v m - K pairs takes FB instead of F + B, where K = (v - 1) S + 1 is the length of its warm-up.
+#[test]
+fn pairs_shorten_interleaved_steps_by_what_they_hide() {
+    for (stages, chunks, count) in [
+        (1, 1, 4),
+        (1, 2, 4),
+        (2, 2, 4),
+        (4, 2, 8),
+        (4, 2, 16),
+        (4, 3, 16),
+        (8, 2, 32),
+    ] {
+        let schedule = PipelineSchedule::InterleavedPairs { chunks };
+        let passes = u64::from(chunks * count);
+        let warm_up = u64::from((chunks - 1) * stages + 1);
+        for (forward, input, weight, pair) in [(1, 1, 1, 3), (10, 12, 8, 30), (10, 12, 8, 26)] {
+            let times = [forward, input, weight, pair].map(|time| time * u64::from(chunks));
+            let found = play_steps(&schedule, stages, count, times, false);
+            let whole = forward + input + weight;
+            let others = u64::from(stages - 1);
+            let time = (others + warm_up) * whole + (passes - warm_up) * pair;
+            assert_eq!(found.time, time, "{stages} {chunks} {count} {pair}");
+            for stage in 0..stages {
+                let stored = schedule.max_stored_passes(stage, stages, count);
+                assert_eq!(found.peaks[stage as usize], stored);
+            }
+        }
+    }
+    let order = order(PipelineSchedule::InterleavedPairs { chunks: 2 }, 1, 2, 4);
+    assert_eq!(
+        order,
+        "1a 2a 1b 2b|1b' 3a|2b' 4a|1a' 3b|2a' 4b|3b' 4b' 3a' 4a'"
+    );
+    // With as many micro-batches as stages, all forward passes come first.
+    let lines = PipelineSchedule::InterleavedPairs { chunks: 2 }.to_lines(2, 2);
+    assert_eq!(lines[0], "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1");
 }

@@ -2,6 +2,7 @@
 
 use super::super::dataflow::{OperatorInputLayoutChange, ShardedActivation, ShardedOperator};
 use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
+use super::super::module_recompute::RecomputedOperators;
 use super::super::program::{
     LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
 };
@@ -18,12 +19,13 @@ use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
     /// Builds the forward program and the backward program. With full recomputation, only the layer's input (`full`
-    /// bytes) is saved.
+    /// bytes) is saved. `again` are the modules that are recomputed by themselves.
     pub(super) fn build_member_programs(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
         full: Option<u64>,
+        again: &[RecomputedOperators],
     ) -> (LayerProgram, LayerProgram) {
         let trains = self.lowering_context().trains;
         let mut forward = LayerProgramBuilder::new();
@@ -44,7 +46,7 @@ impl MemberProgramWriter<'_> {
             if full.is_some() {
                 self.build_forward_program(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
-            for one in own {
+            for one in own.iter().filter(|_| again.is_empty()) {
                 backward.allocate_bytes(TensorClass::Activations, one.again.dropped);
                 let operator = &one.step.operator.name;
                 push_kernels(
@@ -63,6 +65,13 @@ impl MemberProgramWriter<'_> {
                     branches::consumer_operators_of(own, i),
                     &mut backward,
                 );
+                for group in again.iter().filter(|group| group.before == i) {
+                    backward.allocate_bytes(TensorClass::Activations, group.bytes);
+                    for at in group.operators.clone() {
+                        let phase = TrainingPhase::Recompute;
+                        self.build_forward_operator(own, at, phase, false, &mut backward);
+                    }
+                }
                 self.build_backward_program(own, end, i, &mut backward);
                 fronts.record_operator_end(i, &mut backward);
             }
@@ -81,37 +90,9 @@ impl MemberProgramWriter<'_> {
         to: &mut LayerProgramBuilder,
     ) {
         let mut fronts = LastNodesPerOperator::new(self.lowering_context().branches, own.len(), to);
-        for (i, one) in own.iter().enumerate() {
+        for i in 0..own.len() {
             fronts.begin_operator(own, i, branches::source_operators_of(own, i), to);
-            // If an operator of this layer produced the input with a pending sum, that sum was already emitted after
-            // the operator.
-            for input in one
-                .step
-                .inputs
-                .iter()
-                .filter(|input| !is_input_sum_pending(input))
-            {
-                self.redistribute_input(own, one, input, phase, to);
-            }
-            self.exchange_halo(one, false, phase, to);
-            if keeps {
-                let kept = self.lowering.kept_bytes(one);
-                to.allocate_bytes(TensorClass::Activations, kept);
-            }
-            order_copies(one, OperatorTokenExchangeSide::Combine, phase, to);
-            self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
-            self.exchange_before_attention(one, phase, to);
-            match &one.ring {
-                Some(ring) => self.emit_forward_ring(one, ring, phase, to),
-                None => push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to),
-            }
-            self.exchange_after_attention(one, phase, to);
-            self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
-            order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
-            self.emit_class_loss_sums(one, phase, to);
-            for (whose, input) in inputs_with_pending_sum(own, i) {
-                self.redistribute_input(own, whose, input, phase, to);
-            }
+            self.build_forward_operator(own, i, phase, keeps, to);
             fronts.record_operator_end(i, to);
         }
         fronts.continue_chain_after(branches::list_last_operators(own), to);
@@ -128,6 +109,47 @@ impl MemberProgramWriter<'_> {
             };
             let name: &str = &one.step.operator.name;
             self.emit_redistribution(&moved, [name, name], phase, to);
+        }
+    }
+
+    /// Emits operator `i`, from the redistribution of its inputs to the sum of its results.
+    fn build_forward_operator(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        i: usize,
+        phase: TrainingPhase,
+        keeps: bool,
+        to: &mut LayerProgramBuilder,
+    ) {
+        let one = &own[i];
+        // If an operator of this layer produced the input with a pending sum, that sum was already emitted after
+        // the operator.
+        for input in one
+            .step
+            .inputs
+            .iter()
+            .filter(|input| !is_input_sum_pending(input))
+        {
+            self.redistribute_input(own, one, input, phase, to);
+        }
+        self.exchange_halo(one, false, phase, to);
+        if keeps {
+            let kept = self.lowering.kept_bytes(one);
+            to.allocate_bytes(TensorClass::Activations, kept);
+        }
+        order_copies(one, OperatorTokenExchangeSide::Combine, phase, to);
+        self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
+        self.exchange_before_attention(one, phase, to);
+        match &one.ring {
+            Some(ring) => self.emit_forward_ring(one, ring, phase, to),
+            None => push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to),
+        }
+        self.exchange_after_attention(one, phase, to);
+        self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
+        order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
+        self.emit_class_loss_sums(one, phase, to);
+        for (whose, input) in inputs_with_pending_sum(own, i) {
+            self.redistribute_input(own, whose, input, phase, to);
         }
     }
 

@@ -4,7 +4,9 @@ use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use super::rejection_message;
-use crate::generate::plan::{ElementwiseKernels, ExpertExchangeForm, ParallelAxis};
+use crate::generate::plan::{
+    ElementwiseKernels, ExpertExchangeForm, ParallelAxis, RecomputedModule,
+};
 use crate::model::{
     ActivationFunction, ExpertRoutingCounts, OperatorKind, OutputHead, PositionEncoding,
     TransformerBlock, TransformerModel,
@@ -581,6 +583,82 @@ fn full_recomputation_exchanges_tokens_again() {
     assert_eq!(exchanges.count(), 2 * 2 * 6);
     let again = super::data(nodes, "mb1/layer0/again/experts.up");
     assert_eq!(again, ["mb1/layer0/again/experts.dispatch.sort"]);
+}
+
+/// Only the activation runs again, and its result of T C F numbers is not saved for the next product.
+#[test]
+fn a_recomputed_activation_is_not_saved() {
+    let with = |modules: &[RecomputedModule]| {
+        let mut plan = shared();
+        modules
+            .iter()
+            .for_each(|one| plan.recompute_modules.add_module(*one));
+        plan
+    };
+    let again = |plan: &ParallelismPlan| -> Vec<String> {
+        let nodes = &ranks(plan.clone())[0];
+        let names = nodes
+            .iter()
+            .filter_map(|node| node.name.split_once("mb0/layer0/again/"));
+        names.map(|(_, name)| name.to_owned()).collect()
+    };
+    let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
+    let none = shared();
+    assert_eq!(again(&none), Vec::<String>::new());
+    let activation = with(&[RecomputedModule::ExpertActivation]);
+    assert_eq!(again(&activation), ["experts.activation"]);
+    // Each of two layers saves T C F numbers of two bytes less.
+    assert_eq!(kept(&none) - kept(&activation), 2 * 2 * T * C * F);
+    let norms = with(&[RecomputedModule::Norms]);
+    assert_eq!(again(&norms), ["norm2", "norm1"]);
+    assert!(kept(&norms) < kept(&none));
+    // The whole part with experts runs again, with the exchange of tokens.
+    let experts = with(&[RecomputedModule::Experts]);
+    let names = again(&experts);
+    assert!(
+        names
+            .iter()
+            .filter(|name| name.ends_with(".all-to-all"))
+            .count()
+            == 2,
+        "{names:?}"
+    );
+    assert!(
+        names.iter().any(|name| name.starts_with("experts.down")),
+        "{names:?}"
+    );
+    assert!(
+        names.iter().all(|name| name.starts_with("experts.")),
+        "{names:?}"
+    );
+    assert!(kept(&experts) < kept(&activation));
+    // FLOPs grow by the products that run again.
+    assert_eq!(summary(&activation).model_flops, summary(&none).model_flops);
+    assert!(summary(&experts).flops > summary(&none).flops);
+    let refusal = |plan| {
+        let model = model();
+        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
+            model,
+            plan,
+        })))
+    };
+    for (modules, expected) in [
+        (&[RecomputedModule::Mlp][..], "expected modules of experts"),
+        (&[RecomputedModule::LatentUp], "expected modules of experts"),
+        (
+            &[
+                RecomputedModule::Experts,
+                RecomputedModule::ExpertActivation,
+            ],
+            "expected moe alone",
+        ),
+    ] {
+        let error = refusal(with(modules));
+        assert!(error.contains(expected), "{error}");
+    }
+    let mut full = with(&[RecomputedModule::Norms]);
+    full.recompute = RecomputePolicy::Full;
+    assert!(refusal(full).contains("recompute = none or selective"));
 }
 
 #[test]
