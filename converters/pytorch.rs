@@ -61,7 +61,7 @@ pub use job::{
 pub use kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent, SharedEventProperties,
 };
-pub use sniff::{CaptureFileKind, sniff_file};
+pub use sniff::{CaptureFileKind, HUB_CONFIGURATION, sniff_file};
 pub(crate) use sniff::{describe_foreign_file, describe_foreign_magic};
 use std::collections::BTreeMap;
 

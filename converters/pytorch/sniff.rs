@@ -64,6 +64,10 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
+/// Description of Hugging Face's `config.json`.
+pub const HUB_CONFIGURATION: &str =
+    "a Hugging Face model configuration, a model that `chakram generate` and `chakram serve` read";
+
 /// Returns a description of a file that is not a capture, or `None` unless the first bytes are enough to identify the
 /// kind of file.
 pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
@@ -121,10 +125,7 @@ pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
         (text.trim_ascii_start().starts_with(b"{")
             && (has("\"architectures\"") || has("\"model_type\""))
             && has("\"hidden_size\""))
-        .then_some(
-            "a Hugging Face model configuration; `chakram model list` names models, and `chakram model show` \
-             prints a model's file, which you can copy and change",
-        )
+        .then_some(HUB_CONFIGURATION)
     };
     let empty = || text.is_empty().then_some("empty");
     let tar = || match begins_as_tar(&text) {

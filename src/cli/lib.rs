@@ -320,6 +320,9 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
             None => ReadableInputs::AnySource,
         },
         CliCommand::AstraSim(_) => ReadableInputs::AstraSim,
+        CliCommand::Generate(_) | CliCommand::Model(_) | CliCommand::Serve(_) => {
+            ReadableInputs::Models
+        }
         CliCommand::Machine(LazilyBuiltArgs(args)) if args.has_astra_sim_inputs() => {
             ReadableInputs::AstraSim
         }

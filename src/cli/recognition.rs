@@ -8,6 +8,7 @@ use crate::terminal::quote_shell_word;
 use chakram_astra_sim::AstraInputKind;
 use chakram_base::bounds;
 use chakram_converters::nsys;
+use chakram_converters::pytorch::HUB_CONFIGURATION;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, parse_file_rank};
 use std::error::Error;
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.
     Own,
+    /// chakram's own files and models of Hugging Face.
+    Models,
     /// chakram's own files and files of ASTRA-sim.
     AstraSim,
     /// Files that the given source of traces reads.
@@ -135,6 +138,10 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
         {
             return None;
         }
+        // Keep the original error, because it names the key of the model that cannot be read.
+        RecognizedInput::Foreign(HUB_CONFIGURATION) if readable == ReadableInputs::Models => {
+            return None;
+        }
         RecognizedInput::Foreign(found) => (found, None),
         RecognizedInput::Source(source) => {
             let is_readable = match readable {
@@ -142,7 +149,7 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
                 // `convert goal` also reads traces, because it converts their messages to GOAL.
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
-                ReadableInputs::Own | ReadableInputs::AstraSim => {
+                ReadableInputs::Own | ReadableInputs::Models | ReadableInputs::AstraSim => {
                     source == TraceSource::Trace && !is_misnamed_trace(path)
                 }
             };

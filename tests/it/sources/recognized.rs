@@ -72,6 +72,11 @@ fn what_other_tools_call_otherwise_is_named() {
         "config.json",
         r#"{"architectures":["LlamaForCausalLM"],"hidden_size":4096,"num_hidden_layers":32}"#,
     );
+    let gates = folder.file(
+        "gates.json",
+        r#"{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":2,"vocab_size":100,
+            "max_position_embeddings":64,"intermediate_size":128,"fancy_gates":3}"#,
+    );
     let study = |values: &str| {
         let text = format!(
             "name = \"s\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n[[axis]]\nkey = \"plan.data\"\nvalues = {values}\n"
@@ -80,8 +85,22 @@ fn what_other_tools_call_otherwise_is_named() {
     };
     let study = study("[\"1..8\"]");
     for (words, expected) in [
-        (&["replay", &config][..], "chakram model list"),
-        (&["generate", &config], "a Hugging Face model configuration"),
+        (
+            &["replay", &config][..],
+            "this is a Hugging Face model configuration, a model that `chakram generate` and `chakram serve` read",
+        ),
+        // Commands that read models name the key that is wrong.
+        (&["generate", &config], "key `model_type`: found \"\""),
+        (
+            &["model", "show", &gates],
+            "key `fancy_gates`: found an unknown key",
+        ),
+        (
+            &[
+                "serve", &gates, "--rate", "1", "--input", "9", "--output", "9",
+            ],
+            "key `fancy_gates`",
+        ),
         (
             &["replay", "s3://bucket/job"],
             "try: aws s3 cp --recursive s3://bucket/job job",
