@@ -1,12 +1,14 @@
 //! Command-line flags of the plan options.
 
 use crate::flags::replace_keys_by_flags;
+use chakram_base::config::quote_for_message;
 use chakram_workloads::generate::plan::{
     OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::error::Error;
+use std::path::Path;
 
 /// The plan options on the command line, with their values.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ impl GivenPlanOptions {
         let mut draft = PlanDraft::new(plan);
         for (option, words) in &self.0 {
             if left_out != Some(option.key) {
-                (option.set)(&mut draft, words)?;
+                (option.set)(&mut draft, &expand_number_files(option, words)?)?;
             }
         }
         Ok(draft.finish_plan()?)
@@ -36,6 +38,39 @@ impl GivenPlanOptions {
     }
 }
 
+/// Returns true if the option takes a list of numbers, which may also be in a file.
+fn takes_number_file(option: &PlanOption) -> bool {
+    option.is_list && matches!(option.syntax, OptionValueSyntax::Number)
+}
+
+/// Replaces each word `@FILE` of a list of numbers by the numbers in the file.
+fn expand_number_files(
+    option: &PlanOption,
+    words: &[String],
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut all = Vec::new();
+    for word in words {
+        match word.strip_prefix('@').filter(|_| takes_number_file(option)) {
+            None => all.push(word.clone()),
+            Some(path) => {
+                let text = chakram_base::config::read_input(Path::new(path))?;
+                let numbers = text.split(|c: char| c == ',' || c.is_whitespace());
+                for number in numbers.filter(|number| !number.is_empty()) {
+                    if number.parse::<u32>().is_err() {
+                        let found = quote_for_message(number);
+                        return Err(format!(
+                            "{path}: found {found}, expected whole numbers with commas, spaces or line ends between them"
+                        )
+                        .into());
+                    }
+                    all.push(number.to_owned());
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// Returns the plan options that have flags.
 fn plan_options_with_flags() -> impl Iterator<Item = &'static PlanOption> {
     OPTIONS.iter().filter(|option| !option.value.is_empty())
@@ -43,6 +78,14 @@ fn plan_options_with_flags() -> impl Iterator<Item = &'static PlanOption> {
 
 fn option_arg(option: &'static PlanOption) -> Arg {
     let parser: ValueParser = match option.syntax {
+        OptionValueSyntax::Number if takes_number_file(option) => ValueParser::new(|text: &str| {
+            match text.starts_with('@') {
+                true => Ok(text.to_owned()),
+                false => text.parse::<u32>().map(|n| n.to_string()).map_err(|_| {
+                    "expected whole numbers with commas between them, or @FILE with such numbers"
+                }),
+            }
+        }),
         OptionValueSyntax::Number => value_parser!(u32).map(|n: u32| n.to_string()).into(),
         OptionValueSyntax::LongNumber => value_parser!(u64).map(|n: u64| n.to_string()).into(),
         OptionValueSyntax::Words(words) => PossibleValuesParser::new(words()).into(),
