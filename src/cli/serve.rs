@@ -7,6 +7,7 @@ use super::output::ReportDestination;
 use super::terminal;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyleWidthAndDetail;
+use chakram_serving::llm::check_llm_servable;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
     RequestTimelineWriter, Scenario, ServeError, ServeReport, ServeTimeLimitOption, ServedJob,
@@ -302,7 +303,13 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if let Some(input) = LlmModelOrScenario::detect_llm_input(&args.scenario) {
         return llm::run(args, &input, out);
     }
-    args.llm.reject_all_llm_options()?;
+    if let Err(refused) = args.llm.reject_all_llm_options() {
+        // A name that is neither a scenario nor a model is more likely a misspelt model.
+        if !args.scenario.exists() && Scenario::load_file(&args.scenario).is_err() {
+            check_llm_servable(&args.scenario.display().to_string())?;
+        }
+        return Err(refused.into());
+    }
     if args.table.is_some() && args.format != ServeFormat::Csv {
         return Err("--table needs --format csv\n  try: --format csv".into());
     }

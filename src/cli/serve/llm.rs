@@ -95,6 +95,9 @@ impl FromStr for SloOption {
                 .trim()
                 .parse()
                 .map_err(|error| format!("{name}: {error}"))?;
+            if span == Span::ZERO {
+                return Err(format!("{name}: found 0, expected a time above 0"));
+            }
             if place.replace(span).is_some() {
                 return Err(format!("found {name} twice, expected it once"));
             }
@@ -123,6 +126,10 @@ impl LlmModelOrScenario {
         let text = chakram_base::config::read_input(path).ok()?;
         if is_llm_scenario(&text) {
             return Some(Self::Scenario(text));
+        }
+        // A scenario never begins with a brace, so this is a model of Hugging Face.
+        if text.trim_start().starts_with('{') {
+            return Some(Self::Model(name.to_owned()));
         }
         let source = ModelFileText::find_source(name).ok()?;
         source
@@ -225,6 +232,7 @@ fn scenario_text(
     if let Some(format) = &own.weights {
         write(&mut text, format_args!("weights = {}", quote_toml(format)));
     }
+    let mut given: Vec<&str> = Vec::new();
     for pair in &own.engine {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(format!(
@@ -237,6 +245,10 @@ fn scenario_text(
                 "--engine {pair}: found {key:?}, expected a key such as max_num_seqs"
             ));
         }
+        if given.contains(&key) {
+            return Err(format!("--engine {key}: found two values, expected one"));
+        }
+        given.push(key);
         let is_bare =
             value == "true" || value == "false" || value.parse::<f64>().is_ok_and(f64::is_finite);
         let value = if is_bare {
@@ -310,9 +322,13 @@ pub fn split_output_option_values(
 ) -> Result<(Option<LengthDistribution>, Option<&Path>), String> {
     let (mut tokens, mut file) = (None, None);
     for value in given {
-        let length = value
-            .to_str()
-            .and_then(|value| value.parse::<LengthDistribution>().ok());
+        let text = value.to_str().unwrap_or("");
+        let length = text.parse::<LengthDistribution>();
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if let (true, true, Err(expected)) = (is_model, is_number, &length) {
+            return Err(format!("--output {text}: {expected}"));
+        }
+        let length = length.ok();
         let twice = match length.filter(|_| is_model) {
             Some(length) => tokens.replace(length).is_some(),
             None => file.replace(value.as_path()).is_some(),

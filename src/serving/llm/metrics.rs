@@ -195,6 +195,8 @@ pub(super) struct LlmRunRecorder {
     pub steps_of_engines: Vec<u64>,
     pub busy_ps: Vec<u128>,
     pub refused: [u64; 3],
+    /// The lowest and the highest priority number of a request that reached an engine.
+    pub priorities: Option<[i32; 2]>,
     pub first_arrival: Option<Time>,
     pub last_arrival: Time,
     pub arrived_in_all: u64,
@@ -245,6 +247,7 @@ impl LlmRunRecorder {
             steps_of_engines: Vec::new(),
             busy_ps: Vec::new(),
             refused: [0; 3],
+            priorities: None,
             first_arrival: None,
             last_arrival: Time::ZERO,
             arrived_in_all: 0,
@@ -273,6 +276,11 @@ impl LlmRunRecorder {
                 .into_iter()
                 .for_each(|row| row.arrived += 1);
         }
+    }
+
+    pub fn record_priority(&mut self, priority: i32) {
+        let [least, most] = self.priorities.unwrap_or([priority; 2]);
+        self.priorities = Some([least.min(priority), most.max(priority)]);
     }
 
     pub fn record_refused_request(

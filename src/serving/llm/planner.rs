@@ -110,6 +110,11 @@ const MOST_NPUS: u32 = 4096;
 /// Maximum number of times that an undecided run is repeated with twice as many requests.
 const LONGER: u32 = 3;
 
+/// Requests must arrive for at least this many times the mean time from a request's arrival to its last token.
+const LEAST_RUN: f64 = 10.0;
+/// Maximum number of requests that [`LEAST_RUN`] demands.
+const MOST_DEMANDED: u64 = 1_000_000;
+
 /// Plans the engines for a scenario with limits.
 struct CapacityPlanner<'a> {
     scenario: &'a LlmScenario,
@@ -140,7 +145,14 @@ impl CapacityPlanner<'_> {
             let report = serve_llm_on_engines(&scenario, deployment, saturated)?;
             let row = self.row_of(&scenario, deployment, &report);
             let count = scenario.workload.count;
+            let least = least_request_count(&scenario, &report);
             match (row.verdict, count) {
+                // In a run that is too short, requests do not yet wait as long as they will.
+                (LimitAttainmentVerdict::Met | LimitAttainmentVerdict::Open, Some(count))
+                    if count < least =>
+                {
+                    scenario.workload.count = Some(least);
+                }
                 (LimitAttainmentVerdict::Open, Some(count)) if doubled < LONGER => {
                     doubled += 1;
                     scenario.workload.count = Some(count * 2);
@@ -259,6 +271,15 @@ impl CapacityPlanner<'_> {
         }
         Ok(low)
     }
+}
+
+/// Returns the number of requests that arrive within [`LEAST_RUN`] times the mean time of a request.
+fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
+    let all = report.row_of_all_classes();
+    let mean = all.and_then(|all| all.e2e.mean.as_ref());
+    let seconds = mean.map_or(0.0, |mean| mean.value.as_seconds());
+    let rate = scenario.workload.mean_rate().unwrap_or(0.0);
+    ((LEAST_RUN * seconds * rate) as u64).min(MOST_DEMANDED)
 }
 
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";

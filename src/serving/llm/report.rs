@@ -5,7 +5,7 @@ use super::deployment::{EngineMachineAndMemory, LlmDeployment};
 use super::limits::LlmTimeLimits;
 use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
-use super::rules::EngineRules;
+use super::rules::{EngineRules, SchedulingPolicy};
 use super::scenario::LlmScenario;
 use super::step_cost::StepTimePart;
 use super::step_price::StepTimeSource;
@@ -484,7 +484,7 @@ impl LlmReport {
                 .collect(),
             warnings: Vec::new(),
         };
-        report.warnings = report_warnings(&report, &recorder);
+        report.warnings = report_warnings(&report, &recorder, deployment.rules.policy);
         report
     }
 
@@ -590,8 +590,21 @@ fn step_time_part_shares(
 /// Fraction of the saturated rate above which the report warns that a run is near its limit.
 const NEAR: f64 = 0.9;
 
-fn report_warnings(report: &LlmReport, recorder: &LlmRunRecorder) -> Vec<String> {
+fn report_warnings(
+    report: &LlmReport,
+    recorder: &LlmRunRecorder,
+    policy: SchedulingPolicy,
+) -> Vec<String> {
     let mut all = Vec::new();
+    match (policy, recorder.priorities) {
+        (SchedulingPolicy::FirstCome, Some(priorities)) if priorities != [0; 2] => all.push(
+            "priorities have no effect: the policy is fcfs; try policy = \"priority\"".to_owned(),
+        ),
+        (SchedulingPolicy::Priority, Some([least, most])) if least == most => all.push(format!(
+            "the policy priority has no effect: all requests have priority {least}"
+        )),
+        _ => {}
+    }
     match report.rho {
         Some(rho) if rho >= 1.0 => all.push(format!(
             "rho is {rho:.2}: the load exceeds the capacity of the engines, so times to first token grow with the \

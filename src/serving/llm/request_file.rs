@@ -36,6 +36,8 @@ const LONGEST_LINE: u64 = 16 << 20;
 pub struct FileRequestSource {
     rows: RequestFileReader,
     name: String,
+    /// Column and value of the rows that are read; `None` if all rows are read.
+    only: Option<(String, String)>,
     speed: f64,
     /// Time of the first request, in seconds. Later dates are relative to this time. `None` before
     /// the first request, and in files without dates.
@@ -122,6 +124,7 @@ impl FileRequestSource {
                 text: String::new(),
             }
         } else {
+            refuse_json_text(&path, &file)?;
             let mut reader = CsvTableRowReader::open_table(&path)?;
             if let Some((column, value)) = &only {
                 reader.filter_rows(column, value)?;
@@ -182,6 +185,7 @@ impl FileRequestSource {
         Ok(Self {
             rows,
             name: file,
+            only,
             speed,
             first: None,
             last: Time::ZERO,
@@ -189,10 +193,13 @@ impl FileRequestSource {
         })
     }
 
-    /// Returns the next request, or `None` at the end of the file.
+    /// Returns the next request, or `None` at the end of the file. A file without requests is an error.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         let Some(row) = self.read_row()? else {
-            return Ok(None);
+            return match self.count {
+                0 => Err(self.no_requests_error()),
+                _ => Ok(None),
+            };
         };
         let refuse = |found: String, expected: &str| {
             ServeError::invalid_row(&self.name, row.line, found, expected)
@@ -253,6 +260,16 @@ impl FileRequestSource {
             conversation: None,
             priority: priority.map(|priority| priority as i32),
         }))
+    }
+
+    fn no_requests_error(&self) -> ServeError {
+        let of = self.only.as_ref().map_or(String::new(), |(column, value)| {
+            format!(" with {} in column `{column}`", quote_for_message(value))
+        });
+        ServeError::Table {
+            file: self.name.clone(),
+            why: format!("found no request{of}, expected at least one"),
+        }
     }
 
     fn read_row(&mut self) -> Result<Option<UnconvertedRequestFileRow>, ServeError> {
@@ -371,6 +388,24 @@ fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<To
         tokens: rest,
     });
     pieces
+}
+
+/// Rejects a file that begins like JSON, such as a file of conversations; its name would end in `.jsonl` if each line
+/// were a request.
+fn refuse_json_text(path: &Path, file: &str) -> Result<(), ServeError> {
+    let mut first = [0; 1];
+    let begins = DecompressedStream::open_path(path).is_ok_and(|mut stream| {
+        stream.read_exact(&mut first).is_ok() && matches!(first[0], b'[' | b'{')
+    });
+    match begins {
+        true => Err(ServeError::Table {
+            file: file.to_owned(),
+            why: "found JSON, expected CSV, or lines of JSON in a file whose name ends in .jsonl; texts, such as those of \
+                  ShareGPT, have no numbers of tokens\n  try: a CSV with the columns arrival_s, input_toks and output_toks"
+                .to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// Splits `:COLUMN=VALUE` off the name of a file.

@@ -361,6 +361,18 @@ impl LlmScenario {
                 None => 0,
             },
         };
+        if let Some(count) = scenario
+            .workload
+            .count
+            .filter(|count| scenario.warmup >= *count)
+        {
+            return Err(root
+                .invalid_table_error(
+                    format_args!("measure.warmup = {} of {count} requests", scenario.warmup),
+                    "fewer, so that some requests are counted",
+                )
+                .into());
+        }
         // The rules are parsed again when the machine is known. Parse them now too, so that errors are reported before
         // a machine is loaded.
         let rules = scenario.resolve_engine_rules(None)?;
@@ -448,6 +460,9 @@ fn parse_served_llm(
             "weight_scales",
             "expert_parallel",
             "all_reduce",
+            "expert_kernels",
+            "quantization",
+            "dependent_launch",
             "graphs",
             "graph_tokens",
             "kv",
@@ -746,7 +761,12 @@ fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
 
 /// Parses the limits in a table.
 fn limits_of(table: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
-    let limit = |key: &str| table.read_optional(key, |field| field.read_quantity("500 ms"));
+    let limit = |key: &str| {
+        table.read_optional(key, |field| match field.read_quantity("500 ms")? {
+            Span::ZERO => Err(field.invalid_value_error(field.raw_text(), "a time above 0")),
+            limit => Ok(limit),
+        })
+    };
     Ok(LlmTimeLimits {
         ttft: limit("ttft")?,
         tpot: limit("tpot")?,

@@ -247,12 +247,14 @@ impl<'s> LlmRunState<'s> {
         }
         let engine = self.route_request(&content, prompt);
         let of_class = self.scenario.workload.classes[class as usize].priority;
+        let priority = request.priority.unwrap_or(of_class);
+        self.recorder.record_priority(priority);
         let of = &mut self.engines[engine];
         let slot = of.scheduler.enqueue_request(SubmittedEngineRequest {
             number,
             prompt,
             output,
-            priority: request.priority.unwrap_or(of_class),
+            priority,
             content,
         });
         let live = LiveRequest {

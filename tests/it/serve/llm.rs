@@ -12,6 +12,7 @@ use testkit::llm_serving::{PlainEngine, PlainLlmRequest, PlainStep, serve_step_b
 mod formulas;
 mod lockstep;
 mod measured;
+mod refused;
 mod scores;
 
 /// Keeps steps and requests.
@@ -452,7 +453,7 @@ fn experts_have_formats_and_places() {
         (
             "llama3-8b",
             "expert_parallel = true",
-            "engine.expert_parallel: found true with tensor",
+            "engine.expert_parallel: found true, expected no such key",
         ),
         (
             "llama3-8b",

@@ -1,0 +1,127 @@
+//! Tests options and files that `chakram serve MODEL` rejects, and settings that it calls ineffective.
+
+use crate::commands::{answer, chakram};
+
+const MODEL: [&str; 4] = ["serve", "llama3-8b", "--machine", "dgx-h100"];
+const LOAD: [&str; 6] = ["--rate", "4", "--input", "100", "--output", "10"];
+
+fn refusal(words: &[&str]) -> String {
+    let output = chakram(words);
+    assert_eq!(output.status.code(), Some(2), "{words:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn wrong_options_are_refused_by_name() {
+    for (options, expected) in [
+        (
+            &["--engine", "kv=fp8", "--engine", "kv=bf16"][..],
+            "--engine kv: found two values",
+        ),
+        (
+            &["--engine", "blocks=1"],
+            "engine.blocks: found blocks for 16 tokens",
+        ),
+        (
+            &["--engine", "expert_kernels=plain"],
+            "engine.expert_kernels: found this key",
+        ),
+        (
+            &["--engine", "expert_parallel=true"],
+            "llama3-8b has no experts",
+        ),
+        (&["--slo", "ttft=0ms"], "ttft: found 0"),
+        (
+            &["--output", "0"],
+            "--output 0: expected a number of tokens",
+        ),
+    ] {
+        let error = refusal(&[&MODEL[..], &LOAD[..], options].concat());
+        assert!(error.contains(expected), "{options:?}: {error}");
+    }
+    let misspelt = refusal(&[&["serve", "llama3-8", "--machine", "dgx-h100"], &LOAD[..]].concat());
+    assert!(misspelt.contains("did you mean `llama3-8b`"), "{misspelt}");
+}
+
+#[test]
+fn files_without_requests_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let heads = "arrival_s,input_toks,output_toks,tokenizer\n";
+    for (name, text, filter, expected) in [
+        (
+            "empty.csv",
+            heads,
+            "",
+            "found no request, expected at least one",
+        ),
+        (
+            "other.csv",
+            "arrival_s,input_toks,output_toks,tokenizer\n0,5,5,a\n",
+            ":tokenizer=b",
+            "found no request with \"b\" in column `tokenizer`",
+        ),
+        (
+            "sharegpt.json",
+            "[{\"conversations\": [{\"from\": \"human\", \"value\": \"hello\"}]}]",
+            "",
+            "found JSON, expected CSV",
+        ),
+    ] {
+        let path = folder.path().join(name).display().to_string();
+        std::fs::write(&path, text).unwrap();
+        let error = refusal(&[&MODEL[..], &["--arrivals", &(path + filter)]].concat());
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+}
+
+#[test]
+fn settings_without_effect_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |policy: &str, priority: u32, more: &str| {
+        let path = folder.path().join("priorities.toml").display().to_string();
+        let text = format!(
+            "name = \"priorities\"\n[engine]\nblocks = 100\npolicy = \"{policy}\"\n[step]\nbase = \"1 ms\"\n[requests]\n\
+             arrivals = \"constant\"\nrate = 10\ncount = 20\n[[class]]\nname = \"a\"\ninput = 10\noutput = 5\n\
+             priority = {priority}\n[[class]]\nname = \"b\"\ninput = 10\noutput = 5\n{more}"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let says = |text: String, expected: &str| text.replace("\n    ", " ").contains(expected);
+    let without = "priorities have no effect: the policy is fcfs";
+    assert!(says(answer(&["serve", &file("fcfs", 3, "")]), without));
+    assert!(!says(answer(&["serve", &file("fcfs", 0, "")]), without));
+    let alike = "the policy priority has no effect: all requests have priority 0";
+    assert!(says(answer(&["serve", &file("priority", 0, "")]), alike));
+    assert!(!says(answer(&["serve", &file("priority", 3, "")]), alike));
+    let warmup = refusal(&["serve", &file("fcfs", 0, "[measure]\nwarmup = 20\n")]);
+    assert!(
+        warmup.contains("measure.warmup = 20 of 20 requests"),
+        "{warmup}"
+    );
+}
+
+/// At 200 requests/s of 0.5 s each, the first requests are complete only after 100 have arrived. A run of twenty requests
+/// would not show that the engine is busy.
+#[test]
+fn plans_run_until_requests_are_complete() {
+    let options = [
+        "--requests",
+        "20",
+        "--slo",
+        "e2e=20s",
+        "--find-capacity",
+        "--format",
+        "json",
+    ];
+    let load = ["--input", "100", "--output", "100", "--tensor", "1"];
+    let text = answer(&[&MODEL[..], &load, &options].concat());
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let of = |key: &str| found["capacity"][key].as_f64().unwrap();
+    // Each request takes at least 99 steps of 5 ms.
+    assert!(
+        of("requests") >= 10.0 * 0.5 * of("rate_per_s") || of("requests") == 1e6,
+        "{text}"
+    );
+    assert!(of("rho") < 1.0, "{text}");
+}
