@@ -124,7 +124,7 @@ impl FileRequestSource {
                 text: String::new(),
             }
         } else {
-            refuse_json_text(&path, &file)?;
+            refuse_json_text(&path)?;
             let mut reader = CsvTableRowReader::open_table(&path)?;
             if let Some((column, value)) = &only {
                 reader.filter_rows(column, value)?;
@@ -392,18 +392,17 @@ fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<To
 
 /// Rejects a file that begins like JSON, such as a file of conversations; its name would end in `.jsonl` if each line
 /// were a request.
-fn refuse_json_text(path: &Path, file: &str) -> Result<(), ServeError> {
+fn refuse_json_text(path: &Path) -> Result<(), ServeError> {
     let mut first = [0; 1];
     let begins = DecompressedStream::open_path(path).is_ok_and(|mut stream| {
         stream.read_exact(&mut first).is_ok() && matches!(first[0], b'[' | b'{')
     });
     match begins {
-        true => Err(ServeError::Table {
-            file: file.to_owned(),
-            why: "found JSON, expected CSV, or lines of JSON in a file whose name ends in .jsonl; texts, such as those of \
-                  ShareGPT, have no numbers of tokens\n  try: a CSV with the columns arrival_s, input_toks and output_toks"
+        true => Err(ServeError::Unfit(
+            "the file of requests is JSON, expected CSV, or lines of JSON in a file whose name ends in .jsonl; texts, such as \
+             those of ShareGPT, have no numbers of tokens\n  try: a CSV with the columns arrival_s, input_toks and output_toks"
                 .to_owned(),
-        }),
+        )),
         false => Ok(()),
     }
 }

@@ -64,7 +64,7 @@ fn files_without_requests_are_refused() {
             "sharegpt.json",
             "[{\"conversations\": [{\"from\": \"human\", \"value\": \"hello\"}]}]",
             "",
-            "found JSON, expected CSV",
+            "the file of requests is JSON, expected CSV",
         ),
     ] {
         let path = folder.path().join(name).display().to_string();
@@ -101,13 +101,13 @@ fn settings_without_effect_are_named() {
     );
 }
 
-/// At 200 requests/s of 0.5 s each, the first requests are complete only after 100 have arrived. A run of twenty requests
+/// At 200 requests/s of 0.5 s each, the first requests are complete only after 100 have arrived. A run of 400 requests
 /// would not show that the engine is busy.
 #[test]
 fn plans_run_until_requests_are_complete() {
     let options = [
         "--requests",
-        "20",
+        "400",
         "--slo",
         "e2e=20s",
         "--find-capacity",
