@@ -5,7 +5,7 @@ use super::deployment::{EngineMachineAndMemory, LlmDeployment};
 use super::limits::LlmTimeLimits;
 use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
-use super::rules::{EngineRules, SchedulingPolicy};
+use super::rules::{EngineRules, WaitingRequestOrder};
 use super::scenario::LlmScenario;
 use super::step_cost::StepTimePart;
 use super::step_price::StepTimeSource;
@@ -593,14 +593,14 @@ const NEAR: f64 = 0.9;
 fn report_warnings(
     report: &LlmReport,
     recorder: &LlmRunRecorder,
-    policy: SchedulingPolicy,
+    policy: WaitingRequestOrder,
 ) -> Vec<String> {
     let mut all = Vec::new();
     match (policy, recorder.priorities) {
-        (SchedulingPolicy::FirstCome, Some(priorities)) if priorities != [0; 2] => all.push(
+        (WaitingRequestOrder::FirstCome, Some(priorities)) if priorities != [0; 2] => all.push(
             "priorities have no effect: the policy is fcfs; try policy = \"priority\"".to_owned(),
         ),
-        (SchedulingPolicy::Priority, Some([least, most])) if least == most => all.push(format!(
+        (WaitingRequestOrder::Priority, Some([least, most])) if least == most => all.push(format!(
             "the policy priority has no effect: all requests have priority {least}"
         )),
         _ => {}
