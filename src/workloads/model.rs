@@ -100,6 +100,20 @@ pub struct LayerOperator {
     pub around: bool,
     /// Says which of the operator's weights training changes.
     pub training: TrainedOperatorWeights,
+    /// Says whether the forward pass saves the operator's output, if a plan states this for each operator.
+    pub saved: SavedOutput,
+}
+
+/// Says whether the forward pass saves an operator's output for the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SavedOutput {
+    /// The plan's policy of recomputation decides.
+    #[default]
+    ByPolicy,
+    /// The output is saved.
+    Yes,
+    /// The output is not saved, so the backward pass recomputes it.
+    No,
 }
 
 /// The weights of an operator that training changes.
@@ -484,6 +498,7 @@ impl LayerOperator {
             cut,
             around: false,
             training: TrainedOperatorWeights::All,
+            saved: SavedOutput::ByPolicy,
         }
     }
 

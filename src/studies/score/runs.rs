@@ -397,7 +397,7 @@ fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Optio
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
         return Some("no effect without tensor parallelism");
     }
-    if key == "zero" && is_one("data") && is_one("context") {
+    if ["zero", "shard"].contains(&key) && is_one("data") && is_one("context") {
         return Some("no effect with one replica");
     }
     None

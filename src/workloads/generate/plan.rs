@@ -67,6 +67,33 @@ impl ParallelismPlan {
             .saturating_mul(self.schedule.copy_count())
     }
 
+    /// Returns true if the plan keeps state or activations in remote memory.
+    pub fn uses_remote_memory(&self) -> bool {
+        self.offload != OffloadedState::None || self.offload_activations
+    }
+
+    /// Number of ranks that shard the state of the same weights under ZeRO.
+    pub fn state_shards(&self) -> u32 {
+        match self.shard {
+            // Avoid a division by zero, because degrees of 0 are rejected only after this call.
+            Some(ranks) if self.copies_shards() => ranks.max(1),
+            _ => self.copy_count(),
+        }
+    }
+
+    /// Returns true if each shard of the state is on several ranks (hybrid sharding, HSDP).
+    pub fn copies_shards(&self) -> bool {
+        self.shard.is_some_and(|ranks| ranks < self.replica_count())
+    }
+
+    /// Kind of the groups that shard the state of weights that all replicas have.
+    pub fn sharding_group(&self) -> ParallelGroupKind {
+        match self.copies_shards() {
+            true => ParallelGroupKind::Shard,
+            false => ParallelGroupKind::Data,
+        }
+    }
+
     /// Tensor-parallel degree of experts, which may differ from the degree of other layers.
     pub fn tensor_degree_of_experts(&self) -> u32 {
         self.expert_tensor.unwrap_or(self.tensor).max(1)

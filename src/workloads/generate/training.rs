@@ -11,7 +11,7 @@ use super::plan::{
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{MOST_WORK, PatternOptionError, option_refused};
-use crate::model::{Model, TrainedOperatorWeights};
+use crate::model::{LayerRole, Model, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,6 +38,7 @@ mod program;
 mod rank_state;
 mod ranks;
 mod residency;
+mod saved_tensors;
 mod shard_spec;
 mod sharded;
 mod stage_cuts;
@@ -176,7 +177,8 @@ fn bytes_of(dtype: Dtype) -> u64 {
 impl TrainingGenerator {
     fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, PatternOptionError> {
         let TrainingPattern { model, plan } = training;
-        let model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
+        let mut model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
+        saved_tensors::mark_saved_outputs(&mut model, &plan)?;
         let (mut recompute, mut recompute_modules) = (plan.recompute, plan.recompute_modules);
         if plan.without.has_effect(AblationEffect::Recompute) {
             recompute = RecomputePolicy::None;
@@ -356,6 +358,19 @@ impl TrainingGenerator {
         is_in_switch && self.offloads_parameters() && among == ParallelGroupKind::Data
     }
 
+    /// Returns true if the gathered parameters of `layer` are freed after each pass. Otherwise, they
+    /// stay gathered until the end of the step.
+    fn reshards_layer(&self, layer: usize) -> bool {
+        let Some(most) = self.plan.reshard_blocks else {
+            return self.plan.reshard;
+        };
+        let is_block = |layer: &usize| self.model.layers[*layer].role == LayerRole::Block;
+        let parts = (0..self.part_count()).map(|part| self.layers_of_part(part));
+        let own = parts.into_iter().find(|layers| layers.contains(&layer));
+        let before = own.map_or(0..0, |layers| layers.start..layer);
+        !is_block(&layer) || before.filter(is_block).count() < most as usize
+    }
+
     /// Returns true if kernels copy parameters out of gather buffers, and gradients into reduction buffers, as in
     /// FSDP2.
     fn copies_parameters(&self) -> bool {
@@ -392,13 +407,13 @@ impl TrainingGenerator {
         let experts = self.lowered_layer(layer).expert_parameters.all;
         let parts = [
             (
-                ParallelGroupKind::Data,
+                self.plan.sharding_group(),
                 self.parts.weights_of_layer(layer).all - experts,
             ),
             (ParallelGroupKind::ExpertData, experts),
         ];
         let shared = parts.into_iter().filter(|(among, weights)| {
-            let is_first = *among == ParallelGroupKind::Data;
+            let is_first = *among != ParallelGroupKind::ExpertData;
             let is_moved = self.copies_among(*among) > 1 || self.offloads_parameters();
             *weights > 0 && is_moved || is_first && experts == 0
         });
@@ -410,7 +425,7 @@ impl TrainingGenerator {
     fn copies_among(&self, among: ParallelGroupKind) -> u32 {
         match among {
             ParallelGroupKind::ExpertData => self.plan.expert_copies(),
-            _ => self.plan.copy_count(),
+            _ => self.plan.state_shards(),
         }
     }
 

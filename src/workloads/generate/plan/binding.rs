@@ -1,9 +1,7 @@
 //! Binds a plan to a machine: takes the plan's open options from the machine, and checks that it has the plan's cores
 //! and dimensions.
 
-use super::{
-    CoreGrid, CorePlacement, OffloadedState, ParallelismPlan, RecomputePolicy, ResidencyRule,
-};
+use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::PatternOptionError;
 use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 
@@ -40,8 +38,7 @@ impl ParallelismPlan {
         machine: &PlanMachineProperties,
     ) -> Result<PlanMachineProperties, PatternOptionError> {
         let mut taken = PlanMachineProperties::default();
-        let offloads = self.offload != OffloadedState::None;
-        if offloads || self.residency != ResidencyRule::None {
+        if self.uses_remote_memory() || self.residency != ResidencyRule::None {
             self.shared_memory = machine.shared;
             if self.recompute == RecomputePolicy::AsNeeded {
                 taken.shared = machine.shared;

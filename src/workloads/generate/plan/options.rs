@@ -422,6 +422,22 @@ plan_options! {
                 "0, 2 or 3 with optimizer = none"),
         ]
     };
+    /// If absent, all replicas shard the state. Otherwise, neighbouring replicas form groups that
+    /// each have the whole state, as in PyTorch's `HYBRID_SHARD`.
+    shard: Option<u32> = None, "Number of neighbouring replicas that shard state, with {zero}; others have copies (HSDP)" {
+        value: "N", is_rare: true, refusals: &[
+            (|p| p.shard.is_some() && p.zero == ZeroStage::None, |p| p.shard.unwrap_or(0).to_string(),
+                "zero = 1, 2 or 3 beside it, which says what is sharded"),
+            (|p| p.shard.is_some_and(|n| n < 2 || !p.replica_count().is_multiple_of(n)), |p| p.shard.unwrap_or(0).to_string(),
+                "a divisor of data x context above 1"),
+            (|p| p.shard.is_some() && p.schedule.copy_count() > 1, |p| p.shard.unwrap_or(0).to_string(),
+                "nothing with schedule = dualpipe, which has copies of the state on two stages"),
+            (|p| p.shard.is_some() && (p.expert > 1 || p.distributes_experts_in_group()), |p| p.shard.unwrap_or(0).to_string(),
+                "nothing beside experts on different ranks, whose state fewer ranks share"),
+            (|p| p.shard.is_some() && p.offload_gather == OffloadGather::InSwitch, |p| p.shard.unwrap_or(0).to_string(),
+                "nothing beside offload_gather = in-switch, which gathers from all replicas"),
+        ]
+    } as u32 => |draft, ranks| draft.plan.shard = Some(ranks);
     batch: u64 = 1, "Global batch size, in samples per step" { value: "N", default: "1" };
     micro_batch: u64 = 1, "Micro-batch size, in samples" { value: "N", default: "1" };
     schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "Pipeline schedule" {
@@ -528,6 +544,14 @@ plan_options! {
     } as Vec<RecomputedModule> => |draft, modules| {
             modules.into_iter().for_each(|one| draft.plan.recompute_modules.add_module(one));
         };
+    /// If empty, the policy's own choice of operators applies.
+    saved: Vec<OperatorPattern> = Vec::new(),
+    "Operators whose outputs are saved, with {recompute} operators; others are recomputed: attention.qkv,attention.core" {
+        value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
+            (|p| !p.saved.is_empty() && p.recompute != RecomputePolicy::Operators, |p| p.saved[0].to_string(),
+                "recompute = operators beside it, which recomputes all other operators"),
+        ]
+    };
     capacity: Option<u64> = None, "Memory capacity of an NPU; by default the machine's" {
         value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);
@@ -579,6 +603,14 @@ plan_options! {
                 "network, or tensor = 1, pipeline = 1 and expert = 1, because switches gather for all NPUs"),
         ]
     };
+    offload_activations: bool = false, "Keep saved activations of blocks in remote memory until the backward pass" {
+        value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.offload_activations && !p.has_training(), |_| "true".to_owned(),
+                "false with schedule = inference, which saves no activations"),
+            (|p| p.offload_activations && p.residency != ResidencyRule::None, |_| "true".to_owned(),
+                "false with residency, which decides by itself what is in remote memory"),
+        ]
+    };
     /// If absent, no operator has an adapter.
     lora: Option<u32> = None, "Rank of low-rank adapters (LoRA), with all other weights frozen" {
         value: "RANK", heading: MEMORY, is_rare: true, refusals: &[
@@ -612,6 +644,15 @@ plan_options! {
     reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
+    /// If absent, the parameters of all layers are freed, or of none, as `reshard` says.
+    reshard_blocks: Option<u32> = None, "Free gathered parameters only of the first N blocks of each stage and chunk" {
+        value: "N", heading: MEMORY, is_rare: true, least: 0, refusals: &[
+            (|p| p.reshard_blocks.is_some() && p.zero != ZeroStage::Parameters, |p| p.reshard_blocks.unwrap_or(0).to_string(),
+                "zero = 3 beside it, which gathers parameters"),
+            (|p| p.reshard_blocks.is_some() && !p.reshard, |p| p.reshard_blocks.unwrap_or(0).to_string(),
+                "reshard = true beside it"),
+        ]
+    } as u32 => |draft, blocks| draft.plan.reshard_blocks = Some(blocks);
     accumulate: bool = false, "Reduce gradients once per step, with {zero} 2 or 3" {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };

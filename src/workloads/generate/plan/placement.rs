@@ -41,6 +41,10 @@ pub enum ParallelGroupKind {
     ExpertNode,
     /// The ranks of an expert group that have the same index on their nodes.
     ExpertAcross,
+    /// Neighbouring replicas that shard their state, if other replicas have copies of it.
+    Shard,
+    /// Ranks with the same shard of the state, one in each group of replicas that shard it.
+    ShardCopies,
     /// Members of a tensor group that share an operator with its own degrees. The value is the index of the partition
     /// that defines them.
     Operator(u16),
@@ -48,7 +52,7 @@ pub enum ParallelGroupKind {
 
 impl ParallelGroupKind {
     /// The kinds that every plan can have, in the order in which their groups are numbered.
-    pub const COMMON: [Self; 9] = [
+    pub const COMMON: [Self; 11] = [
         Self::Tensor,
         Self::Data,
         Self::Embedding,
@@ -58,6 +62,8 @@ impl ParallelGroupKind {
         Self::Context,
         Self::ExpertNode,
         Self::ExpertAcross,
+        Self::Shard,
+        Self::ShardCopies,
     ];
 
     /// Name of the kind in messages and reports.
@@ -72,6 +78,8 @@ impl ParallelGroupKind {
             Self::Context => "context",
             Self::ExpertNode => "expert-node",
             Self::ExpertAcross => "expert-across",
+            Self::Shard => "shard",
+            Self::ShardCopies => "shard-copies",
             Self::Operator(_) => "operator",
         }
     }
@@ -88,6 +96,8 @@ pub struct RankPlacement {
     expert_node: u32,
     /// Context-parallel degree: number of replicas that share a sequence's tokens.
     context: u32,
+    /// Number of neighbouring replicas that shard their state.
+    shard: u32,
     /// The stage with the model's first part and the stage with its last part.
     ends: [u32; 2],
     /// True if every stage has the same weights as its mirror image, the stage at the same distance
@@ -130,6 +140,7 @@ impl RankPlacement {
                 .then_some(plan.tensor_degree_of_experts()),
             expert_node: plan.expert_node.unwrap_or(1).max(1),
             context: plan.context,
+            shard: plan.state_shards(),
             ends: plan.end_stages(),
             mirrored: plan.schedule.copy_count() > 1,
             members_before,
@@ -149,6 +160,8 @@ impl RankPlacement {
                 plan.context > 1,
                 plan.expert_node.is_some(),
                 plan.expert_node.is_some(),
+                plan.copies_shards(),
+                plan.copies_shards(),
             ],
             partitions: Vec::new(),
         }
@@ -276,6 +289,8 @@ impl RankPlacement {
             ParallelGroupKind::Context => self.context,
             ParallelGroupKind::ExpertNode => self.expert_node,
             ParallelGroupKind::ExpertAcross => self.expert / self.expert_node,
+            ParallelGroupKind::Shard => self.shard,
+            ParallelGroupKind::ShardCopies => data / self.shard,
             ParallelGroupKind::Operator(number) => self.operator_partition_at(number).group_size(),
         }
     }
@@ -400,6 +415,12 @@ impl RankPlacement {
             ParallelGroupKind::ExpertAcross => {
                 self.replica_ranks_before_stage(pipeline) * data / (self.expert / self.expert_node)
             }
+            ParallelGroupKind::Shard => {
+                self.replica_ranks_before_stage(pipeline) * (data / self.shard)
+            }
+            ParallelGroupKind::ShardCopies => {
+                self.replica_ranks_before_stage(pipeline) * self.shard
+            }
             ParallelGroupKind::Operator(number) => {
                 data * pipeline * self.operator_partition_at(number).group_count()
             }
@@ -429,6 +450,11 @@ impl RankPlacement {
                 (self.expert_shards_before_stage(place.stage) + shard) * replicas + replica
             }
             ParallelGroupKind::Context => block(self.context),
+            ParallelGroupKind::Shard => block(self.shard),
+            ParallelGroupKind::ShardCopies => {
+                let before = self.replica_ranks_before_stage(place.stage) + place.tensor;
+                before * self.shard + place.data % self.shard
+            }
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
                 let [_, expert, _] = self.expert_coordinates(place);
                 let [groups, own] = match family {
@@ -472,6 +498,8 @@ impl RankPlacement {
             ParallelGroupKind::Context => self.used[6],
             ParallelGroupKind::ExpertNode => self.used[7],
             ParallelGroupKind::ExpertAcross => self.used[8],
+            ParallelGroupKind::Shard => self.used[9],
+            ParallelGroupKind::ShardCopies => self.used[10],
             ParallelGroupKind::Operator(_) => true,
         }
     }
@@ -553,6 +581,13 @@ impl RankPlacement {
                     .collect()
             }
             ParallelGroupKind::Context => block(self.context),
+            ParallelGroupKind::Shard => block(self.shard),
+            ParallelGroupKind::ShardCopies => {
+                let members = (place.data % self.shard..data).step_by(self.shard as usize);
+                members
+                    .map(|data| at(RankCoordinates { data, ..place }))
+                    .collect()
+            }
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
                 let [_, expert, _] = self.expert_coordinates(place);
                 let all = self

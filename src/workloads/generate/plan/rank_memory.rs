@@ -2,7 +2,7 @@
 //! into it in remote memory. Plans that offload state store this in remote memory, and everything else in the NPU's own
 //! memory.
 
-use super::{OffloadedState, ParallelismPlan, ResidencyRule};
+use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
@@ -68,10 +68,11 @@ impl RankMemoryCapacity {
     /// Creates the memory for the ranks of `plan`; each NPU has `own` bytes.
     pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
         let spills = plan.residency != ResidencyRule::None;
-        let offloads = plan.offload != OffloadedState::None;
         Self {
             own,
-            shared: plan.shared_memory.filter(|_| spills || offloads),
+            shared: plan
+                .shared_memory
+                .filter(|_| spills || plan.uses_remote_memory()),
             spills,
             ranks: u64::try_from(plan.rank_count()).unwrap_or(u64::MAX),
         }

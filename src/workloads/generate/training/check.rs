@@ -8,6 +8,7 @@ use super::frozen_weights;
 use super::local_experts;
 use super::module_recompute;
 use super::padded_heads::pad_heads;
+use super::saved_tensors;
 use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
 use crate::generate::plan::{
@@ -36,7 +37,10 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, P
     local_experts::check_expert_degrees(model, plan)?;
     module_recompute::check_recomputed_modules(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
-    frozen_weights::freeze_weights(model, plan)?;
+    let frozen = frozen_weights::freeze_weights(model, plan)?;
+    if !plan.saved.is_empty() {
+        saved_tensors::mark_saved_outputs(&mut frozen.into_owned(), plan)?;
+    }
     let model = &*pad_heads(model, plan)?;
     let derived = is_tensor_split_derived(model, plan);
     if plan.operators.is_empty() {
@@ -172,7 +176,12 @@ pub(super) fn max_nodes_per_rank(
         ContextExchange::Ring => 24 * u128::from(plan.context),
         ContextExchange::AllGather | ContextExchange::AllToAll => 0,
     };
-    let each = steps + products * (28 + 15 * experts) + 4 * (2 * accesses + waits) + 2 * accesses;
+    // Each of an operator's two gradients may have a sum over copies of its shard, and each block may store and load
+    // its activations.
+    let copies = if plan.copies_shards() { 2 } else { 0 };
+    let copies = copies + if plan.offload_activations { 2 } else { 0 };
+    let each =
+        steps + copies + products * (28 + 15 * experts) + 4 * (2 * accesses + waits) + 2 * accesses;
     let operators = model.layers.iter();
     let operators = operators.map(|layer| layer.operators.len() as u128);
     let of_pass = (operators.sum::<u128>() + parts) * each;

@@ -21,6 +21,7 @@ use chakram_trace::format::{
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+mod activations;
 mod gradients;
 mod memory_traffic;
 mod messages;
@@ -44,6 +45,8 @@ pub const EXPERT_LANE: i64 = 5;
 pub const CONTEXT_LANE: i64 = 6;
 /// Lane of loads and stores of operands that are not kept in SRAM.
 pub const MEMORY_LANE: i64 = 4;
+/// Lane of reductions over copies of a shard.
+const COPIES_LANE: i64 = 10;
 /// First lane for kernels of parallel branches. If there are more branches than lanes, some share a lane.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
@@ -75,6 +78,8 @@ pub(super) struct RankEmitter<'w, 's> {
     reduced: Vec<u64>,
     /// For each layer, the parameter gathers that must end before the layer's next forward pass.
     updated: BTreeMap<usize, Vec<u64>>,
+    /// For each micro-batch and layer with offloaded activations, the store of these activations.
+    stored_activations: BTreeMap<(u32, usize), u64>,
     /// Memory changes that are attached to the next emitted node.
     pending_memory: MemoryChanges,
     /// The residency rule, and the operands that this stage keeps in SRAM; `None` if the plan has
@@ -113,6 +118,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             unreduced_producers: Default::default(),
             reduced: Vec::new(),
             updated: BTreeMap::new(),
+            stored_activations: BTreeMap::new(),
             pending_memory: MemoryChanges::default(),
         }
     }
@@ -127,16 +133,17 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if plan.gathers_before_step() {
                 self.emit_updated_parameter_gathers()?;
             }
-            let mut kept = vec![false; plan.chunk_count() as usize];
+            let mut has_begun = vec![false; plan.chunk_count() as usize];
             for step in plan.steps_of_stage(self.place.stage) {
                 // If two passes overlap, receive both inputs before the first pass starts, and send
                 // only after both passes have ended.
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.iter_passes() {
-                    let chunk = &mut kept[pass.chunk as usize];
-                    // Without resharding, the parameters stay gathered after the chunk's first pass in a step.
-                    let present = std::mem::replace(chunk, !plan.plan.reshard);
-                    begun.push((pass, self.emit_pass_start(pass, present)?));
+                    let chunk = &mut has_begun[pass.chunk as usize];
+                    // Without resharding, the parameters stay gathered after the chunk's first pass
+                    // in a step.
+                    let is_later = std::mem::replace(chunk, true);
+                    begun.push((pass, self.emit_pass_start(pass, is_later)?));
                 }
                 // Both passes start at the current end of the chain, because neither depends on the other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
@@ -246,16 +253,16 @@ impl<'w, 's> RankEmitter<'w, 's> {
         stage.filter(|stage| *stage != self.place.stage)
     }
 
-    /// Emits the start of a pass: the first parameter gathers (unless parameters are `present`),
-    /// and the receive for the pass's input.
+    /// Emits the start of a pass: the first parameter gathers, and the receive for the pass's
+    /// input. `is_later` is true if this is not the chunk's first pass in the step.
     fn emit_pass_start(
         &mut self,
         pass: PipelinePass,
-        present: bool,
+        is_later: bool,
     ) -> Result<PassParameterGathers, TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
-        let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
-        let mut gathers = PassParameterGathers::new(gathered, self.layers_of(pass));
+        let gathered = plan.gathers_parameters() && needs_weights(pass);
+        let mut gathers = PassParameterGathers::new(gathered, is_later, self.layers_of(pass));
         self.emit_parameter_gathers(&mut gathers, 0, pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
         if let Some(sender) = self.other_stage_of_pass(before) {
@@ -292,18 +299,21 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let forward = pass.kind == PassKind::Forward;
         let reduces = pass.kind.finds_weights() && plan.ends_with_reductions(complete);
         self.handed = plan.sum_left_to_adapters(at, pass.kind);
+        let mut loads = Vec::new();
         for (k, layer) in self.layers_of(pass).enumerate() {
             if k > 0 {
                 self.emit_parameter_gathers(&mut gathers, k, pass)?;
             }
+            self.emit_activation_loads(&mut loads, self.layers_of(pass), k + 2, pass)?;
             self.chain_tail
                 .extend(gathers.ids.get(k).into_iter().flatten());
+            self.chain_tail.extend(loads[k]);
             if forward {
                 // Only the first micro-batch needs to wait for the gathers, because later ones run after it.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
-            if gathers.ids.len() > k && plan.copies_parameters() {
+            if gathers.ids.get(k).is_some_and(|ids| !ids.is_empty()) && plan.copies_parameters() {
                 self.emit_parameter_copy_out(layer, pass)?;
             }
             let lowered = plan.lowered_layer(layer);
@@ -311,7 +321,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             // If parameters are kept for the whole step, the last pass that uses the weights (or
             // the weight-gradient pass) frees them.
             let frees = plan.gathers_parameters()
-                && match plan.plan.reshard {
+                && match plan.reshards_layer(layer) {
                     true => needs_weights(pass),
                     false => complete,
                 };
@@ -335,6 +345,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 },
             });
             self.emit_layer_program(program, layer, pass, finding, freed)?;
+            self.emit_activation_store(layer, pass)?;
         }
         if reduces && !plan.plan.overlap && !complete {
             self.emit_all_bucket_reductions(at, pass)?;
@@ -659,6 +670,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let mut ids = Vec::new();
+            if gathers.is_later && !plan.reshards_layer(layer) {
+                gathers.ids.push(ids);
+                continue;
+            }
             for (among, bytes) in plan.gathered_parts(layer) {
                 // For an all-gather, `comm_size` is a single member's shard.
                 let shard = bytes.div_ceil(plan.copies_among(among).into());
@@ -714,14 +729,18 @@ fn direction_label(pass: PipelinePass) -> &'static str {
 /// Layers of a pass that gather parameters, and the nodes of these gathers.
 struct PassParameterGathers {
     order: Vec<usize>,
-    /// For each layer, the nodes of its gathers, if they are emitted already.
+    /// True if an earlier pass of the step has gathered the parameters that stay gathered.
+    is_later: bool,
+    /// For each layer, the nodes of its gathers, if they are emitted already. The list of a layer whose parameters are
+    /// still gathered is empty.
     ids: Vec<Vec<u64>>,
 }
 
 impl PassParameterGathers {
-    fn new(gathers: bool, order: impl Iterator<Item = usize>) -> Self {
+    fn new(gathers: bool, is_later: bool, order: impl Iterator<Item = usize>) -> Self {
         Self {
             order: order.filter(|_| gathers).collect(),
+            is_later,
             ids: Vec::new(),
         }
     }

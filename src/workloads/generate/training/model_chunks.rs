@@ -70,7 +70,7 @@ impl ModelPartsAndGradientBuckets {
             let common = common.filter(|(_, weights, _)| *weights > 0 || !plan.freezes());
             let mut filled = Vec::new();
             if plan.copy_count() > 1 {
-                filled = filling.assign_buckets(ParallelGroupKind::Data, common);
+                filled = filling.assign_buckets(plan.sharding_group(), common);
             }
             if plan.expert_copies() > 1 {
                 // Skip a layer without experts, for which the last expert bucket would otherwise wait.

@@ -35,6 +35,8 @@ pub(super) struct RecomputedOperatorPart {
     pub kernels: Vec<LoweredKernel>,
     /// Bytes freed after the forward pass, because the backward pass recomputes them.
     pub dropped: u64,
+    /// Bytes that the operator keeps in addition, because the plan saves its input.
+    pub kept: u64,
 }
 
 /// Returns the part of operator `i` in `operators` that is recomputed. `work` is a member's shard
@@ -111,5 +113,9 @@ pub(super) fn recomputed_operator_part(
     } else {
         (Vec::new(), 0)
     };
-    Ok(RecomputedOperatorPart { kernels, dropped })
+    Ok(RecomputedOperatorPart {
+        kernels,
+        dropped,
+        kept: 0,
+    })
 }

@@ -67,7 +67,7 @@ impl TrainingGenerator {
             },
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
-            replicas: self.plan.copy_count(),
+            replicas: self.plan.state_shards(),
             passes: self.extra_optimizer_pass_bytes(),
         }
     }
@@ -121,10 +121,18 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the bytes of a rank's state in remote memory.
+    /// Returns the bytes of a rank's state in remote memory, and the most bytes of offloaded activations there.
     pub(super) fn offloaded_bytes(&self, stage: u32) -> u64 {
         let [all, resident] = [self.state_bytes(stage), self.resident_bytes(stage)];
-        all.total_bytes() - resident.total_bytes()
+        let layers = self.stage_layers(stage);
+        let pass = layers.fold(0, |sum: u64, layer| {
+            sum.saturating_add(self.offloaded_activation_bytes_of_layer(layer))
+        }) / u64::from(self.chunk_count());
+        let stored =
+            self.plan
+                .schedule
+                .max_stored_passes(stage, self.plan.pipeline, self.micro_batches);
+        (all.total_bytes() - resident.total_bytes()).saturating_add(pass.saturating_mul(stored))
     }
 
     /// Returns the bytes of a rank's state, wherever it is stored.

@@ -62,6 +62,7 @@ use super::layer::{
 use super::local_experts::scale_count;
 use super::module_recompute::drop_recomputed_activations;
 use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
+use super::saved_tensors::recomputed_part_by_name;
 use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ExpertProducts, ParallelGroupKind, RecomputePolicy,
@@ -69,7 +70,7 @@ use crate::generate::plan::{
 use crate::generate::sharding::{EqualSizedMemberGroups, MemberNumberDigit};
 use crate::model::{
     LayerRole, ModelLayer, OperatorComputationSpec, OperatorKind, OperatorShardAxis,
-    OperatorTokenExchangeSide, TensorSplit, TrainedOperatorWeights,
+    OperatorTokenExchangeSide, SavedOutput, TensorSplit, TrainedOperatorWeights,
 };
 use std::collections::BTreeMap;
 
@@ -406,11 +407,17 @@ impl ShardedLayerLowerer {
             self.context
                 .leave_out(layer, &spec, among_experts, &mut kernels);
             let chosen = self.context.recompute == RecomputePolicy::Operators;
-            let again = if chosen && layer.role == LayerRole::Block {
-                recomputed_operator_part(&layer.operators, i, &work, &kernels, &sizes)?
-            } else {
-                RecomputedOperatorPart::default()
+            let operators = &layer.operators;
+            let again = match operators[i].saved {
+                _ if !chosen || layer.role != LayerRole::Block => RecomputedOperatorPart::default(),
+                SavedOutput::ByPolicy => {
+                    recomputed_operator_part(operators, i, &work, &kernels, &sizes)?
+                }
+                SavedOutput::Yes | SavedOutput::No => {
+                    recomputed_part_by_name(operators, i, &kernels, &sizes)
+                }
             };
+            kernels.keeps = kernels.keeps.saturating_add(again.kept);
             own.push(MemberOperator {
                 step,
                 kernels,

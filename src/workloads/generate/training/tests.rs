@@ -4,10 +4,12 @@ use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 
+mod activations;
 mod context;
 mod experts;
 mod formats;
 mod frozen;
+mod hybrid;
 mod latent;
 mod model_flops;
 mod offload;

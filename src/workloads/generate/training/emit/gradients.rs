@@ -4,8 +4,8 @@ use super::super::buckets::GradientBucket;
 use super::super::program::OperatorWeightGradients;
 use super::memory_traffic::create_remote_access;
 use super::{
-    COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, RankEmitter, TENSOR_LANE,
-    WholeStepNode,
+    COMPUTE_LANE, COPIES_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, RankEmitter,
+    TENSOR_LANE, WholeStepNode,
 };
 use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
 use crate::generate::schedule::{PassKind, PipelinePass};
@@ -130,16 +130,19 @@ impl RankEmitter<'_, '_> {
                 true => create_remote_access(true, shard, true),
                 false => self.create_collective_op(kind, bytes, bucket.among),
             },
-            lane: Some(if in_switches {
-                MEMORY_LANE
-            } else {
-                GRADIENT_LANE
+            lane: Some(match in_switches {
+                true => MEMORY_LANE,
+                false => GRADIENT_LANE,
             }),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
             layer: Some(bucket.layer as u32),
             memory,
         })?;
+        let id = match bucket.among {
+            ParallelGroupKind::Shard => self.emit_sum_over_shard_copies(id, bucket, pass)?,
+            _ => id,
+        };
         let id = match stores_result {
             true => {
                 self.data.clear();
@@ -163,6 +166,38 @@ impl RankEmitter<'_, '_> {
         };
         self.reduced.push(id);
         Ok(())
+    }
+
+    /// Emits the sum of a bucket's shard over the ranks that have copies of the shard. The sum depends on `reduced`,
+    /// the reduction within the sharding group.
+    fn emit_sum_over_shard_copies(
+        &mut self,
+        reduced: u64,
+        bucket: &GradientBucket,
+        pass: PipelinePass,
+    ) -> Result<u64, TraceError> {
+        let plan = self.plan;
+        let members = plan.placement.member_count(bucket.among);
+        let shard = plan.bucket_bytes(bucket).div_ceil(members.into());
+        let [layer, slash, operator] = plan.bucket_end(bucket);
+        self.data.clear();
+        self.data.push(reduced);
+        self.emit_node(WholeStepNode {
+            name: format_args!(
+                "mb{}/{layer}{slash}{operator}/gradients/all-reduce",
+                pass.micro_batch
+            ),
+            op: self.create_collective_op(
+                CollectiveKind::AllReduce,
+                shard,
+                ParallelGroupKind::ShardCopies,
+            ),
+            lane: Some(COPIES_LANE),
+            phase: TrainingPhase::Synchronize,
+            pass: Some(pass),
+            layer: Some(bucket.layer as u32),
+            memory: MemoryChanges::default(),
+        })
     }
 
     /// Emits the reductions of all buckets of part `at`, one after another in the chain.

@@ -136,6 +136,51 @@ fn every_other_product_is_done_again() {
     );
 }
 
+/// The outputs of the products before attention and of attention are saved, so their consumers keep their inputs.
+#[test]
+fn outputs_that_the_plan_does_not_name_are_computed_again() {
+    let mut plan = ParallelismPlan::new();
+    plan.recompute = RecomputePolicy::Operators;
+    let kept = |plan: &ParallelismPlan| {
+        let model = Model::load_named("llama3-8b").unwrap();
+        let plan = plan.clone();
+        let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+        summary.stages[0].stored.1
+    };
+    plan.saved = ["attention.qkv", "attention.core"]
+        .map(|name| name.parse().unwrap())
+        .to_vec();
+    let all = nodes("llama3-8b", plan.clone());
+    let again: Vec<_> = all
+        .iter()
+        .filter_map(|node| node.name.strip_prefix("mb0/layer3/again/"))
+        .collect();
+    let expected = [
+        "norm1",
+        "attention.core.rotary",
+        "attention.out",
+        "residual1",
+        "norm2",
+        "mlp.up",
+        "mlp.activation",
+    ];
+    assert_eq!(again, expected);
+    let before = kept(&plan);
+    // The sum after attention's output product keeps the product's output: 8,192 x 4,096 numbers of 2 B per block.
+    plan.saved.push("attention.out".parse().unwrap());
+    assert_eq!(kept(&plan) - before, 32 * 2 * 8192 * 4096);
+    let all = nodes("llama3-8b", plan.clone());
+    assert_eq!(count(&all, "/again/attention.out"), 0);
+    plan.saved.push("attention.other".parse().unwrap());
+    let model = Model::load_named("llama3-8b").unwrap();
+    let refused = TrainingPattern { model, plan }.prepare_generator();
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("`saved` is attention.other; expected operators of blocks of llama3-8b"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn stages_wait_for_their_messages_if_asked() {
     let mut plan = ParallelismPlan::new();

@@ -1,0 +1,96 @@
+//! Recomputation by tensor: the plan names the operators whose outputs the forward pass saves (`saved`), as
+//! rematerialization policies of JAX do (`jax.checkpoint_policies.save_only_these_names`). The backward pass of a block
+//! first computes the other outputs again, from the block's input and the saved outputs.
+//!
+//! | operator | recomputed | kept of its input |
+//! |---|---|---|
+//! | named | only kernels before attention (norms of heads, rotary positions, repeated heads) | if the operator before it is named, or if it is the block's first |
+//! | others before the block's last matrix product | all | the same |
+//! | the last product, and operators after it | | the same |
+//!
+//! The last product is not recomputed, because no gradient needs its output. The saved output of a product before a
+//! residual sum is kept for this sum, which otherwise keeps none of its inputs.
+
+use super::cost::{KernelCostParameters, OperatorKernels};
+use super::operator_recompute::RecomputedOperatorPart;
+use crate::generate::plan::{OperatorPattern, ParallelismPlan};
+use crate::generate::{PatternOptionError, option_refused};
+use crate::model::{LayerOperator, LayerRole, Model, OperatorInputSource, SavedOutput};
+use std::collections::BTreeSet;
+
+/// Marks the operators of `model` whose outputs `plan` saves, if the plan names such operators.
+pub(super) fn mark_saved_outputs(
+    model: &mut Model,
+    plan: &ParallelismPlan,
+) -> Result<(), PatternOptionError> {
+    if plan.saved.is_empty() {
+        return Ok(());
+    }
+    let mut unused: Vec<&OperatorPattern> = plan.saved.iter().collect();
+    let blocks = model.layers.iter_mut();
+    for layer in blocks.filter(|layer| layer.role == LayerRole::Block) {
+        for operator in &mut layer.operators {
+            let is_match =
+                |one: &OperatorPattern| one.matches_operator(&layer.name, &operator.name);
+            unused.retain(|one| !is_match(one));
+            operator.saved = match plan.saved.iter().any(is_match) {
+                true => SavedOutput::Yes,
+                false => SavedOutput::No,
+            };
+        }
+    }
+    let Some(first) = unused.first() else {
+        return Ok(());
+    };
+    let blocks = model.layers.iter();
+    let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
+    let names = blocks.flat_map(|layer| layer.operators.iter().map(|one| &one.name[..]));
+    let names: Vec<&str> = names.collect::<BTreeSet<_>>().into_iter().collect();
+    let expected = format!(
+        "operators of blocks of {}: {}",
+        model.name,
+        names.join(", ")
+    );
+    Err(option_refused("saved", first, expected))
+}
+
+/// Returns the part of operator `i` in `operators` that is recomputed, if the plan names saved outputs.
+pub(super) fn recomputed_part_by_name(
+    operators: &[LayerOperator],
+    i: usize,
+    kernels: &OperatorKernels,
+    sizes: &KernelCostParameters,
+) -> RecomputedOperatorPart {
+    let spec = operators[i].work.to_axes_and_tensors();
+    let is_saved = |i: usize| operators[i].saved == SavedOutput::Yes;
+    let is_product = |one: &LayerOperator| {
+        let spec = one.work.to_axes_and_tensors();
+        spec.sums_over_input_columns()
+    };
+    let last = operators.iter().rposition(is_product);
+    let mut again = match last.is_some_and(|last| i < last) {
+        true => kernels.forward.clone(),
+        false => Vec::new(),
+    };
+    if is_saved(i) {
+        let before = [".norm", ".rotary", ".repeat"];
+        again.retain(|kernel| {
+            spec.is_attention() && before.iter().any(|name| kernel.suffix.starts_with(name))
+        });
+    }
+    let before = i.checked_sub(1);
+    let keeps_input = before.is_none_or(is_saved);
+    let is_sum = spec.role == OperatorInputSource::Join;
+    let kept_of_sum = match before.filter(|_| is_sum && keeps_input) {
+        Some(before) => operators[before].work.output_elements(),
+        None => 0,
+    };
+    RecomputedOperatorPart {
+        kernels: again,
+        dropped: match keeps_input {
+            true => 0,
+            false => kernels.keeps.saturating_add(kernels.scores),
+        },
+        kept: kept_of_sum.saturating_mul(sizes.samples.saturating_mul(sizes.number)),
+    }
+}

@@ -1,0 +1,83 @@
+//! Tests activations in remote memory, and parameters that stay gathered.
+
+use super::super::super::WorkloadPattern;
+use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::*;
+use super::data;
+
+fn training(change: impl Fn(&mut ParallelismPlan)) -> TrainingPattern {
+    let model = Model::load_named("gpt2-small").unwrap();
+    let mut plan = ParallelismPlan::new();
+    change(&mut plan);
+    TrainingPattern { model, plan }
+}
+
+fn nodes(training: TrainingPattern) -> Vec<EmittedNode> {
+    record_every_rank(WorkloadPattern::Training(Box::new(training))).swap_remove(0)
+}
+
+/// With 12 blocks and one micro-batch, each block stores what it saves after its forward kernels, and loads it while
+/// the block after it runs backward.
+#[test]
+fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
+    let stage = |offload| {
+        let training = training(|plan| plan.offload_activations = offload);
+        training.summarize_plan().unwrap().stages.swap_remove(0)
+    };
+    let [stays, leaves] = [false, true].map(stage);
+    assert_eq!(leaves.remote, stays.stored.1 - rest_of(&stays));
+    // At the peak, during the loss, only the last block's activations are in the NPU's memory.
+    let freed = stays.memory[chakram_trace::format::TensorClass::Activations as usize]
+        - leaves.memory[chakram_trace::format::TensorClass::Activations as usize];
+    assert_eq!(freed, leaves.remote / 12 * 11);
+    let all = nodes(training(|plan| plan.offload_activations = true));
+    let load = "mb0/layer3/bwd/activations/load";
+    let before = data(&all, load);
+    assert!(before.contains(&"mb0/layer3/fwd/activations/store"));
+    assert!(
+        before.iter().all(|name| !name.contains("layer4/bwd")),
+        "{before:?}"
+    );
+    let mut uses = all
+        .iter()
+        .filter(|node| node.name.starts_with("mb0/layer3/bwd/") && node.name != load);
+    let first = &uses.next().unwrap().name;
+    assert!(data(&all, first).contains(&load), "{first}");
+}
+
+/// Bytes that layers outside blocks save, which stay in the NPU's memory.
+fn rest_of(stage: &StageRankTotals) -> u64 {
+    let model = Model::load_named("gpt2-small").unwrap();
+    let layers = model
+        .layers
+        .iter()
+        .filter(|layer| layer.role == LayerRole::Block);
+    let blocks: u64 = layers.map(|layer| layer.saved_bytes(2, true)).sum();
+    stage.stored.1 - blocks
+}
+
+/// With parameters of 4 of 12 blocks resharded, the backward pass gathers only these and the layers outside blocks.
+#[test]
+fn parameters_of_later_blocks_stay_gathered() {
+    let gathers = |blocks| {
+        let all = nodes(training(|plan| {
+            (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
+            plan.reshard_blocks = blocks;
+        }));
+        let own = all.iter().map(|node| &node.name[..]);
+        let own = own.filter(|name| name.ends_with("/bwd/gather") && name.contains("/layer"));
+        own.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(gathers(None).len(), 12);
+    let expected = ["layer3", "layer2", "layer1", "layer0"];
+    let expected = expected.map(|layer| format!("mb0/{layer}/bwd/gather"));
+    assert_eq!(gathers(Some(4)), expected);
+    let peak = |blocks| {
+        let training = training(|plan| {
+            (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
+            plan.reshard_blocks = blocks;
+        });
+        training.summarize_plan().unwrap().stages[0].peak
+    };
+    assert!(peak(Some(4)) > peak(None));
+}
