@@ -371,6 +371,16 @@ impl TrainingGenerator {
         !is_block(&layer) || before.filter(is_block).count() < most as usize
     }
 
+    /// Returns the lane of gradient reductions. Sharded parameters are gathered with the same communicator with which
+    /// their gradients are reduced, and a communicator runs its collectives one after another (pytorch/pytorch, pull
+    /// request 177098).
+    fn reduction_lane(&self) -> i64 {
+        match self.gathers_parameters() {
+            true => PARAMETER_LANE,
+            false => GRADIENT_LANE,
+        }
+    }
+
     /// Returns true if kernels copy parameters out of gather buffers, and gradients into reduction buffers, as in
     /// FSDP2.
     fn copies_parameters(&self) -> bool {

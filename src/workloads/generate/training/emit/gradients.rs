@@ -132,7 +132,7 @@ impl RankEmitter<'_, '_> {
             },
             lane: Some(match in_switches {
                 true => MEMORY_LANE,
-                false => GRADIENT_LANE,
+                false => self.plan.reduction_lane(),
             }),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
