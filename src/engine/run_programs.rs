@@ -120,6 +120,11 @@ pub(super) fn create_native_backend<'a>(
         } else {
             &[]
         },
+        across_nodes: if prices.measured_collectives {
+            machine.across_nodes()
+        } else {
+            &[]
+        },
         splits: splits.collect(),
         players: ScriptExecutor::default(),
         chosen: chosen.clone(),

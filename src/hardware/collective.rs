@@ -14,6 +14,7 @@ use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Position;
 use chakram_base::units::UnroundedBufferShare;
 
+mod across_nodes;
 mod algorithm;
 pub mod auto;
 mod backend;
@@ -41,6 +42,7 @@ mod stage_assignment;
 mod stage_flow;
 mod tree;
 
+pub use across_nodes::CollectivesAcrossNodes;
 pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };

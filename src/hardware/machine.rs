@@ -4,8 +4,8 @@
 //! dimensions. It may also have memory outside its NPUs.
 
 use crate::collective::{
-    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, DimensionAlgorithmChoice,
-    FittedCollectiveProtocol,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, CollectivesAcrossNodes,
+    DimensionAlgorithmChoice, FittedCollectiveProtocol,
 };
 use crate::compute::{KernelCurves, PeakRatesByFormat, RecordingNpuClass};
 use crate::devices::maker_of;
@@ -114,6 +114,7 @@ pub struct Machine {
     algorithms: Vec<DimensionAlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<FittedCollectiveProtocol>>,
+    across_nodes: Vec<Option<CollectivesAcrossNodes>>,
     pipeline: ChunkCountOrderAndOverlap,
     scalable: bool,
     rank_domain: Option<DomainsWithUnusedNpus>,
@@ -210,6 +211,7 @@ impl Machine {
             algorithms,
             collective_curves: Vec::new(),
             collective_protocols: Vec::new(),
+            across_nodes: Vec::new(),
             pipeline: ChunkCountOrderAndOverlap::default(),
             scalable: false,
             rank_domain: None,
@@ -328,6 +330,12 @@ impl Machine {
     /// described).
     pub fn collective_protocols(&self) -> &[Vec<FittedCollectiveProtocol>] {
         &self.collective_protocols
+    }
+
+    /// Returns the library's rings and trees over several nodes along each dimension, innermost first (empty if none
+    /// are described).
+    pub fn across_nodes(&self) -> &[Option<CollectivesAcrossNodes>] {
+        &self.across_nodes
     }
 
     /// Returns the number, order and overlap of chunks of collectives.

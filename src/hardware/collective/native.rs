@@ -26,10 +26,10 @@ use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
 use super::{
     AdmissionOrder, ChunkCountOrderAndOverlap, ChunkStageRoutes, CollectiveAlgorithm,
-    CollectiveCurve, CollectiveStage, CollectiveStagePrimitive, DimensionAlgorithmChoice,
-    DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition, NamedScriptedAlgorithm,
-    PairBytesByPhase, ScriptExecutor, SendStepWithConditions, StageWithAlgorithm, curve, late_ring,
-    protocol, stage_assignment,
+    CollectiveCurve, CollectiveStage, CollectiveStagePrimitive, CollectivesAcrossNodes,
+    DimensionAlgorithmChoice, DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition,
+    NamedScriptedAlgorithm, PairBytesByPhase, ScriptExecutor, SendStepWithConditions,
+    StageWithAlgorithm, across_nodes, curve, late_ring, protocol, stage_assignment,
 };
 use crate::group::{GroupPlacement, LineMemberPaths, PhaseDimensionSizeAndStride};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
@@ -55,6 +55,8 @@ pub struct NativeBackend<'a> {
     pub correction: Option<f64>,
     /// The library's protocols in each dimension, for collectives without a curve. May be empty.
     pub protocols: &'a [Vec<FittedCollectiveProtocol>],
+    /// The library's rings and trees over several nodes, for each dimension. The list may be empty.
+    pub across_nodes: &'a [Option<CollectivesAcrossNodes>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
     pub splits: Vec<&'a PairBytesByPhase>,
@@ -159,7 +161,10 @@ impl CollectiveBackend for NativeBackend<'_> {
             request.kind,
             splits.map_or(request.buffer, PairBytesByPhase::equivalent_bytes),
         );
-        let formula = || protocol::fastest_protocol_time(self.protocols, of, lie);
+        let formula = || {
+            protocol::fastest_protocol_time(self.protocols, of, lie)
+                .or_else(|| across_nodes::time_across_nodes(self.across_nodes, of, lie))
+        };
         if let Some(span) = curve::find_measured_time(self.curves, of, lie).or_else(formula) {
             let span = match self.correction {
                 Some(factor) => Span::from_seconds(span.as_seconds() * factor),

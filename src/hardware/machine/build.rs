@@ -91,6 +91,7 @@ pub(super) fn build_machine(
         algorithms: network.algorithms,
         collective_curves: network.curves,
         collective_protocols: network.protocols,
+        across_nodes: network.across_nodes,
         pipeline: collectives::parse_chunking(&root)?,
         scalable: network.scalable,
         rank_domain: network.rank_domain,

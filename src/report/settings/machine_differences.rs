@@ -90,6 +90,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
         note(Difference::MeasuredCollectives, &|d| {
             one.collective_curves().get(d) != other.collective_curves().get(d)
                 || one.collective_protocols().get(d) != other.collective_protocols().get(d)
+                || one.across_nodes().get(d) != other.across_nodes().get(d)
         });
         if a.switching_mode() != b.switching_mode() {
             found.push(Difference::Switching);

@@ -1,8 +1,10 @@
-//! The `curve` and `protocol` tables of a dimension: measured times of collectives, and the formulas of a library's
-//! protocols.
+//! The `curve` and `protocol` tables and the key `across_share` of a dimension: measured times of collectives, and the
+//! formulas of a library's protocols.
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
-use crate::collective::{CollectiveCurve, FittedCollectiveProtocol, MeasurementLinks};
+use crate::collective::{
+    CollectiveCurve, CollectivesAcrossNodes, FittedCollectiveProtocol, MeasurementLinks,
+};
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
 use chakram_base::collective_kind::CollectiveKind;
@@ -243,4 +245,17 @@ pub(super) fn parse_protocols(
         });
     }
     Ok(protocols)
+}
+
+/// Parses the key `across_share`: the fraction of the links' rate that the library reaches over several nodes.
+pub(super) fn parse_across_nodes(
+    dimension: &ConfigTable<'_>,
+    measured_at: Option<MeasurementLinks>,
+) -> Result<Option<CollectivesAcrossNodes>, ConfigError> {
+    dimension.read_optional("across_share", |field| {
+        Ok(CollectivesAcrossNodes {
+            share: field.read_positive(1.0)?,
+            measured_at,
+        })
+    })
 }

@@ -3,7 +3,9 @@
 
 use super::super::{DomainsWithUnusedNpus, NetworkSettings};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
-use crate::collective::{CollectiveCurve, DimensionAlgorithmChoice, FittedCollectiveProtocol};
+use crate::collective::{
+    CollectiveCurve, CollectivesAcrossNodes, DimensionAlgorithmChoice, FittedCollectiveProtocol,
+};
 use crate::machine::Machine;
 use crate::network::{NetworkModelKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
@@ -23,6 +25,7 @@ pub(super) const KEYS: &[&str] = &[
     "scalable",
     "curve",
     "protocol",
+    "across_share",
     "measured_at",
     "levels",
     "oversubscription",
@@ -46,6 +49,8 @@ pub(super) struct NetworkBuiltFromTables {
     pub curves: Vec<Vec<CollectiveCurve>>,
     /// Protocols of collectives in each dimension.
     pub protocols: Vec<Vec<FittedCollectiveProtocol>>,
+    /// The library's rings and trees over several nodes, by dimension.
+    pub across_nodes: Vec<Option<CollectivesAcrossNodes>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
     pub rank_domain: Option<DomainsWithUnusedNpus>,
@@ -64,6 +69,7 @@ pub(super) fn parse_network(
     let mut algorithms = Vec::with_capacity(tables.len());
     let mut curves = Vec::with_capacity(tables.len());
     let mut protocols = Vec::with_capacity(tables.len());
+    let mut across_nodes = Vec::with_capacity(tables.len());
     let mut scalable = false;
     let mut rank_domain = None;
     let mut npus = 1;
@@ -115,6 +121,7 @@ pub(super) fn parse_network(
         let measured_at = measured_at.or_else(before);
         curves.push(collective_curves::parse_curves(table, measured_at)?);
         protocols.push(collective_curves::parse_protocols(table, measured_at)?);
+        across_nodes.push(collective_curves::parse_across_nodes(table, measured_at)?);
         dimensions.push(dimension);
     }
     collective_curves::add_measured_collectives(root, &dimensions, original, &mut curves)?;
@@ -149,6 +156,7 @@ pub(super) fn parse_network(
         algorithms,
         curves,
         protocols,
+        across_nodes,
         scalable,
         rank_domain,
     })

@@ -72,6 +72,7 @@ pub(super) fn parse_tiles(
         algorithms: vec![algorithm; 2],
         curves: vec![Vec::new(); 2],
         protocols: vec![Vec::new(); 2],
+        across_nodes: vec![None; 2],
         scalable: false,
         rank_domain: None,
     };
