@@ -78,11 +78,11 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
-/// Stragglers lengthen jobs on more than one node: one in twenty by more than 20 %, in addition to errors of kernel
-/// times.
+/// Stragglers lengthen jobs on more than one node. Stragglers make one step in twenty longer by more
+/// than 0.15 (logarithm), in addition to errors of kernel times.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
-    for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {
+    for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.15)] {
         let model = ["generate", "gpt2-small", "--data", data, "--batch", "16"];
         let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
