@@ -51,7 +51,7 @@ impl UserCommKernelRules {
 /// Lookup table that identifies communication kernels by name.
 pub(crate) struct CommKernelTable<'a> {
     added: &'a [(String, CollectiveKind)],
-    known: Vec<KnownKernel>,
+    known: Vec<CommKernelNamePattern>,
 }
 
 /// Kind of communication that a kernel's name shows.
@@ -64,7 +64,7 @@ pub(crate) enum KernelNameHint {
 }
 
 /// A row of the table `KNOWN`.
-struct KnownKernel {
+struct CommKernelNamePattern {
     pattern: &'static str,
     /// Kind of collective, or `None` if the name does not reveal it.
     kind: Option<CollectiveKind>,
@@ -91,13 +91,13 @@ impl CommKernelTable<'_> {
     }
 }
 
-fn iter_known_kernels() -> impl Iterator<Item = KnownKernel> {
+fn iter_known_kernels() -> impl Iterator<Item = CommKernelNamePattern> {
     let rows = KNOWN.lines();
     let rows = rows.filter(|line| !line.is_empty() && !line.starts_with('#'));
     rows.filter_map(|row| {
         let mut cells = row.splitn(4, '|').map(str::trim);
         let (_, pattern, kind) = (cells.next()?, cells.next()?, cells.next()?);
-        Some(KnownKernel {
+        Some(CommKernelNamePattern {
             pattern,
             kind: collective_kind_of_name(kind),
             #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn every_row_is_reached_by_its_example() {
-        let rows: Vec<KnownKernel> = iter_known_kernels().collect();
+        let rows: Vec<CommKernelNamePattern> = iter_known_kernels().collect();
         let lines = KNOWN.lines().filter(|line| line.contains('|'));
         assert_eq!(
             rows.len() + 1,

@@ -18,7 +18,7 @@ use crate::folder::{expand_folders, list_folder};
 use crate::pytorch::summary::ConversionSummary;
 use crate::pytorch::{ConvertOptions, ProcessGroup, convert_kineto};
 use chakram_base::ids::MAX_NPUS;
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use nccl::NcclCall;
@@ -100,7 +100,7 @@ pub fn convert_exports(
     paths: &[PathBuf],
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
-    files: &mut OutputSet,
+    files: &mut OutputsAndProtectedInputs,
 ) -> Result<NsysSummaryAndWrittenTraces, TraceError> {
     let mut processes = Vec::new();
     for path in paths {

@@ -161,4 +161,4 @@ fn is_in_flight_interval_name(name: &str) -> bool {
 
 /// A JSON string, borrowed from the text if it contains no escapes.
 #[derive(serde::Deserialize)]
-struct JsonString<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct DecodedJsonString<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

@@ -183,14 +183,14 @@ impl TraceSource {
 
 /// A recognized file or folder. A command that cannot read an input describes it so in its error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecognizedInput {
+pub enum ConvertibleOrForeignInput {
     /// An input that the converters can read.
     Source(TraceSource),
     /// An input that no converter can read; the value describes the input.
     Foreign(&'static str),
 }
 
-impl RecognizedInput {
+impl ConvertibleOrForeignInput {
     /// Recognizes `path`; returns `None` if its contents are unknown or unreadable. A folder is recognized by its
     /// first recognized file.
     pub fn recognize_file(path: &Path) -> Option<Self> {

@@ -89,7 +89,7 @@ pub mod astra_sim {
         EndlessWait, InputError, InputNote, LinkCutThroughNetwork, LogGpBusParams, NodeTypesById,
         PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
         RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
-        RoutePosition, ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine,
+        RouteNpuAndState, ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine,
         counts_as,
     };
 }
@@ -105,7 +105,7 @@ pub mod convert {
         CaptureFileKind, ConvertOptions, EventCategory, HostTrace, KinetoTrace, LinkMethod,
         RankHostAndKineto, convert_in_memory_captures, convert_pairs, sniff_file,
     };
-    pub use chakram_trace::files::OutputSet;
+    pub use chakram_trace::files::OutputsAndProtectedInputs;
 }
 
 pub mod diff {
@@ -114,16 +114,16 @@ pub mod diff {
     //!
     //! ```
     //! use chakram::diff::{RawTrace, compare_traces};
-    //! use chakram::trace::TraceContents;
+    //! use chakram::trace::DecompressedTraceFile;
     //!
     //! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
-    //! let [a, b] = files.map(|file| TraceContents::open_current_schema(file.as_ref()).expect("it is there"));
+    //! let [a, b] = files.map(|file| DecompressedTraceFile::open_current_schema(file.as_ref()).expect("it is there"));
     //! let (a, b) = (RawTrace::read_trace(a.as_slice()), RawTrace::read_trace(b.as_slice()));
     //! assert!(compare_traces(&a, &b).is_empty());
     //! ```
 
     pub use chakram_analysis::diff::{
-        AmountChange, ChangedNode, DiffAspect, DiffTally, EdgeChange, FieldChange, FieldValue,
+        AmountChange, ChangedNode, DiffTally, DifferingAspect, EdgeChange, FieldChange, FieldValue,
         NodeField, RawTrace, TimeTolerance, TraceDiff, compare_traces,
     };
 }
@@ -133,9 +133,9 @@ pub mod edit {
     //!
     //! ```
     //! use chakram::edit::TraceAnonymiser;
-    //! use chakram::trace::TraceContents;
+    //! use chakram::trace::DecompressedTraceFile;
     //!
-    //! let contents = TraceContents::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let contents = DecompressedTraceFile::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
     //! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).anonymise_trace(contents.as_slice())?;
     //! assert!(done.hashed > 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -184,20 +184,21 @@ pub mod engine {
     pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
         CollectiveCurvesOrAlgorithms, CollectiveRecord, CommTiming, CompiledReplay,
-        CriticalPathSegment, DurationSourceCounts, Engine, EngineCollectiveBackend,
-        EventLoopCounts, EventOrderDiscipline, FeedRequestBuffer, FirstTileGroupSplit,
-        HostDurationSource, HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource,
-        LanelessProcessorModel, LaunchFeed, LaunchKernelDurationAdjustment, LaunchRankReleaseMode,
-        LaunchRecord, LaunchRequest, LaunchSerial, NetworkModel, NeverCompletedNode, NodeRef,
-        NpuTimeCategory, Observer, OptionRefusal, PlacedWorkloadGroup, ProcessorJobTimes,
-        ProcessorKernelJob, RepeatedLaunchFeed, ReplacementMemoryModel, ReplacementModels,
-        ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal,
-        RepresentativeCheckObserver, RooflinePeakFraction, SingleLaunchFeed, StepTimes, Stuck,
-        TimedLaunchFeed, place_ranks, replay_representatives, run_launches,
+        CompletedReplayTotals, CriticalPathSegment, DurationSourceCounts, Engine,
+        EngineCollectiveBackend, EventLoopCounts, EventOrderDiscipline, FeedRequestBuffer,
+        FirstTileGroupSplit, HostDurationSource, HostLaunchMode, InstanceId, KernelDurationModel,
+        KernelDurationSource, LanelessProcessorModel, LaunchFeed, LaunchKernelDurationAdjustment,
+        LaunchRankReleaseMode, LaunchRecord, LaunchRequest, LaunchSerial, NetworkModel,
+        NeverCompletedNode, NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup,
+        ProcessorJobTimes, ProcessorKernelJob, RepeatedLaunchFeed, ReplacementMemoryModel,
+        ReplacementModels, ReplayError, ReplayGroupId, ReplayOptions, ReplayRefusal,
+        RepresentativeCheckObserver, RooflinePeakFraction, SingleLaunchFeed, Stuck,
+        TimedLaunchFeed, TrainingStepStartAndEnd, UnusableOptionReason, place_ranks,
+        replay_representatives, run_launches,
     };
     pub use chakram_engine::{
-        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, FailureOutcome,
-        KernelDurationChange, KernelJitter, RequestedDurationChanges,
+        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, KernelDurationChange,
+        KernelJitter, OneFailureEffects, RequestedDurationChanges,
     };
 }
 
@@ -220,16 +221,16 @@ pub mod generate {
     pub use chakram_workloads::generate::plan::{
         AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
         ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts, ExpertRoutingBalance,
-        OffloadGather, OffloadedState, OperatorPattern, OperatorPatternDegrees, Optimizer,
+        OffloadGather, OffloadedState, OperatorNamePattern, OperatorPatternDegrees, Optimizer,
         RecomputePolicy, ZeroStage,
     };
     pub use chakram_workloads::generate::schedule::{PipelineSchedule, StagePassOrders};
-    pub use chakram_workloads::generate::sharding::ShardingDegrees;
+    pub use chakram_workloads::generate::sharding::OperatorAxisShardCounts;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
         CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, LoadKernelStorePattern,
-        P2pPattern, PalmPattern, ParallelKernelChainsPattern, ParallelismPlan, PatternOptionError,
-        TrafficPattern, TrainingPattern, WorkloadPattern,
+        ModelAndParallelismPlan, P2pPattern, PalmPattern, ParallelKernelChainsPattern,
+        ParallelismPlan, PatternOptionError, TrafficPattern, WorkloadPattern,
     };
 }
 
@@ -262,13 +263,14 @@ pub mod inspect {
     //! ```
 
     pub use chakram_analysis::inspect::{
-        AttributeFilter, ClassFilter, CountedFault, CriticalPath, FaultSummary, InspectedTrace,
-        JobInspectionSummary, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
-        NodeFilter, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields,
+        AttributeFilter, ClassFilter, CountedFault, CriticalPath, InspectedRankTrace,
+        JobInspectionSummary, LaneKey, NameGlobOrSubstring, NearbyNodes, NodeAtDistance, NodeClass,
+        NodeFilter, NodeLaneTable, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields,
         PathDelayWaitWorkTotals, PathSegment, RECEIVED, RankInspectionSummary, RankNodeTimes,
-        RankOverview, RankPathInput, RankSet, RankSpreadRow, RankSpreadTable, SENT,
-        TraceMetadataRecord, TraceTimingCompleteness, critical_path, for_each_in_order,
-        group_label, inspect_job, inspect_job_with_progress, sum_path_time_by_key,
+        RankOverview, RankPathInput, RankSet, RankSpreadRow, RankSpreadTable,
+        RejectedAndRepairedFaults, SENT, TraceMetadataRecord, TraceTimingCompleteness,
+        critical_path, for_each_in_order, group_label, inspect_job, inspect_job_with_progress,
+        sum_path_time_by_key,
     };
 }
 
@@ -429,13 +431,14 @@ pub mod report {
         CodedTextColumn, NodeColumnValues, OptionalNumberColumn, StartCause,
     };
     pub use chakram_report::{
-        BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
-        ComparedMachineResult, CriticalPathSegment, CriticalPathSummary, HashedInput,
-        MachineComparison, MachineResult, MemoryPeakObserver, MemoryRow, NodeSpan, NodeTable,
-        NpuTimeCategory, Observer, OperatorObserver, PictureRecorder, RankBusyTime, ReplayPictures,
+        BreakdownObserver, CollectiveObserver, CollectiveRecord, ComparedMachineResult,
+        CriticalPathSegment, CriticalPathSummary, HashedInput, MachineComparison, MachineResult,
+        MemoryPeakObserver, MemoryRow, NodeSpan, NodeTable, NpuTimeCategory, Observer,
+        OperatorObserver, PictureRecorder, RankBusyTime, RankBusyTimeObserver, ReplayPictures,
         Report, SpanRecorder, Throughput, TimelineFormat, TimelineSelection, TimelineWriter,
-        attach_neighbour_reports, replay_folded, replay_launched_programs, replay_to_report,
-        replay_to_report_with_nodes, replay_with_given_models, report_csv, report_text,
+        WaitingAndTransferTime, attach_neighbour_reports, replay_folded, replay_launched_programs,
+        replay_to_report, replay_to_report_with_nodes, replay_with_given_models, report_csv,
+        report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -479,15 +482,15 @@ pub mod serve {
     //! ```
 
     pub use chakram_serving::{
-        ArrivalRateInRequestsOrBytes, ArrivalStream, CompletedRequest,
+        ArrivalPattern, ArrivalRateInRequestsOrBytes, CompletedRequest,
         ConvolutionVectorProductSplit, CoreCountAndClock, EqualVectorProductTasks,
-        IntervalEstimate, JobGraph, LatencyCurve, LevelSummary, MeasuredLatency,
-        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelWorkAndDeadlineLocations,
-        NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
-        PlatformPreset, RatePoint, RateSweep, RequestJobFromTraces, RequestObserver,
-        RequestTimelineWriter, RequestWork, RunStopRule, Scenario, ServeCapacity, ServeError,
-        ServeParts, ServeReport, ServeRow, ServeRowKind, ServeTimeLimitOption, ServedJob,
-        ServedModel, ServiceOrderAndSlots, ServicePolicyKind, TimeSum, compare, find_capacity,
+        IntervalEstimate, LatencyCurve, LevelSummary, MeasuredLatency, MeasurementGroupMeanTimes,
+        MeasurementImportDefaults, ModelWorkAndDeadlineLocations, NoRequestObserver,
+        OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts, PlatformPreset, RatePoint,
+        RateSweep, RequestJobFromTraces, RequestObserver, RequestTimelineWriter, RequestWork,
+        RunStopRule, Scenario, ServeCapacity, ServeError, ServeReport, ServeRow, ServeRowKind,
+        ServeTimeLimitOption, ServedJob, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
+        SummedServeTimeParts, VectorProductJobGraph, WideTimeSum, compare, find_capacity,
         format_platform_file, html, import_measurements, llm, read_platform_text, rows,
         serve_requests, sweep_rates, text,
     };
@@ -526,10 +529,10 @@ pub mod sweep {
     //! ```
 
     pub use chakram_studies::sweep::{
-        JournaledBoundOrAnswer, LayerTurnRecord, NewWorkCounts, PointCommand, PointEvaluator,
-        PointWorkload, RESULTS, Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError,
-        SweepJournal, SweepOptions, SweepProgressEvent, SweepTable, explain_row, load_study,
-        render_sweep_page,
+        JournaledBoundOrAnswer, LayerTurnRecord, ModelOrTracesArgument, NewWorkCounts,
+        PointCommand, PointEvaluator, RESULTS, Settings, Study, StudyError, StudyExplorer,
+        StudyShard, SweepError, SweepJournal, SweepOptions, SweepProgressEvent, SweepTable,
+        explain_row, load_study, render_sweep_page,
     };
 }
 
@@ -552,8 +555,9 @@ pub mod topology {
     //! ```
 
     pub use chakram_hardware::topology::{
-        DimensionShape, LineSendPattern, MemoryEndpoint, MemorySite, PathLatencyAndRates,
-        SwitchingMode, TileGrid, Topology, TopologyDimension, chip_graph, link_graph, tile_grid,
+        DieAndCoreLayout, DimensionShape, LineSendPattern, MemoryEndpoint, MemorySite,
+        PathLatencyAndRates, SwitchingMode, Topology, TopologyDimension, chip_graph, link_graph,
+        tile_grid,
     };
 }
 
@@ -562,24 +566,24 @@ pub mod trace {
     //!
     //! ```
     //! use chakram::trace::{NodeView, Op, Sink, TraceWriter};
-    //! use chakram::validate::ValidatedTrace;
+    //! use chakram::validate::TraceDefectsAndDigest;
     //!
     //! let kernel = |flops| Op::Compute { flops, bytes: 0, dtype: None };
     //! let mut writer = TraceWriter::new(Vec::new())?;
     //! writer.receive_node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
     //! writer.receive_node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
     //! let file = writer.into_inner();
-    //! assert_eq!(ValidatedTrace::check_trace(&file, Default::default(), 1).node_count(), 2);
+    //! assert_eq!(TraceDefectsAndDigest::check_trace(&file, Default::default(), 1).node_count(), 2);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_trace::format::file::{MaybeCompressedWriter, TraceFinder, decompress_bytes};
     pub use chakram_trace::format::split_sizes::{AllToAllSplitText, format_size_list};
-    pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
+    pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeFieldsBeyondView};
     pub use chakram_trace::format::{
-        CollectiveKind, Dtype, FoundTraces, GroupName, JobFileVerifyLevel, KernelShape,
-        KernelShapeError, MemoryBoundKernelClass, MemoryChanges, MemoryLocation, NodeLabels,
-        NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass, TraceContents, TraceError,
+        CollectiveKind, DecompressedTraceFile, Dtype, FoundTraces, GroupName, JobFileVerifyLevel,
+        KernelShape, KernelShapeError, MemoryBoundKernelClass, MemoryChanges, MemoryLocation,
+        NodeLabels, NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass, TraceError,
         TraceErrorLocation, TraceWriter, TrainingPhase, append_name_family, discover_traces,
         escape_control_characters, escape_name, is_harmful_character, strip_micro_batch,
     };
@@ -608,18 +612,18 @@ pub mod validate {
     //! Validates traces before a replay.
     //!
     //! ```
-    //! use chakram::trace::TraceContents;
-    //! use chakram::validate::ValidatedTrace;
+    //! use chakram::trace::DecompressedTraceFile;
+    //! use chakram::validate::TraceDefectsAndDigest;
     //!
-    //! let contents = TraceContents::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
-    //! let trace = ValidatedTrace::check_trace(contents.as_slice(), Default::default(), 10);
+    //! let contents = DecompressedTraceFile::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let trace = TraceDefectsAndDigest::check_trace(contents.as_slice(), Default::default(), 10);
     //! assert_eq!(trace.defect_log().count_by_severity().errors, 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_analysis::validate::{
-        Defect, DefectCountsBySeverity, DefectKind, DefectLocation, DefectLog, Severity,
-        ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
+        Defect, DefectCountsBySeverity, DefectKind, DefectLocationInFile, DefectLog, Severity,
+        TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile, ValidationReport,
         ValidationTextStyles, to_json, to_text, validate_job,
     };
 }

@@ -1,7 +1,9 @@
 //! Measures how fast generated captures of two ranks are converted on one thread.
 
 use super::{best, held_since, rate, reset_peak};
-use chakram::convert::{ConvertOptions, OutputSet, convert_pairs, find_capture_pairs};
+use chakram::convert::{
+    ConvertOptions, OutputsAndProtectedInputs, convert_pairs, find_capture_pairs,
+};
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, JobParallelism, generate_capture};
 
@@ -47,7 +49,7 @@ fn one(
         ..ConvertOptions::default()
     };
     let run = || {
-        let mut outputs = OutputSet::default();
+        let mut outputs = OutputsAndProtectedInputs::default();
         let converted = convert_pairs(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
         let (summary, _) = converted.expect("it is a capture");
         outputs.commit_all().expect("there is room");

@@ -18,7 +18,7 @@ use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, IoInfo, Node};
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
-use chakram::trace::{TraceContents, TraceWriter};
+use chakram::trace::{DecompressedTraceFile, TraceWriter};
 use chakram::units::Time;
 use chakram::workload::{DependencyPolicy, Graph, NodeKind, Workload};
 use counting::{held_since, reset_peak};
@@ -248,7 +248,7 @@ fn loads() {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
         load(
             "PyTorch, chakra.0.et",
-            TraceContents::open_current_schema(&file)
+            DecompressedTraceFile::open_current_schema(&file)
                 .expect("it is there")
                 .as_slice(),
         );

@@ -8,7 +8,7 @@
 use super::{GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -55,14 +55,14 @@ impl GoalSchedule {
                 view.lane = Some(i64::from(operation.cpu));
                 view.recorded = Span::from_ns(ns);
             }
-            writer.write_node(&view, &causes, &NodeExtras::default())?;
+            writer.write_node(&view, &causes, &NodeFieldsBeyondView::default())?;
         }
         if id == 0 {
             // A trace needs at least one node, so an empty program gets a node that does
             // nothing.
             id = 1;
             let view = NodeView::new(id, "nothing", Op::NoOp);
-            writer.write_node(&view, &[], &NodeExtras::default())?;
+            writer.write_node(&view, &[], &NodeFieldsBeyondView::default())?;
         }
         Ok((writer.into_inner(), id))
     }

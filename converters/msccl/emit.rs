@@ -3,7 +3,7 @@
 use super::MscclAlgorithm;
 use super::connections::Connection;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -78,7 +78,7 @@ impl<'a> MscclTraceWriter<'a> {
                 let mut put = |op, data: &[u64]| {
                     let view = NodeView::new(id, &name, op);
                     id += 1;
-                    writer.write_node(&view, data, &NodeExtras::default())
+                    writer.write_node(&view, data, &NodeFieldsBeyondView::default())
                 };
                 let end = last[number][place];
                 if let (true, Some(peer)) = (step.kind.has_receive(), block.receive) {

@@ -8,7 +8,7 @@ use crate::pytorch::kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrack, NONE, SharedEventProperties,
 };
 use chakram_trace::format::{CollectiveKind, TraceError};
-use chakram_trace::graph::{Interner, StringArenaInterner};
+use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ pub(super) struct ProcessCapture {
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
     pub moments: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
-    details: Interner<SharedEventProperties>,
+    details: DistinctKeyInterner<SharedEventProperties>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
     /// Communication kernels by correlation id: the index of the event, and the operation in the
@@ -252,7 +252,7 @@ impl<'d> NsysExportReader<'d> {
             devices: BTreeSet::new(),
             members: Vec::new(),
             moments: BTreeMap::new(),
-            details: Interner::default(),
+            details: DistinctKeyInterner::default(),
             threads: BTreeMap::new(),
             streams: BTreeMap::new(),
             kernels: BTreeMap::new(),

@@ -5,7 +5,7 @@ mod writer;
 use super::sqlite::{SqliteDatabase, SqliteValue};
 use super::{NsysConversionSummary, RankNumberSource, convert_exports, report};
 use crate::pytorch::{ConvertOptions, EventCategory, UserCommKernelRules};
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -265,7 +265,7 @@ impl GeneratedExportCase {
 fn converted(folder: &Path, file: &[u8]) -> Result<NsysConversionSummary, TraceError> {
     let path = folder.join("report.sqlite");
     std::fs::write(&path, file).unwrap();
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let to = |rank: u32| folder.join(format!("job.{rank}.et"));
     let converted = convert_exports(&[path], &ConvertOptions::default(), &to, &mut outputs)?;
     Ok(converted.0)

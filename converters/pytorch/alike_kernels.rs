@@ -14,7 +14,7 @@ use chakram_trace::format::Dtype;
 
 /// A kernel and its known work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KernelWork {
+pub(super) struct TimedKernelWithCost {
     /// Index of the kernel's name.
     pub name: u32,
     /// Duration in ns.
@@ -25,7 +25,7 @@ pub(super) struct KernelWork {
     pub dtype: Option<Dtype>,
 }
 
-impl KernelWork {
+impl TimedKernelWithCost {
     /// Returns true if FLOPs and bytes are both known.
     pub fn is_known(&self) -> bool {
         !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
@@ -36,17 +36,17 @@ impl KernelWork {
 #[derive(Debug, Default)]
 pub(super) struct SameNameWorkEstimator {
     /// Kernels with known work, sorted by name and then by time.
-    known: Vec<KernelWork>,
+    known: Vec<TimedKernelWithCost>,
 }
 
 impl SameNameWorkEstimator {
     /// Collects a rank's kernels with known work, if the work of their namesakes is unknown.
-    pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
+    pub fn new(kernels: impl Iterator<Item = TimedKernelWithCost> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
         names.sort_unstable();
         names.dedup();
-        let asked = |kernel: &KernelWork| {
+        let asked = |kernel: &TimedKernelWithCost| {
             kernel.time > 0 && kernel.is_known() && names.binary_search(&kernel.name).is_ok()
         };
         let mut known: Vec<_> = kernels.filter(asked).collect();
@@ -56,14 +56,14 @@ impl SameNameWorkEstimator {
 
     /// Estimates the work of a kernel called `name` that took `time` ns. Returns `None` if no
     /// kernel with this name has known work.
-    pub fn estimate_work(&self, name: u32, time: u64) -> Option<KernelWork> {
-        let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
+    pub fn estimate_work(&self, name: u32, time: u64) -> Option<TimedKernelWithCost> {
+        let before = |kernel: &TimedKernelWithCost| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);
         let near = [above.checked_sub(1), Some(above)].into_iter().flatten();
         let near = near.filter_map(|i| self.known.get(i));
         let near = near.filter(|kernel| kernel.name == name);
         let nearest = near.min_by_key(|kernel| kernel.time.abs_diff(time))?;
-        Some(KernelWork {
+        Some(TimedKernelWithCost {
             time,
             cost: nearest.cost.scaled_part(time, nearest.time),
             ..*nearest
@@ -75,8 +75,8 @@ impl SameNameWorkEstimator {
 mod tests {
     use super::*;
 
-    fn kernel(name: u32, time: u64, flops: u64, bytes: u64) -> KernelWork {
-        KernelWork {
+    fn kernel(name: u32, time: u64, flops: u64, bytes: u64) -> TimedKernelWithCost {
+        TimedKernelWithCost {
             name,
             time,
             cost: OpCost {

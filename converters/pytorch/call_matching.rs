@@ -54,7 +54,7 @@ pub struct CallMismatch(pub String);
 
 /// A rank of the job.
 #[derive(Clone, Copy, Debug)]
-pub struct JobRank<'a> {
+pub struct JobRankWithTimeline<'a> {
     /// Rank number in the job.
     pub number: u32,
     /// Capture that contains the rank's calls: the rank's own capture, or the capture of a rank with the same role.
@@ -63,7 +63,7 @@ pub struct JobRank<'a> {
 
 /// Matches the calls of all ranks. `ranks` must be sorted, and the group of every call must be set.
 pub fn expand_pattern(
-    ranks: &[JobRank<'_>],
+    ranks: &[JobRankWithTimeline<'_>],
     calls: &[CommCalls],
     groups: &[JobGroup],
 ) -> Result<CallMatches, CallMismatch> {
@@ -146,7 +146,7 @@ fn sort_calls(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clo
 
 /// The calls of a job's captures.
 struct CapturedCalls<'a> {
-    ranks: &'a [JobRank<'a>],
+    ranks: &'a [JobRankWithTimeline<'a>],
     calls: &'a [CommCalls],
     groups: &'a [JobGroup],
 }
@@ -332,7 +332,8 @@ impl<'a> CapturedCalls<'a> {
     }
 
     fn describe_call(&self, at: RankAndCommIndex) -> String {
-        let (JobRank { number, timeline }, call) = (self.ranks[at.0 as usize], self.call_at(at));
+        let (JobRankWithTimeline { number, timeline }, call) =
+            (self.ranks[at.0 as usize], self.call_at(at));
         let item = &timeline.items[call.item as usize];
         let root = call.asked.peer.map(|peer| format!(", root {peer}"));
         format!(

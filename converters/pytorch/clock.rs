@@ -126,7 +126,8 @@ pub fn estimate_offsets(
     let between = collect_observations(calls, matches);
     let mut offsets = vec![ClockCorrection::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
-    let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
+    let hosts =
+        |a: u32, b: u32| RankHostComparison::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
     // Proceed from ranks with known offsets to ranks with unknown offsets. Ranks on the same host come first, because
     // they share a clock. The rank that shares the most observations with a known rank comes next.
     loop {
@@ -134,7 +135,7 @@ pub fn estimate_offsets(
             .iter()
             .filter(|((a, b), _)| known[*a as usize] != known[*b as usize])
             .max_by_key(|((a, b), seen)| {
-                let one_clock = hosts(*a, *b) == HostRelation::Same;
+                let one_clock = hosts(*a, *b) == RankHostComparison::Same;
                 (one_clock, seen.len(), std::cmp::Reverse((*a, *b)))
             });
         let Some((&(a, b), seen)) = next else {
@@ -159,14 +160,14 @@ pub fn estimate_offsets(
 
 /// Relation between the hosts of two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HostRelation {
+enum RankHostComparison {
     Same,
     Different,
     /// The captures do not name their hosts.
     Unknown,
 }
 
-impl HostRelation {
+impl RankHostComparison {
     fn relate_hosts(one: &RankTimeline, other: &RankTimeline) -> Self {
         match (&one.kineto.host_name, &other.kineto.host_name) {
             (Some(one), Some(other)) if one == other => Self::Same,
@@ -180,7 +181,7 @@ impl HostRelation {
 fn estimate_offset(
     mut seen: Vec<TwoRankCallObservation>,
     base: &ClockCorrection,
-    hosts: HostRelation,
+    hosts: RankHostComparison,
 ) -> ClockCorrection {
     let own_base = base.applied;
     for seen in &mut seen {
@@ -191,8 +192,8 @@ fn estimate_offset(
     }
     let (drift, drift_from) = match hosts {
         // Ranks on the same host share a clock, so use the first rank's drift and its origin.
-        HostRelation::Same => (base.drift, base.drift_from),
-        HostRelation::Different | HostRelation::Unknown => fit_drift(&seen),
+        RankHostComparison::Same => (base.drift, base.drift_from),
+        RankHostComparison::Different | RankHostComparison::Unknown => fit_drift(&seen),
     };
     for seen in &mut seen {
         let (start, end) = seen.spans[1];
@@ -215,9 +216,9 @@ fn estimate_offset(
     let noise = drift == 0 && estimate.saturating_abs() <= spread.saturating_mul(3);
     let applied = match hosts {
         _ if differences.is_empty() => demanded(0),
-        HostRelation::Same => demanded(0),
-        HostRelation::Unknown if noise && demanded(0) == 0 => 0,
-        HostRelation::Unknown | HostRelation::Different => demanded(estimate),
+        RankHostComparison::Same => demanded(0),
+        RankHostComparison::Unknown if noise && demanded(0) == 0 => 0,
+        RankHostComparison::Unknown | RankHostComparison::Different => demanded(estimate),
     };
     ClockCorrection {
         applied: applied.saturating_add(own_base),
@@ -227,7 +228,7 @@ fn estimate_offset(
         spread,
         bounds,
         observed: u32::try_from(seen.len()).unwrap_or(u32::MAX),
-        same_host: hosts == HostRelation::Same,
+        same_host: hosts == RankHostComparison::Same,
     }
 }
 
@@ -393,7 +394,7 @@ mod tests {
         seen.iter().map(|seen| seen.reversed()).collect()
     }
 
-    fn of(seen: &[TwoRankCallObservation], hosts: HostRelation) -> ClockCorrection {
+    fn of(seen: &[TwoRankCallObservation], hosts: RankHostComparison) -> ClockCorrection {
         estimate_offset(seen.to_vec(), &ClockCorrection::default(), hosts)
     }
 
@@ -404,14 +405,14 @@ mod tests {
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
             8 * MS,
         );
-        let offset = of(&seen, HostRelation::Different);
+        let offset = of(&seen, RankHostComparison::Different);
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // The distances from the median are 5, 35, 6 ms − 5, 25 and 0 ns; their median is 25 ns.
         assert_eq!(offset.spread, 25);
         // If the two ranks are swapped, all signs are reversed. The first rank's own offset is included in the second
         // rank's offset.
         assert_eq!(
-            of(&turned(&seen), HostRelation::Different).applied,
+            of(&turned(&seen), RankHostComparison::Different).applied,
             -3 * MS - 5
         );
         let base = ClockCorrection {
@@ -419,7 +420,7 @@ mod tests {
             ..ClockCorrection::default()
         };
         assert_eq!(
-            estimate_offset(seen, &base, HostRelation::Different).applied,
+            estimate_offset(seen, &base, RankHostComparison::Different).applied,
             10 * MS + 5
         );
     }
@@ -428,20 +429,20 @@ mod tests {
     fn one_host_has_one_clock_unless_causality_says_no() {
         let noise = [200_000, -300_000, 250_000];
         let seen = collectives(&noise, MS);
-        assert_eq!(of(&seen, HostRelation::Same).applied, 0);
-        assert_eq!(of(&seen, HostRelation::Different).applied, 200_000);
+        assert_eq!(of(&seen, RankHostComparison::Same).applied, 0);
+        assert_eq!(of(&seen, RankHostComparison::Different).applied, 200_000);
         // The scatter of the differences is 50 us. An offset of 200 us exceeds three times the scatter; 100 us does
         // not.
-        assert_eq!(of(&seen, HostRelation::Unknown).applied, 200_000);
+        assert_eq!(of(&seen, RankHostComparison::Unknown).applied, 200_000);
         let seen = collectives(&[100_000, -300_000, 150_000], MS);
-        assert_eq!(of(&seen, HostRelation::Unknown).applied, 0);
+        assert_eq!(of(&seen, RankHostComparison::Unknown).applied, 0);
         // Ends differ by 300 us and the collectives last 20 us, so an offset of zero is impossible,
         // and the clock is moved to the nearer bound.
         let seen = collectives(&[300_000, 300_010], 20_000);
-        assert_eq!(of(&seen, HostRelation::Same).applied, 280_010);
+        assert_eq!(of(&seen, RankHostComparison::Same).applied, 280_010);
         // An offset of zero is possible, so the large estimate is not applied.
         let late = collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
-        assert_eq!(of(&late, HostRelation::Same).applied, 0);
+        assert_eq!(of(&late, RankHostComparison::Same).applied, 0);
     }
 
     #[test]
@@ -453,9 +454,9 @@ mod tests {
             kind: ObservedCallKind::Sent,
         };
         for hosts in [
-            HostRelation::Same,
-            HostRelation::Different,
-            HostRelation::Unknown,
+            RankHostComparison::Same,
+            RankHostComparison::Different,
+            RankHostComparison::Unknown,
         ] {
             assert_eq!(of(&[message(0, MS)], hosts).applied, 0);
             assert_eq!(of(&[message(2 * MS, 0)], hosts).applied, 2 * MS);
@@ -469,7 +470,7 @@ mod tests {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
         let drifting: Vec<i64> = (0..60).map(|k| -3 * MS - k * 20_000 + noise(k)).collect();
         let seen = collectives(&drifting, 300_000);
-        for hosts in [HostRelation::Different, HostRelation::Unknown] {
+        for hosts in [RankHostComparison::Different, RankHostComparison::Unknown] {
             let offset = of(&seen, hosts);
             // A noise of 1 us over half a minute changes the drift by 0.03 parts per million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
@@ -482,14 +483,18 @@ mod tests {
             assert!(offset.spread <= 1_000);
         }
         // Ranks on one host share a clock; a scatter of 2 ms hides a growth of 1.2 ms.
-        assert_eq!(of(&seen, HostRelation::Same).drift, 0);
+        assert_eq!(of(&seen, RankHostComparison::Same).drift, 0);
         let scattered: Vec<i64> = drifting
             .iter()
             .zip(0..)
             .map(|(d, k): (_, i64)| d + k * 7919 % 41 * 100_000)
             .collect();
         assert_eq!(
-            of(&collectives(&scattered, 9 * MS), HostRelation::Different).drift,
+            of(
+                &collectives(&scattered, 9 * MS),
+                RankHostComparison::Different
+            )
+            .drift,
             0
         );
     }

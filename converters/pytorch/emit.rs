@@ -10,7 +10,7 @@ use super::rank_timeline::RankTimeline;
 use super::transfer_times::CallWaitAndTransfer;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::write::{NamedAttribute, NodeExtras, TraceWriter};
+use chakram_trace::format::write::{NamedAttribute, NodeFieldsBeyondView, TraceWriter};
 use node::{ActivityEmitter, operator_dtypes};
 use order::order_activities;
 use serde::Serialize;
@@ -92,7 +92,7 @@ pub fn write_nodes<W: Write>(
     writer.write_node(
         &NodeView::declare_groups(1, &text),
         &[],
-        &NodeExtras::default(),
+        &NodeFieldsBeyondView::default(),
     )?;
     written.nodes += 1;
     let mut writing = ActivityEmitter {

@@ -12,7 +12,7 @@ use super::rank_timeline::RankTimeline;
 use super::{ProcessGroup, groups};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
-use workers::WorkerPools;
+use workers::WorkerThreadPools;
 
 mod communicators;
 mod workers;
@@ -73,7 +73,7 @@ pub fn resolve_run(
         own.push(merge_declared_groups(rank, &all, &mut groups)?);
     }
     let known: Vec<_> = (0..ranks.len())
-        .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
+        .map(|r| WorkerThreadPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
     // Host traces alone do not show which threads are workers, so infer no groups from threads.
     let workers = if ranks.iter().any(|rank| rank.untimed) {

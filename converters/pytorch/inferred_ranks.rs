@@ -15,7 +15,7 @@
 //! Among several valid models, the model with p(m) = p(t) in the most groups is used, for example a rank with the same
 //! tensor shard. Of equally good models, the nearest is used.
 
-use super::call_matching::JobRank;
+use super::call_matching::JobRankWithTimeline;
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::group_inference::{JobGroup, UNTOLD, unique_group_name};
 use super::rank_timeline::RankTimeline;
@@ -68,7 +68,7 @@ impl fmt::Display for NoRankModelError {
 /// Returns all ranks of the job with their calls: the captured `ranks`, and a model for every other rank. Adds
 /// the groups that no capture declares.
 pub fn infer_ranks(
-    ranks: &[JobRank<'_>],
+    ranks: &[JobRankWithTimeline<'_>],
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
     world: u32,
@@ -90,7 +90,7 @@ pub fn infer_ranks(
         let mut best: Option<InferredRankCalls> = None;
         let mut contradicted: Option<NoRankModelError> = None;
         for capture in nearest {
-            let search = RankModelCheck {
+            let search = StandInRankCheck {
                 numbers: &numbers,
                 calls,
                 groups,
@@ -142,7 +142,7 @@ struct InferredRankCalls {
 }
 
 /// Checks whether the captured rank at `capture` can model the rank `number`.
-struct RankModelCheck<'a> {
+struct StandInRankCheck<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],
     groups: &'a [JobGroup],
@@ -151,7 +151,7 @@ struct RankModelCheck<'a> {
     capture: usize,
 }
 
-impl RankModelCheck<'_> {
+impl StandInRankCheck<'_> {
     /// Returns the calls that the model implies for the rank, or `None` unless the rank and its model have the same
     /// position in more than `least` groups.
     fn candidate_if_better(

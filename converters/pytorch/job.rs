@@ -6,7 +6,7 @@ use super::host::HostTrace;
 use super::kineto::KinetoTrace;
 use super::summary::ConversionSummary;
 use chakram_base::interrupt;
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::MaybeCompressedWriter;
 use std::io::BufWriter;
@@ -16,7 +16,7 @@ mod job_capture;
 mod rank_capture;
 
 use job_capture::MatchedJobCapture;
-use rank_capture::RankCapture;
+use rank_capture::AnalysedRankCapture;
 
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +43,10 @@ pub fn convert_pairs(
     pairs: &[RankCaptureFiles],
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
-    files: &mut OutputSet,
+    files: &mut OutputsAndProtectedInputs,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
-    let captures = RankCapture::read_all(pairs, options, progress)?;
+    let captures = AnalysedRankCapture::read_all(pairs, options, progress)?;
     write_job(captures, options, path, files)
 }
 
@@ -60,20 +60,20 @@ pub(crate) fn convert_kineto(
     traces: Vec<(PathBuf, KinetoTrace)>,
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
-    files: &mut OutputSet,
+    files: &mut OutputsAndProtectedInputs,
 ) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
     let captures = traces
         .into_iter()
-        .map(|(file, trace)| RankCapture::new(0, None, Some(trace), &file, options));
+        .map(|(file, trace)| AnalysedRankCapture::new(0, None, Some(trace), &file, options));
     write_job(captures.collect::<Result<_, _>>()?, options, path, files)
 }
 
 /// Matches the captures of ranks and writes their traces.
 fn write_job(
-    captures: Vec<RankCapture>,
+    captures: Vec<AnalysedRankCapture>,
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
-    files: &mut OutputSet,
+    files: &mut OutputsAndProtectedInputs,
 ) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
     let mut job = MatchedJobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
@@ -110,7 +110,7 @@ pub fn convert_in_memory_captures(
     let parts = captures.iter().map(|&(number, host, kineto)| {
         let host = host.map(HostTrace::from_bytes).transpose()?;
         let kineto = kineto.map(KinetoTrace::from_bytes).transpose()?;
-        RankCapture::new(number, host, kineto, Path::new("capture"), options)
+        AnalysedRankCapture::new(number, host, kineto, Path::new("capture"), options)
     });
     let mut job = MatchedJobCapture::new(parts.collect::<Result<_, _>>()?, options.infer_ranks)?;
     let mut traces = Vec::new();

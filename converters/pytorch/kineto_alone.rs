@@ -9,7 +9,7 @@ use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{HostNode, HostTrace, NONE, RawCommOperatorArgs, SharedOperatorProperties};
 use super::kineto::{EventCategory, KinetoTrace, SharedEventProperties};
 use super::output_shapes;
-use chakram_trace::graph::{Interner, StringArenaInterner};
+use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(super) fn build_host_trace(
     host.nodes.reserve_exact(order.len());
     let carriers = find_executing_events(kineto, &order);
     let mut outputs = OutputShapeCache::default();
-    let mut forms = Interner::default();
+    let mut forms = DistinctKeyInterner::default();
     for &i in &order {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
@@ -85,7 +85,7 @@ pub(super) fn build_host_trace(
 /// Cache of output shapes and bytes for each distinct input.
 #[derive(Default)]
 struct OutputShapeCache {
-    operators: Interner<(u32, u32, u32)>,
+    operators: DistinctKeyInterner<(u32, u32, u32)>,
     outputs: Vec<Option<(u32, u64)>>,
 }
 

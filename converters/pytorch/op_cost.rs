@@ -5,7 +5,7 @@ use super::op_work::{self, KernelNameWorkHint, OpCost, OperatorArguments};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
 use super::view_operators::moves_nothing;
-use chakram_trace::graph::Interner;
+use chakram_trace::graph::DistinctKeyInterner;
 
 /// The cost of each host interval. Work is counted once, at the innermost operator that does it. The kernels of an
 /// operator share its cost in proportion to their time. The cost of an operator that launches kernels itself is
@@ -19,7 +19,7 @@ pub struct HostIntervalCosts {
     /// Cost of each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
-    launched: Vec<LaunchingInterval>,
+    launched: Vec<LaunchingIntervalCost>,
     /// For each kernel name (sorted by text index): whether the name shows that the kernel
     /// computes.
     hints: Vec<(u32, KernelNameWorkHint)>,
@@ -27,7 +27,7 @@ pub struct HostIntervalCosts {
 
 /// Host interval that launches kernels itself.
 #[derive(Clone, Copy, Debug)]
-struct LaunchingInterval {
+struct LaunchingIntervalCost {
     item: u32,
     /// Cost of all kernels that the host interval launches.
     cost: OpCost,
@@ -53,7 +53,7 @@ impl HostIntervalCosts {
         for device in &rank.devices {
             let operator = rank.operator_of_device_event(device);
             if operator != NONE {
-                this.launched.push(LaunchingInterval {
+                this.launched.push(LaunchingIntervalCost {
                     item: operator,
                     cost: OpCost::default(),
                     time: duration_of_device_interval(device),
@@ -97,7 +97,7 @@ impl HostIntervalCosts {
         let mut cost = found.map_or_else(
             |_| OpCost::default(),
             |found| {
-                let LaunchingInterval { cost, time, .. } = self.launched[found];
+                let LaunchingIntervalCost { cost, time, .. } = self.launched[found];
                 cost.scaled_part(duration_of_device_interval(device), time)
             },
         );
@@ -166,7 +166,7 @@ fn costs_of_host_intervals(rank: &RankTimeline) -> Vec<OpCost> {
 /// Cache of operator costs, by the shapes of the arguments.
 #[derive(Default)]
 struct OperatorCostCache {
-    operators: Interner<(u32, u32)>,
+    operators: DistinctKeyInterner<(u32, u32)>,
     costs: Vec<OpCost>,
 }
 
@@ -204,7 +204,7 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
 /// Cache of the costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
 struct OperatorCostCacheByKernel {
-    operators: Interner<(u32, u32, u32)>,
+    operators: DistinctKeyInterner<(u32, u32, u32)>,
     costs: Vec<OpCost>,
 }
 

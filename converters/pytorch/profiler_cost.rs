@@ -22,7 +22,7 @@ use super::event_links::LinkMethod;
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::view_operators::is_view;
 use chakram_base::statistics::median;
-use chakram_trace::format::profiler_cost::{CostBasis, HostTimePerProfilerRecord};
+use chakram_trace::format::profiler_cost::{HostTimePerProfilerRecord, ProfilerCostBasis};
 use std::collections::BTreeMap;
 
 /// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and without a profiler on one
@@ -70,8 +70,8 @@ pub(super) fn record_cost_by_views(
     };
     let by_views = record_time_by_views(rank).map(|ns| percent_of(ns, estimate.over_views));
     let (record_ns, basis, interval) = match by_views {
-        Some(ns) => (ns, CostBasis::Views, estimate.interval),
-        None => (estimate.elsewhere, CostBasis::OtherJobs, ELSEWHERE),
+        Some(ns) => (ns, ProfilerCostBasis::Views, estimate.interval),
+        None => (estimate.elsewhere, ProfilerCostBasis::OtherJobs, ELSEWHERE),
     };
     Some(HostTimePerProfilerRecord {
         record_ns,
@@ -106,7 +106,7 @@ pub(super) fn record_cost_by_steps(
     Some(HostTimePerProfilerRecord {
         record_ns,
         interval_ns: [record_ns; 2],
-        basis: CostBasis::MeasuredSteps,
+        basis: ProfilerCostBasis::MeasuredSteps,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Reads the times of steps that a job measured without a profiler, in addition to its capture. `capture.py` writes
 //! these times to `steps.RANK.json`.
 
-use chakram_trace::format::file::{TraceContents, decompress_bytes};
+use chakram_trace::format::file::{DecompressedTraceFile, decompress_bytes};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use serde::Deserialize;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct UnprofiledStepDurations {
 impl UnprofiledStepDurations {
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        let contents = TraceContents::open_any_file(path)?;
+        let contents = DecompressedTraceFile::open_any_file(path)?;
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
     }
 

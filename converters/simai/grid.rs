@@ -48,7 +48,7 @@ pub struct RankGroupGrid {
 
 /// Members of a group: the `count` ranks that start at `first` and are `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankGroup {
+pub struct StridedRankGroup {
     /// Number of the group, which is also its name.
     pub number: u64,
     /// Rank of the first member.
@@ -59,7 +59,7 @@ pub struct RankGroup {
     pub count: u32,
 }
 
-impl RankGroup {
+impl StridedRankGroup {
     /// Returns the group's name, and its members in ascending order.
     fn declare_members(self) -> (String, Vec<u32>) {
         let ranks = (0..self.count).map(|i| self.first + i * self.stride);
@@ -125,7 +125,7 @@ impl RankGroupGrid {
     }
 
     /// Returns the group of `role` that contains `rank`.
-    pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> RankGroup {
+    pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> StridedRankGroup {
         let (count, _) = self.group_size_and_count(role);
         // The index of the rank's data-parallel group, and the rank's position in it.
         let plane = self.tensor * self.pipeline;
@@ -143,7 +143,7 @@ impl RankGroupGrid {
                 (first, first, plane * self.expert)
             }
         };
-        RankGroup {
+        StridedRankGroup {
             number: self.number_of_first_group(role) + u64::from(index),
             first,
             stride,
@@ -156,7 +156,7 @@ impl RankGroupGrid {
     pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
-        several.map(RankGroup::declare_members).collect()
+        several.map(StridedRankGroup::declare_members).collect()
     }
 
     /// Returns all groups with several members, by name.
@@ -167,7 +167,7 @@ impl RankGroupGrid {
             let led = groups.into_iter().filter(move |group| group.first == rank);
             led.filter(|group| group.count > 1)
         });
-        of_ranks.map(RankGroup::declare_members).collect()
+        of_ranks.map(StridedRankGroup::declare_members).collect()
     }
 
     /// Returns the role of the group `name`, which contains `rank`.
@@ -207,7 +207,7 @@ mod tests {
             replicas: 4,
         };
         let group = |role, rank| {
-            let RankGroup {
+            let StridedRankGroup {
                 number,
                 first,
                 stride,

@@ -7,7 +7,9 @@ use super::{DeviceConversionSummary, ns_since};
 use chakram_base::units::Span;
 use chakram_trace::format::groups::metadata_text;
 use chakram_trace::format::scan::{self, NodeView};
-use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras, TraceWriter};
+use chakram_trace::format::write::{
+    AttributeValue, NamedAttribute, NodeFieldsBeyondView, TraceWriter,
+};
 use chakram_trace::format::{GroupName, Op, TraceError};
 use std::borrow::Cow;
 use std::io::Write;
@@ -65,7 +67,7 @@ pub(super) fn write_device_nodes<W: Write>(
     writer.write_node(
         &NodeView::declare_groups(1, &text),
         &[],
-        &NodeExtras::default(),
+        &NodeFieldsBeyondView::default(),
     )?;
     done.nodes += 1;
     let emitter = DeviceEmitter::new(device, base);
@@ -141,7 +143,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         view.delay = Span::from_ns(start.saturating_sub(ended));
         view.recorded = Span::from_ns(self.ns_since_base(launch.end) - start);
         let data = before.map(|b| self.launch_ids[b as usize]);
-        writer.write_node(&view, data.as_slice(), &NodeExtras::default())
+        writer.write_node(&view, data.as_slice(), &NodeFieldsBeyondView::default())
     }
 
     /// Returns the call on which a slice depends: the launching call if it ended before the slice began, otherwise the
@@ -219,9 +221,9 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             let id = self.launch_ids[launch as usize];
             attributes.push(("launch", AttributeValue::Int(id as i64)));
         }
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             attributes: &attributes,
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         writer.write_node(&view, &data, &extra)
     }

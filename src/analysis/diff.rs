@@ -18,7 +18,7 @@ mod value;
 
 pub use chakram_trace::graph::RawTrace;
 pub use differences::{ChangedNode, EdgeChange, TraceDiff, compare_traces};
-pub use fields::{DiffAspect, FieldChange, NodeField};
+pub use fields::{DifferingAspect, FieldChange, NodeField};
 pub use tally::{DiffTally, TimeTolerance};
 pub use value::FieldValue;
 

@@ -2,7 +2,7 @@
 //! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection does not replay traces and needs no machine. Each rank's trace is read into its own
-//! [`InspectedTrace`], even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes them
+//! [`InspectedRankTrace`], even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes them
 //! on in ascending order of ranks, so that only a few are in memory at a time.
 
 mod attributes;
@@ -27,16 +27,16 @@ pub use class::NodeClass;
 pub use critical_path::{
     CriticalPath, PathDelayWaitWorkTotals, PathSegment, critical_path, sum_path_time_by_key,
 };
-pub use fault::{CountedFault, FaultSummary};
-pub use filter::{AttributeFilter, ClassFilter, NamePattern, NodeFilter, RankSet};
+pub use fault::{CountedFault, RejectedAndRepairedFaults};
+pub use filter::{AttributeFilter, ClassFilter, NameGlobOrSubstring, NodeFilter, RankSet};
 pub use job_summary::{inspect_job, inspect_job_with_progress};
-pub use lanes::{LaneKey, LaneTable, group_label};
+pub use lanes::{LaneKey, NodeLaneTable, group_label};
 pub use metadata::TraceMetadataRecord;
-pub use neighbourhood::{NearbyNode, NearbyNodes, NodeNeighbourhood, NodeWithAllFields};
+pub use neighbourhood::{NearbyNodes, NodeAtDistance, NodeNeighbourhood, NodeWithAllFields};
 pub use parallel::for_each_in_order;
 pub use path_input::RankPathInput;
 pub use row::NodeRow;
 pub use summary::{JobInspectionSummary, RECEIVED, RankInspectionSummary, RankOverview, SENT};
 pub use table::{NodeSums, RankSpreadRow, RankSpreadTable};
 pub use times::{RankNodeTimes, TraceTimingCompleteness};
-pub use trace::InspectedTrace;
+pub use trace::InspectedRankTrace;

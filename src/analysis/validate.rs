@@ -1,6 +1,6 @@
 //! Checks traces before they are replayed.
 //!
-//! First, each trace is checked separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles and
+//! First, each trace is checked separately ([`TraceDefectsAndDigest::check_trace`]): records, ids, dependencies, cycles and
 //! durations. In program order, this check also collects facts that must agree with other ranks: collectives, messages,
 //! in-switch memory accesses, and declared groups. Then [`validate_job`] compares the collected data of all ranks. It
 //! checks that each rank has a trace, that each group has its members, that all members of a group run the same
@@ -35,12 +35,12 @@ mod text;
 mod trace;
 mod wait;
 
-pub use defects::{Defect, DefectCountsBySeverity, DefectLocation, DefectLog};
+pub use defects::{Defect, DefectCountsBySeverity, DefectLocationInFile, DefectLog};
 pub use job::validate_job;
 pub use json::render_json as to_json;
 pub use kind::{DefectKind, Severity};
 pub use text::{ValidationTextStyles, render_text as to_text};
-pub use trace::ValidatedTrace;
+pub use trace::TraceDefectsAndDigest;
 
 /// Marks an absent index or rank.
 const NONE: u32 = u32::MAX;
@@ -80,7 +80,7 @@ pub struct ValidatedTraceFile<'a> {
     /// Name of the file.
     pub file: String,
     /// Result of checking the trace alone.
-    pub trace: &'a ValidatedTrace,
+    pub trace: &'a TraceDefectsAndDigest,
 }
 
 /// The defects of a job and of its traces.
@@ -102,7 +102,7 @@ impl<'a> ValidationReport<'a> {
         strict: bool,
     ) -> Self {
         sources.sort_by_key(|source| source.rank);
-        let members: Vec<(u32, &ValidatedTrace)> =
+        let members: Vec<(u32, &TraceDefectsAndDigest)> =
             sources.iter().map(|s| (s.rank, s.trace)).collect();
         Self {
             findings: validate_job(&members, options),

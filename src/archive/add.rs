@@ -2,15 +2,15 @@
 
 use super::chunk::WorkloadDeltaEncoder;
 use super::document::{
-    BaselinePrediction, CatalogueChange, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
-    SharedTraceRow, WorkloadEntry, check_name,
+    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, SharedTraceRow,
+    WorkloadCatalogueChange, WorkloadEntry, check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
 use super::{ArchiveError, CompressionLevel, ObjectProgressCallback};
 use chakram_base::setting::SettingKey;
-use chakram_trace::format::file::{FoundTraces, TraceContents};
+use chakram_trace::format::file::{DecompressedTraceFile, FoundTraces};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::Write;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 /// A workload that will be added to an archive.
 #[derive(Clone, Debug)]
-pub struct WorkloadDraft {
+pub struct WorkloadToAdd {
     /// Name of the workload.
     pub name: String,
     /// Compression level.
@@ -82,7 +82,7 @@ pub fn add_baselines(
                 false,
             )?;
         }
-        let mut change = CatalogueChange::default();
+        let mut change = WorkloadCatalogueChange::default();
         change.workloads.extend(entries.values().cloned());
         Ok(change)
     })
@@ -175,7 +175,7 @@ pub(super) fn strip_digits(name: &str) -> String {
 /// Adds `draft` to the archive at `path`.
 pub fn add_workload(
     path: &Path,
-    draft: &WorkloadDraft,
+    draft: &WorkloadToAdd,
     done: ObjectProgressCallback<'_>,
 ) -> Result<AddedWorkloadSizes, ArchiveError> {
     check_name(&draft.name)?;
@@ -205,7 +205,7 @@ pub fn add_workload(
             entry.measured = entry.measured.or_else(|| own.measured.clone());
         }
         amounts = packer.amounts;
-        let mut change = CatalogueChange::default();
+        let mut change = WorkloadCatalogueChange::default();
         change.workloads.push(entry);
         Ok(change)
     })?;
@@ -239,7 +239,7 @@ fn split_trace_name(
 }
 
 fn pack_workload(
-    draft: &WorkloadDraft,
+    draft: &WorkloadToAdd,
     packer: &mut ObjectPacker<'_, '_>,
     done: ObjectProgressCallback<'_>,
 ) -> Result<WorkloadEntry, ArchiveError> {
@@ -266,7 +266,7 @@ fn pack_workload(
         let (hash, bytes) = match same {
             Some((_, hash, bytes)) => (hash.clone(), *bytes),
             None => {
-                let contents = TraceContents::open_without_decompressing(&file.path)?;
+                let contents = DecompressedTraceFile::open_without_decompressing(&file.path)?;
                 let bytes = contents.as_slice();
                 if let Some(seal) = &file.seal {
                     seal.check_contents(file, bytes)?;
@@ -301,7 +301,7 @@ fn pack_workload(
     let jobs = draft.found.jobs.keys().map(|path| (name_of(path), path));
     let others = draft.files.iter().map(|(name, path)| (name.clone(), path));
     for (name, path) in jobs.chain(others) {
-        let contents = TraceContents::open_without_decompressing(path)?;
+        let contents = DecompressedTraceFile::open_without_decompressing(path)?;
         let bytes = contents.as_slice();
         files.push(NonTraceFileRow {
             blake3: packer.pack_object(bytes, &strip_digits(&name), false)?,

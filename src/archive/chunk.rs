@@ -17,7 +17,7 @@ use std::io;
 mod decode;
 mod frame;
 
-pub use decode::{ChunkBuffers, DecodedChunk, decompress_frame};
+pub use decode::{ChunkBuffers, DecodedFrameAndColumns, decompress_frame};
 pub use frame::compress_frame;
 
 /// Target size of a chunk, in bytes.
@@ -70,7 +70,7 @@ pub struct EncodedChunk {
 /// A chunk that can be a base.
 struct DeltaBaseChunk {
     at: DeltaBaseChunkRef,
-    decoded: DecodedChunk,
+    decoded: DecodedFrameAndColumns,
     index: TemplateAndColumnInterner,
     records: usize,
 }
@@ -228,7 +228,7 @@ impl WorkloadDeltaEncoder {
         };
         let kept = DeltaBaseChunk {
             at,
-            decoded: DecodedChunk {
+            decoded: DecodedFrameAndColumns {
                 unpacked: part.to_vec(),
                 columns: None,
                 framed: false,
@@ -306,7 +306,7 @@ impl WorkloadDeltaEncoder {
         };
         let kept = DeltaBaseChunk {
             at,
-            decoded: DecodedChunk {
+            decoded: DecodedFrameAndColumns {
                 unpacked,
                 columns: Some(columns),
                 framed: kind != TraceNodesOrTextLines::Lines,

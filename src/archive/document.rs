@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "chakram.archive.1";
 /// `CKCT` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CatalogueChange<W = WorkloadEntry> {
+pub struct WorkloadCatalogueChange<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
     /// Workloads that the segment adds, or replaces by name.
@@ -22,7 +22,7 @@ pub struct CatalogueChange<W = WorkloadEntry> {
     pub dropped: Vec<String>,
 }
 
-impl Default for CatalogueChange {
+impl Default for WorkloadCatalogueChange {
     fn default() -> Self {
         Self {
             schema: SCHEMA.to_owned(),

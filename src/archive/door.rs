@@ -6,7 +6,7 @@ use super::store::Archive;
 use chakram_trace::format::file::{
     FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
 };
-use chakram_trace::format::job::{ENDING, JobFile};
+use chakram_trace::format::job::{ENDING, JobTraceManifest};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub fn find_workload_traces(archive: &Arc<Archive>, name: &str) -> Result<FoundT
         let file = path.join(&row.name);
         let text = String::from_utf8(archive.read_object(&row.blake3)?)
             .map_err(|_| TraceError::malformed_at(0, "the text is not UTF-8").in_file(&file))?;
-        let job = JobFile::parse(&text).map_err(|error| error.in_file(&file))?;
+        let job = JobTraceManifest::parse(&text).map_err(|error| error.in_file(&file))?;
         found.jobs.insert(file.clone(), Arc::new(job));
         found.stored_jobs.insert(file, row.blake3.clone());
     }

@@ -6,7 +6,7 @@ use super::{ArchiveError, ObjectProgressCallback};
 use chakram_base::bounds;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, format_thousands};
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct RankOrNodeRange {
 
 /// Part of a workload to extract; by default the whole workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExtractSelection {
+pub struct RanksAndNodesToExtract {
     /// Range of ranks to extract, or `None` for all ranks.
     pub ranks: Option<RankOrNodeRange>,
     /// Nodes of each rank to extract, as indices (from 0) into the rank's trace, or `None` for all
@@ -139,7 +139,7 @@ impl Archive {
         &self,
         entry: &WorkloadEntry,
         folder: &Path,
-        part: ExtractSelection,
+        part: RanksAndNodesToExtract,
         done: ObjectProgressCallback<'_>,
     ) -> Result<Vec<PathBuf>, ArchiveError> {
         let wanted = |rank: u32| {
@@ -153,14 +153,14 @@ impl Archive {
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
         let is_job =
             |row: &&NonTraceFileRow| row.name.ends_with(chakram_trace::format::job::ENDING);
-        let whole = part == ExtractSelection::default();
+        let whole = part == RanksAndNodesToExtract::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
         // The job file refers to the traces, so it comes last.
         let mut all: Vec<(String, &String, Option<RankOrNodeRange>)> =
             traces.chain(files).collect();
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
-        let mut outputs = OutputSet::default();
+        let mut outputs = OutputsAndProtectedInputs::default();
         let mut written = Vec::new();
         let mut before: Option<(&String, UncommittedOutputHandle)> = None;
         for (name, hash, nodes) in all {

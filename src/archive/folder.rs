@@ -4,12 +4,12 @@
 //! manifest by renaming a file, so a reader sees the archive either before or after the commit.
 
 use super::document::{SCHEMA, SegmentWriteIntent};
-use super::segment::{MultiSegmentFile, Segment, compute_crc32, start_of};
+use super::segment::{ArchiveFileSegment, MultiSegmentFile, compute_crc32, start_of};
 use super::segment_file::{SegmentBodyCallback, write_file};
 use super::segments::find_segments;
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, ENDING};
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::read_text;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -28,12 +28,12 @@ struct ArchiveFolderManifest {
     schema: String,
     /// Number of the next pack; commands never reuse a number.
     next: u64,
-    packs: Vec<PackRow>,
+    packs: Vec<PackSegmentFileRow>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PackRow {
+struct PackSegmentFileRow {
     /// Name of the pack's file in the folder of packs.
     file: String,
     bytes: u64,
@@ -73,14 +73,14 @@ impl ArchiveFolderManifest {
         let path = path.join(MANIFEST);
         let io = |error| ArchiveError::io_error(&path, "write", error);
         let line = serde_json::to_string(self).expect("a manifest is JSON");
-        let mut file = OutputSet::default().create_file(&path)?;
+        let mut file = OutputsAndProtectedInputs::default().create_file(&path)?;
         file.write_all(format!("{line}\n{:08x}\n", compute_crc32(line.as_bytes())).as_bytes())
             .map_err(io)?;
         Ok(file.commit()?)
     }
 }
 
-impl PackRow {
+impl PackSegmentFileRow {
     fn pack_number(&self) -> u64 {
         let digits = self.file.strip_suffix(ENDING).unwrap_or("");
         digits.parse().unwrap_or(u64::MAX)
@@ -95,7 +95,7 @@ fn pack_name(number: u64) -> String {
 /// the manifest.
 pub fn open_archive(
     path: &Path,
-) -> Result<(Vec<Segment>, Option<UncommittedArchiveTail>), ArchiveError> {
+) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::refused_request_error(
             format!("{}: this folder is not an archive", path.display()),
@@ -117,7 +117,10 @@ pub fn open_archive(
     Err(last.expect("one try failed"))
 }
 
-fn open_packs(path: &Path, manifest: &ArchiveFolderManifest) -> Result<Vec<Segment>, ArchiveError> {
+fn open_packs(
+    path: &Path,
+    manifest: &ArchiveFolderManifest,
+) -> Result<Vec<ArchiveFileSegment>, ArchiveError> {
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
@@ -185,7 +188,7 @@ fn write_pack(
     number: u64,
     start: SegmentWriteIntent,
     body: &mut SegmentBodyCallback<'_>,
-) -> Result<PackRow, ArchiveError> {
+) -> Result<PackSegmentFileRow, ArchiveError> {
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
     write_file(&file, start, body)?;
@@ -193,7 +196,7 @@ fn write_pack(
     let segment = found
         .first()
         .ok_or_else(|| ArchiveError::broken_archive_error("the pack has no end").in_file(&file))?;
-    Ok(PackRow {
+    Ok(PackSegmentFileRow {
         file: name,
         bytes: segment.end.length,
         digest: blake3::Hash::from_bytes(segment.end.digest)

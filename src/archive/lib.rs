@@ -24,17 +24,17 @@ mod verify;
 mod wire;
 
 pub use add::{
-    AddedWorkloadSizes, BaselinePredictionDraft, WorkloadDraft, add_baselines, add_workload,
+    AddedWorkloadSizes, BaselinePredictionDraft, WorkloadToAdd, add_baselines, add_workload,
 };
 pub use document::{
     BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, SharedTraceRow,
     WorkloadEntry,
 };
 pub use door::{find_workload, find_workload_traces, read_archived_file};
-pub use extract::{ExtractSelection, RankOrNodeRange};
+pub use extract::{RankOrNodeRange, RanksAndNodesToExtract};
 pub use listing::{ArchiveListingReader, WorkloadListingRow};
 pub use maintain::{
-    GarbageCollectedWorkloadsAndSizes, MergeResult, collect_garbage, expired_workloads,
+    GarbageCollectedWorkloadsAndSizes, MergedAndKnownWorkloads, collect_garbage, expired_workloads,
     merge_archives,
 };
 pub use metadata::{

@@ -1,6 +1,6 @@
 //! Reads listings, which contain only the facts about workloads that queries and tables need.
 
-use super::document::{CatalogueChange, check_name};
+use super::document::{WorkloadCatalogueChange, check_name};
 use super::metadata::{MetadataValue, QueryableWorkload};
 use super::store::{apply_catalogue_change, locate_segments};
 use super::tail::UncommittedArchiveTail;
@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for TraceTotals {
 /// Catalogues of an archive, from which listings are read.
 #[derive(Debug)]
 pub struct ArchiveListingReader {
-    catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
+    catalogues: Vec<(super::segment::ArchiveFileSegment, Vec<u8>)>,
     stored_bytes: u64,
     tail: Option<UncommittedArchiveTail>,
 }
@@ -173,7 +173,8 @@ impl ArchiveListingReader {
     ) -> Result<BTreeMap<Cow<'_, str>, WorkloadListingRow<'_>>, ArchiveError> {
         let mut all = BTreeMap::new();
         for (segment, text) in &self.catalogues {
-            let change: CatalogueChange<WorkloadListingRow<'_>> = segment.parse_catalogue(text)?;
+            let change: WorkloadCatalogueChange<WorkloadListingRow<'_>> =
+                segment.parse_catalogue(text)?;
             let check = |row: &WorkloadListingRow<'_>| check_name(&row.name);
             apply_catalogue_change(&mut all, change, check, |row| row.name.clone())
                 .map_err(|error| error.in_file(&segment.file.path))?;

@@ -1,7 +1,7 @@
 //! Merges archives, and removes expired workloads and unused objects.
 
 use super::add::{ObjectPacker, repack_workload};
-use super::document::{CatalogueChange, WorkloadEntry};
+use super::document::{WorkloadCatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
 use super::tail::UncommittedArchiveTail;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Result of a merge: the workloads that were added or already known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MergeResult {
+pub struct MergedAndKnownWorkloads {
     /// Names of added workloads.
     pub added: Vec<String>,
     /// Names of workloads that the archive already had with the same contents.
@@ -26,10 +26,10 @@ pub fn merge_archives(
     into: &Path,
     sources: &[Archive],
     done: ObjectProgressCallback<'_>,
-) -> Result<MergeResult, ArchiveError> {
+) -> Result<MergedAndKnownWorkloads, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(into)?;
     let before = writer.committed_archive();
-    let mut result = MergeResult::default();
+    let mut result = MergedAndKnownWorkloads::default();
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
@@ -71,7 +71,7 @@ pub fn merge_archives(
         workloads: result.added.clone(),
     };
     result.kept_aside = writer.commit_segment(&plan, &mut |out| {
-        let mut change = CatalogueChange::default();
+        let mut change = WorkloadCatalogueChange::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
             repack_workload(source, entry, &mut packer, done)?;
@@ -148,7 +148,7 @@ pub fn collect_garbage(
         workloads: Vec::new(),
     };
     let kept_aside = writer.replace_all_segments(&plan, &mut |out| {
-        let mut change = CatalogueChange::default();
+        let mut change = WorkloadCatalogueChange::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
             repack_workload(&before, entry, &mut packer, done)?;

@@ -11,7 +11,7 @@
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
 use super::document::{
-    CatalogueChange, ChunkRow, ObjectRow, SegmentObjectIndex, SegmentWriteIntent,
+    ChunkRow, ObjectRow, SegmentObjectIndex, SegmentWriteIntent, WorkloadCatalogueChange,
 };
 use chakram_base::bounds;
 use flate2::Crc;
@@ -216,7 +216,10 @@ impl<W: Write> SegmentWriter<W> {
 
     /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end. The caller must write
     /// the end once everything else is synced.
-    pub fn finish_segment(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
+    pub fn finish_segment(
+        mut self,
+        catalogue: &WorkloadCatalogueChange,
+    ) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = SegmentObjectIndex {
             objects: std::mem::take(&mut self.objects),
@@ -299,14 +302,14 @@ impl MultiSegmentFile {
 
 /// A segment of a file.
 #[derive(Debug)]
-pub struct Segment {
+pub struct ArchiveFileSegment {
     pub file: Arc<MultiSegmentFile>,
     /// Offset of the segment's first byte in the file.
     pub start: u64,
     pub end: SegmentFooter,
 }
 
-impl Segment {
+impl ArchiveFileSegment {
     fn read_document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
         let frame = self.file.read_exact_at(self.start + at, length)?;
         unpack_document(&frame).map_err(|error| self.unreadable_document_error(at, what, &error))
@@ -332,7 +335,7 @@ impl Segment {
     pub fn parse_catalogue<'t, W: Deserialize<'t>>(
         &self,
         text: &'t [u8],
-    ) -> Result<CatalogueChange<W>, ArchiveError> {
+    ) -> Result<WorkloadCatalogueChange<W>, ArchiveError> {
         let parsed = serde_json::from_slice(text);
         parsed.map_err(|error| {
             self.unreadable_document_error(self.end.catalogue.0, "catalogue", &error)

@@ -1,14 +1,14 @@
 //! Writes a segment at the end of an archive, or as a separate file.
 
 use super::ArchiveError;
-use super::document::{CatalogueChange, SegmentWriteIntent};
+use super::document::{SegmentWriteIntent, WorkloadCatalogueChange};
 use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Function that writes a segment's objects, and returns its catalogue changes.
-pub type SegmentBodyCallback<'b> =
-    dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
+pub type SegmentBodyCallback<'b> = dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<WorkloadCatalogueChange, ArchiveError>
+    + 'b;
 
 /// Writes a segment except for its end, and returns the end.
 pub fn write_segment(
@@ -32,7 +32,7 @@ pub fn write_file(
     body: &mut SegmentBodyCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);
-    let mut outputs = chakram_trace::files::OutputSet::default();
+    let mut outputs = chakram_trace::files::OutputsAndProtectedInputs::default();
     let mut file = BufWriter::with_capacity(1 << 18, outputs.create_file(path)?);
     let end = write_segment(&mut file, start, body, path)?;
     file.write_all(&end).map_err(io)?;

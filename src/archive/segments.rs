@@ -1,7 +1,9 @@
 //! Finds the segments of a file, starting from its end.
 
 use super::ArchiveError;
-use super::segment::{END_BYTES, MAGIC, MultiSegmentFile, Segment, SegmentFooter, VERSION};
+use super::segment::{
+    ArchiveFileSegment, END_BYTES, MAGIC, MultiSegmentFile, SegmentFooter, VERSION,
+};
 use super::tail::UncommittedArchiveTail;
 use std::collections::BTreeSet;
 use std::fs::TryLockError;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 /// Finds the segments of a file in order, and the tail after them.
 pub fn find_segments(
     file: MultiSegmentFile,
-) -> Result<(Vec<Segment>, Option<UncommittedArchiveTail>), ArchiveError> {
+) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
     let (found, tail) = committed_segments(&file)?;
     if tail == 0 {
@@ -41,7 +43,9 @@ pub fn find_segments(
 ///
 /// A segment end counts as the last one only if a chain of segment ends leads from it back to byte 0: a tail may
 /// contain another archive with its own segment ends.
-fn committed_segments(file: &Arc<MultiSegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
+fn committed_segments(
+    file: &Arc<MultiSegmentFile>,
+) -> Result<(Vec<ArchiveFileSegment>, u64), ArchiveError> {
     let length = file.file_length()?;
     let mut failed = BTreeSet::new();
     let mut first_error = None;
@@ -67,8 +71,8 @@ fn follow_segment_chain(
     file: &Arc<MultiSegmentFile>,
     end: u64,
     failed: &mut BTreeSet<u64>,
-) -> Result<Vec<Segment>, ArchiveError> {
-    let mut found: Vec<Segment> = Vec::new();
+) -> Result<Vec<ArchiveFileSegment>, ArchiveError> {
+    let mut found: Vec<ArchiveFileSegment> = Vec::new();
     let mut end = end;
     while end > 0 {
         let bytes = end
@@ -80,7 +84,7 @@ fn follow_segment_chain(
         let problem = match parsed {
             Some(Ok(parsed)) if parsed.length <= end => {
                 end -= parsed.length;
-                found.push(Segment {
+                found.push(ArchiveFileSegment {
                     file: Arc::clone(file),
                     start: end,
                     end: parsed,

@@ -1,8 +1,8 @@
 //! The committed state of an archive on disk. An archive is a file of segments, or a folder with a manifest and one
 //! file per segment.
 
-use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
-use super::segment::{MultiSegmentFile, Segment};
+use super::document::{SCHEMA, WorkloadCatalogueChange, WorkloadEntry};
+use super::segment::{ArchiveFileSegment, MultiSegmentFile};
 use super::segments::find_segments;
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, folder};
@@ -21,7 +21,7 @@ pub use writer::{ArchiveWriter, CommitCommandAndWorkloadNames, create_empty};
 pub struct Archive {
     path: PathBuf,
     is_folder: bool,
-    segments: Vec<Segment>,
+    segments: Vec<ArchiveFileSegment>,
     /// Bytes after the last segment, or `None`.
     tail: Option<UncommittedArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
@@ -69,7 +69,7 @@ impl Archive {
     }
 
     /// Returns the archive's segments, in order.
-    pub(super) fn segments(&self) -> &[Segment] {
+    pub(super) fn segments(&self) -> &[ArchiveFileSegment] {
         &self.segments
     }
 
@@ -101,7 +101,7 @@ impl Archive {
 /// Finds the segments of the archive `path` (a file or a folder), and the tail after them.
 pub(super) fn locate_segments(
     path: &Path,
-) -> Result<(Vec<Segment>, Option<UncommittedArchiveTail>), ArchiveError> {
+) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     if path.is_dir() {
         return folder::open_archive(path);
     }
@@ -121,7 +121,7 @@ pub(super) fn locate_segments(
 /// Applies a segment's changes to the workloads of the earlier segments.
 pub(super) fn apply_catalogue_change<N: Ord + Borrow<str>, W>(
     workloads: &mut BTreeMap<N, W>,
-    change: CatalogueChange<W>,
+    change: WorkloadCatalogueChange<W>,
     check: impl Fn(&W) -> Result<(), ArchiveError>,
     name: impl Fn(&W) -> N,
 ) -> Result<(), ArchiveError> {

@@ -106,7 +106,7 @@ impl Archive {
 }
 
 /// Compares the bytes of a segment with the hash in the segment's end.
-fn check_segment_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
+fn check_segment_digest(segment: &segment::ArchiveFileSegment) -> Result<(), ArchiveError> {
     const PART: u64 = 1 << 20;
     let mut hasher = blake3::Hasher::new();
     let (mut at, end) = (

@@ -28,7 +28,7 @@ pub(super) fn raw_entries<'t>(
     file: &str,
 ) -> Result<Vec<RawJsonEntry<'t>>, InputError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let object: JsonObject<'t> =
+    let object: RawJsonObjectEntries<'t> =
         serde_json::from_str(text).map_err(|error| syntax_error(file, 1, &error))?;
     let lines = LineIndex::new(text);
     let entry = |(key, value): (&'t RawValue, &'t RawValue)| {
@@ -101,9 +101,9 @@ fn parse_scalar(raw: &str) -> Result<InputValue, serde_json::Error> {
 }
 
 /// An object whose keys and values are slices of the text.
-struct JsonObject<'t>(Vec<(&'t RawValue, &'t RawValue)>);
+struct RawJsonObjectEntries<'t>(Vec<(&'t RawValue, &'t RawValue)>);
 
-impl<'t> Deserialize<'t> for JsonObject<'t> {
+impl<'t> Deserialize<'t> for RawJsonObjectEntries<'t> {
     fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(JsonObjectVisitor).map(Self)
     }

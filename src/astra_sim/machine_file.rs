@@ -60,7 +60,7 @@ pub fn machine_file(
 ) -> Result<ImportedMachineFile, InputError> {
     let (dimensions, mut notes) = AstraNetworkFile::parse(network.text, network.file, false)?;
     let dimensions = dimensions.dimensions;
-    let mut unsaid = InexpressibleKeys::default();
+    let mut unsaid = AstraOnlyKeys::default();
     let mut parts = String::new();
     let mut collectives = String::new();
     let mut algorithms = vec![None; dimensions.len()];
@@ -129,9 +129,9 @@ fn replace_line_breaks(text: &str) -> String {
 
 /// Keys that the machine file cannot express, each with its effect.
 #[derive(Default)]
-struct InexpressibleKeys(Vec<(String, String)>);
+struct AstraOnlyKeys(Vec<(String, String)>);
 
-impl InexpressibleKeys {
+impl AstraOnlyKeys {
     fn add_key(&mut self, key: &str, why: impl Into<String>) {
         self.0.push((key.to_owned(), why.into()));
     }
@@ -162,7 +162,7 @@ impl InexpressibleKeys {
 fn dimension_algorithms(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
-    unsaid: &mut InexpressibleKeys,
+    unsaid: &mut AstraOnlyKeys,
 ) -> Vec<Option<AstraAlgorithm>> {
     let kinds = &system.implementations;
     let lists = [
@@ -246,7 +246,7 @@ fn dimension_algorithms(
 }
 
 /// Returns the table for the NPU class, or an empty string if the system file does not state the NPU's rates.
-fn npu_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String {
+fn npu_table(system: &AstraSystemFile, unsaid: &mut AstraOnlyKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
     let (Some(bandwidth), Some(peak)) = (bandwidth, peak) else {
@@ -276,7 +276,7 @@ fn npu_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String
 }
 
 /// Returns the table for collectives, which states the number of chunks.
-fn collectives_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -> String {
+fn collectives_table(system: &AstraSystemFile, unsaid: &mut AstraOnlyKeys) -> String {
     let most = ChunkCountOrderAndOverlap::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
@@ -297,7 +297,7 @@ fn collectives_table(system: &AstraSystemFile, unsaid: &mut InexpressibleKeys) -
 fn add_system_notes(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
-    unsaid: &mut InexpressibleKeys,
+    unsaid: &mut AstraOnlyKeys,
 ) {
     let delay = system.endpoint_delay(1.0);
     if delay > 0 {
@@ -396,7 +396,7 @@ fn dimension_table(
     index: usize,
     dimension: &AstraDimension,
     algorithm: Option<AstraAlgorithm>,
-    unsaid: &mut InexpressibleKeys,
+    unsaid: &mut AstraOnlyKeys,
 ) -> String {
     use AstraAlgorithm::{Direct, DoubleBinaryTree, HalvingDoubling, Ring};
     let number = index + 1;
@@ -448,7 +448,7 @@ fn dimension_table(
 }
 
 /// Returns the table of the remote memory.
-fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut InexpressibleKeys) -> String {
+fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut AstraOnlyKeys) -> String {
     let Some(memory) = memory else {
         return String::new();
     };

@@ -21,8 +21,8 @@ use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::{
-    BusTransfer, MemberLinePosition, PostedReceive, SendStepWithConditions, StageStartOrReception,
-    TransferCompletionToken,
+    EndpointBusTransfer, MemberLinePosition, PostedReceive, SendStepWithConditions,
+    StageStartOrReception, TransferCompletionToken,
 };
 
 mod direct;
@@ -477,8 +477,8 @@ impl CollectiveChunkPhase {
         position: MemberLinePosition,
         of: StageStartOrReception,
         ticket: TransferCompletionToken,
-    ) -> BusTransfer {
-        let load = |amount: UnroundedBufferShare, outward, reduces, returns| BusTransfer {
+    ) -> EndpointBusTransfer {
+        let load = |amount: UnroundedBufferShare, outward, reduces, returns| EndpointBusTransfer {
             // The check of collectives has already rejected larger transfers.
             bytes: u32::try_from(amount.to_bytes()).unwrap_or(u32::MAX),
             outward,

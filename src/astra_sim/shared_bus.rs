@@ -13,7 +13,9 @@
 
 use super::LogGpBusParams;
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::{BusEventScheduler, BusTransfer, TransferCompletionToken};
+use chakram_hardware::collective::{
+    BusEventScheduler, EndpointBusTransfer, TransferCompletionToken,
+};
 use std::collections::VecDeque;
 
 /// Gap of the inner bus, in ns per byte.
@@ -53,7 +55,7 @@ enum StepAfterInnerBus {
 
 /// A transfer. While it crosses the inner bus, it also stores how it continues on the outer bus.
 #[derive(Clone, Copy, Debug)]
-struct QueuedTransfer {
+struct InnerOrOuterBusTransfer {
     bytes: u32,
     /// True if the outer bus must still reduce the transfer. `returns` is true if the transfer must still cross this
     /// bus in the other direction.
@@ -72,9 +74,9 @@ struct BusSideStateAndQueues {
     before: BusSideSendReceiveState,
     last: Time,
     in_a_row: u32,
-    sends: VecDeque<QueuedTransfer>,
-    receives: VecDeque<QueuedTransfer>,
-    reductions: VecDeque<QueuedTransfer>,
+    sends: VecDeque<InnerOrOuterBusTransfer>,
+    receives: VecDeque<InnerOrOuterBusTransfer>,
+    reductions: VecDeque<InnerOrOuterBusTransfer>,
     reducing: bool,
 }
 
@@ -106,10 +108,10 @@ impl NpuInnerAndOuterBus {
     pub fn accept_transfer(
         &mut self,
         now: Time,
-        load: BusTransfer,
+        load: EndpointBusTransfer,
         clock: &mut impl BusEventScheduler,
     ) {
-        let transfer = QueuedTransfer {
+        let transfer = InnerOrOuterBusTransfer {
             bytes: load.bytes,
             reduces: load.reduces,
             returns: load.returns,
@@ -192,10 +194,10 @@ impl NpuInnerAndOuterBus {
         side: usize,
         round_trip: bool,
         then: StepAfterInnerBus,
-        transfer: QueuedTransfer,
+        transfer: InnerOrOuterBusTransfer,
         clock: &mut impl BusEventScheduler,
     ) {
-        let transfer = QueuedTransfer {
+        let transfer = InnerOrOuterBusTransfer {
             round_trip,
             then,
             ..transfer
@@ -207,7 +209,7 @@ impl NpuInnerAndOuterBus {
         &mut self,
         now: Time,
         side: usize,
-        transfer: QueuedTransfer,
+        transfer: InnerOrOuterBusTransfer,
         clock: &mut impl BusEventScheduler,
     ) {
         self.sides[side].sends.push_back(transfer);
@@ -336,7 +338,7 @@ impl NpuInnerAndOuterBus {
     fn continue_after_inner_bus(
         &mut self,
         now: Time,
-        transfer: QueuedTransfer,
+        transfer: InnerOrOuterBusTransfer,
         clock: &mut impl BusEventScheduler,
     ) -> Option<TransferCompletionToken> {
         match transfer.then {

@@ -30,7 +30,7 @@ pub(super) struct PhaseMemberLine<'a> {
 
 /// Event at a member. Simultaneous events are handled in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum MemberEvent {
+enum MemberCreditOrArrivalEvent {
     Credits(u32),
     Arrival,
     Attended(u32),
@@ -163,33 +163,46 @@ impl PhaseMemberLine<'_> {
         // Time until which the member's link is busy; zero unless all messages of the member leave over one link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
-        let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
+        let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberCreditOrArrivalEvent| {
             // As in ASTRA-sim, events at the same time are handled in the order in which they were scheduled.
             number += 1;
             due.push(Reverse((at, number, what)));
         };
         // The member represents all members, so when its message arrives at a partner, it receives the corresponding
         // message itself.
-        push(&mut due, endpoint, MemberEvent::Credits(start));
+        push(
+            &mut due,
+            endpoint,
+            MemberCreditOrArrivalEvent::Credits(start),
+        );
         while let Some(Reverse((now, _, what))) = due.pop() {
-            if what != MemberEvent::Arrival {
+            if what != MemberCreditOrArrivalEvent::Arrival {
                 on_delay(now, arrived);
             }
             match what {
-                MemberEvent::Arrival => {
+                MemberCreditOrArrivalEvent::Arrival => {
                     arrived += 1;
-                    push(&mut due, now + endpoint, MemberEvent::Attended(arrived - 1));
+                    push(
+                        &mut due,
+                        now + endpoint,
+                        MemberCreditOrArrivalEvent::Attended(arrived - 1),
+                    );
                     continue;
                 }
-                MemberEvent::Attended(r) => match self.stage.reduced_amount(self.slot, position, r)
-                {
-                    Some(amount) => {
-                        push(&mut due, now + reduction(amount), MemberEvent::Credits(1));
-                        continue;
+                MemberCreditOrArrivalEvent::Attended(r) => {
+                    match self.stage.reduced_amount(self.slot, position, r) {
+                        Some(amount) => {
+                            push(
+                                &mut due,
+                                now + reduction(amount),
+                                MemberCreditOrArrivalEvent::Credits(1),
+                            );
+                            continue;
+                        }
+                        None => credits += 1,
                     }
-                    None => credits += 1,
-                },
-                MemberEvent::Credits(more) => credits += more,
+                }
+                MemberCreditOrArrivalEvent::Credits(more) => credits += more,
             }
             while let Some(step) = self.stage.nth_send(self.slot, position, taken) {
                 if step.after > credits || step.arrived > arrived {
@@ -198,7 +211,7 @@ impl PhaseMemberLine<'_> {
                 let cost = self.message_time(0, taken)?;
                 let leaves = now.max(taken_until);
                 taken_until = leaves + (self.quiet.link_time)(step.amount).unwrap_or(Span::ZERO);
-                push(&mut due, leaves + cost, MemberEvent::Arrival);
+                push(&mut due, leaves + cost, MemberCreditOrArrivalEvent::Arrival);
                 taken += 1;
             }
             // All receptions have been processed. Sends that are still in flight do not delay the member.

@@ -10,7 +10,7 @@ use chakram_hardware::machine::is_preset;
 use chakram_jobs::{groups_of, read_text};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::format::job::JobFile;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use std::error::Error;
@@ -121,7 +121,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let piped = outputs.is_pipe();
     let told = traces.to_job_file(groups);
     let machine = told.machine.clone();
-    let about = JobFile {
+    let about = JobTraceManifest {
         roles: anonymiser.replace_roles(&told.roles),
         // Names of presets are public, like PyTorch's operators. The name of any other machine,
         // such as a file or a list of dimensions, may be private.

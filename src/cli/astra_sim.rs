@@ -1,13 +1,13 @@
 //! `chakram astra-sim`: reads ASTRA-sim's files and flags, and prints its results.
 
 use super::flags::parser_of_choices;
-use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
+use super::output::{ReportDestinationAndOutputs, ReportFormatArg, TimelineArgs};
 use crate::load::run_with_load_progress;
 use crate::terminal;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobLoadOrWriteError};
 use chakram_report::summary::format_count;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::discover_traces;
 use clap::{ArgAction, Args};
 use serde_json::{Map, Value};
@@ -157,7 +157,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// Fails if input is invalid, if the replay deadlocks, or if output cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     for path in [
         &args.comm_group_configuration,
         &args.system_configuration,
@@ -170,7 +170,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     for file in discover_traces(&args.workload_configuration).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
-    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
+    let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }

@@ -6,7 +6,7 @@ mod products;
 mod rank_classes;
 
 use super::compute::ComputeArgs;
-use super::output::ReportDestination;
+use super::output::ReportDestinationAndOutputs;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::format_percent;
 use chakram_hardware::machine::{self, Machine, NamedMachineFileText};
@@ -16,7 +16,7 @@ use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column
 use chakram_studies::score::{
     MeasuredStepKernelTimeCorrections, RunColumnRules, RunTable, fit_corrections,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::JobFileVerifyLevel;
 use clap::Args;
 use std::error::Error;
@@ -89,7 +89,7 @@ pub struct CalibrateArgs {
 /// cannot be written.
 pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let path = args.output.display().to_string();
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let (text, summary) = match (&args.steps, &args.columns, &args.machine) {
         (Some(steps), Some(columns), _) => {
             [steps, columns]
@@ -119,7 +119,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     };
     // Check that the new machine file is valid.
     Machine::parse(&text, &path)?;
-    ReportDestination::create_at_path(&mut *out, &args.output, outputs)?
+    ReportDestinationAndOutputs::create_at_path(&mut *out, &args.output, outputs)?
         .write_output(|out| out.write_all(text.as_bytes()))?;
     write!(out, "{path}: {summary}")?;
     Ok(ExitCode::SUCCESS)

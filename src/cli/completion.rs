@@ -4,7 +4,7 @@ use super::build_command_with_completers;
 use super::help::{self, HelpClosingTextBlock};
 use chakram_hardware::machine;
 use chakram_serving as serve;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_workloads::model;
 use clap::Command;
 use clap::builder::Resettable;
@@ -107,7 +107,7 @@ pub fn print_script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<d
 
 /// Writes one manual page per command into `folder`.
 pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let mut command = build_command_with_completers();
     command.build();
     let mut stack = vec![command];

@@ -5,7 +5,7 @@ use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_engine::{HostLaunchMode, ReplayOptions};
 use chakram_hardware::compute::{HostDurationSource, KernelDurationSource};
 use chakram_jobs::ReplaySettingsError;
-use chakram_report::summary::{KernelBasis, format_thousands};
+use chakram_report::summary::{KernelCountsByDurationMethod, format_thousands};
 use serde_json::{Map, Value};
 
 /// Options that determine the times of kernels, launches and collectives.
@@ -45,7 +45,7 @@ impl<G> ReplayOptionGroupArgs<G> {
     }
 
     /// Describes the sources of durations for `kernels`.
-    pub fn describe_durations(&self, kernels: &KernelBasis) -> String {
+    pub fn describe_durations(&self, kernels: &KernelCountsByDurationMethod) -> String {
         let times = match self.compute_model() {
             KernelDurationSource::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
             _ => String::new(),

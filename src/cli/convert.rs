@@ -8,10 +8,10 @@ use chakram_converters::pytorch::{
 use chakram_converters::sources::TraceSource;
 use chakram_jobs::{JobBeingWritten, JobLoadOrWriteError};
 use chakram_report::document::VersionedDocument;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::read_all;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::{self, Write};
@@ -143,7 +143,10 @@ impl ConvertArgs {
 
 impl ConvertOutputArgs {
     /// Starts to write the traces of a job, which must not replace `inputs`.
-    fn start_outputs(&self, inputs: OutputSet) -> Result<JobBeingWritten, JobLoadOrWriteError> {
+    fn start_outputs(
+        &self,
+        inputs: OutputsAndProtectedInputs,
+    ) -> Result<JobBeingWritten, JobLoadOrWriteError> {
         JobBeingWritten::new(
             &self.output,
             traces::compressed_suffix(self.compress),
@@ -211,7 +214,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
         threads: args.threads,
         comm_kernels,
     };
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let archives = found.archives.iter().map(PathBuf::as_path);
     for file in pairs
         .iter()
@@ -223,7 +226,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let mut job = JobBeingWritten::new(
         &args.output,
         traces::compressed_suffix(args.compress),
-        OutputSet::default(),
+        OutputsAndProtectedInputs::default(),
     )?;
     let shown = Progress::start_counting("converting", "ranks", pairs.len() as u64);
     let progress = |done: usize, _: usize| shown.set_done(done as u64);
@@ -237,7 +240,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
-    traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
+    traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write_summary(&summary, "JSON", out)?,
         SummaryFormatArg::Json => {

@@ -2,13 +2,13 @@
 
 use chakram_hardware::collective::NamedScriptedAlgorithm;
 use chakram_jobs::FilesOfCustomAlgorithm;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
-pub fn mark_read(custom: &FilesOfCustomAlgorithm, outputs: &mut OutputSet) {
+pub fn mark_read(custom: &FilesOfCustomAlgorithm, outputs: &mut OutputsAndProtectedInputs) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
         outputs.register_input(&file.path);
     }

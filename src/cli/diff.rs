@@ -2,18 +2,18 @@
 
 use super::compare::parallel_map;
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
-use super::output::{ReportDestination, ReportFormatArg};
+use super::output::{ReportDestinationAndOutputs, ReportFormatArg};
 use super::terminal;
-use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
+use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ExceededThresholds};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFaultSummary, TimeTolerance};
-use chakram_analysis::diff::{DiffAspect, differences, reports};
+use chakram_analysis::diff::{DifferingAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find_traces, mark_read, restrict_to_step};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_trace::files::{OutputFile, OutputSet};
+use chakram_trace::files::{OutputFile, OutputsAndProtectedInputs};
 use chakram_trace::format::file::{
-    FoundTraces, RankFile, TraceContents, parse_file_rank, read_text,
+    DecompressedTraceFile, FoundTraces, RankFile, parse_file_rank, read_text,
 };
 use chakram_trace::format::{TraceError, job, trace_format};
 use chakram_trace::graph::RawTrace;
@@ -147,7 +147,11 @@ impl DiffArgs {
     }
 
     fn to_thresholds(&self) -> DiffThresholds {
-        let all = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
+        let all = [
+            DifferingAspect::Structure,
+            DifferingAspect::Time,
+            DifferingAspect::Bytes,
+        ];
         let of = [
             FailOnDifferenceArg::Structure,
             FailOnDifferenceArg::Time,
@@ -180,7 +184,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     if args.step.step.is_some() && texts.iter().any(Option::is_some) {
         return Err("--step is for traces, but the input is a report\n  try: compare reports of `chakram replay --step`".into());
     }
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let ranks = match texts {
         [None, None] => Some(pair_rank_files(args, &mut outputs)?),
         _ => None,
@@ -191,7 +195,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
              try: compare the outputs of `chakram replay --format json`"
             .into());
     }
-    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
+    let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     let page = args.html.as_ref();
     let page = page
         .map(|path| to.create_additional_output("--html", path))
@@ -245,7 +249,7 @@ fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if trace || !path.is_file() {
         return Ok(None);
     }
-    let contents = TraceContents::open_any_file(path)?;
+    let contents = DecompressedTraceFile::open_any_file(path)?;
     if matches!(
         trace_format::detect_text_format(contents.as_slice()),
         Some(Ok(_))
@@ -268,7 +272,7 @@ fn compare_report_files(
     texts: [&String; 2],
     titles: &DiffRenderOptions<'_>,
     page: Option<OutputFile>,
-) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
+) -> Result<(String, ExceededThresholds), Box<dyn Error>> {
     if args.tolerance != TimeTolerance::Absolute(Span::ZERO) {
         return Err(
             "--tolerance is for the nodes of traces, but the inputs are reports\n  try: --threshold"
@@ -284,7 +288,7 @@ fn compare_report_files(
     let read = |which: usize| -> Result<_, String> {
         reports::read_report(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
     };
-    let found = reports::ReportDiff::new(&read(0)?, &read(1)?);
+    let found = reports::ReportDiffByMachine::new(&read(0)?, &read(1)?);
     let verdict = found.evaluate_thresholds(&args.to_thresholds());
     if let Some(mut file) = page {
         file.write_all(reports::html(&found, titles.names).as_bytes())?;
@@ -304,7 +308,7 @@ fn compare_trace_files(
     args: &DiffArgs,
     ranks: &RankFilePairs,
     titles: &DiffRenderOptions<'_>,
-) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
+) -> Result<(String, ExceededThresholds), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
     let tallies = parallel_map(("comparing", "ranks"), ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
@@ -346,7 +350,7 @@ type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 /// them. Two single files are compared even if their ranks differ.
 fn pair_rank_files(
     args: &DiffArgs,
-    outputs: &mut OutputSet,
+    outputs: &mut OutputsAndProtectedInputs,
 ) -> Result<RankFilePairs, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);

@@ -6,9 +6,9 @@ use super::traces::{
 use chakram_analysis::edit::{AbsentRankModelRule, edit_job};
 use chakram_jobs::{groups_of, parse_edits};
 use chakram_report::document::VersionedDocument;
-use chakram_report::edits::EditRow;
+use chakram_report::edits::EditEffectCounts;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::file::DecompressedTraceFile;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -47,11 +47,14 @@ pub struct EditArgs {
 struct EditDocument {
     ranks_before: usize,
     ranks: usize,
-    edits: Vec<EditRow>,
+    edits: Vec<EditEffectCounts>,
 }
 
 /// Prints the number of items that each edit changed.
-pub(super) fn print_edit_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
+pub(super) fn print_edit_rows(
+    rows: &[EditEffectCounts],
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     for row in rows {
         writeln!(
             out,
@@ -92,7 +95,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     let mut outputs = OutputPipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut written = std::collections::BTreeMap::new();
     for file in &edited.found.files {
-        let contents = TraceContents::open_verified(file)?;
+        let contents = DecompressedTraceFile::open_verified(file)?;
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
         match written.get(&hash) {
             Some(&known) if outputs.share_trace(file.rank, known, true)? => {}

@@ -8,16 +8,16 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{JobWithReportFacts, ReplayAndReportArgs, ReportDestination};
+use super::output::{JobWithReportFacts, ReplayAndReportArgs, ReportDestinationAndOutputs};
 use super::progress::Progress;
 use chakram_report::summary::format_count;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::workload::MissingRankPolicy;
 use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use clap::Args;
 use edited::GeneratedJobAndEdits;
 use patterns::PatternArgs;
-use shorter::ShortenedStep;
+use shorter::StepWithFewerMicroBatches;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -152,7 +152,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             training = Some(asked.training.clone());
             let job = match args.training.extrapolate {
                 Some(simulated) => {
-                    let step = ShortenedStep::new(asked.training, simulated)?;
+                    let step = StepWithFewerMicroBatches::new(asked.training, simulated)?;
                     shortened.insert(step).job_with_fewer_turns(0)
                 }
                 None => {
@@ -167,7 +167,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     };
     let edited = (!edits.is_empty()).then(|| GeneratedJobAndEdits::new(&job, &name, edits));
     let edited = edited.transpose()?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let beside = named.map(Path::new);
     let beside = beside.into_iter().chain(args.training.input_files());
     beside.for_each(|path| outputs.register_input(path));
@@ -221,7 +221,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let options = given.replay_options(absent, workload, machines, &mut inputs)?;
         let shorter = shortened.map(|step| step.replay_shortened_step_twice(machine, &options));
         let shorter = shorter.transpose()?;
-        let mut to = ReportDestination::standard_output(out, outputs);
+        let mut to = ReportDestinationAndOutputs::standard_output(out, outputs);
         let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
         let edits = loaded.report_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;

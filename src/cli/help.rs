@@ -69,7 +69,7 @@ fn render_help_of_command(mut command: Command, length: HelpLength, width: usize
     for name in names {
         command = command.mut_subcommand(name, |sub| render_help_of_command(sub, length, width));
     }
-    let mut page = HelpPage {
+    let mut page = HelpPageBuilder {
         text: String::new(),
         width,
         length,
@@ -80,13 +80,13 @@ fn render_help_of_command(mut command: Command, length: HelpLength, width: usize
 }
 
 /// The help page of one command, while it is written.
-struct HelpPage {
+struct HelpPageBuilder {
     text: String,
     width: usize,
     length: HelpLength,
 }
 
-impl HelpPage {
+impl HelpPageBuilder {
     fn render_page(&mut self, command: &mut Command) -> std::fmt::Result {
         if let Some(about) = command.get_about() {
             let about = about.to_string();

@@ -2,23 +2,23 @@
 
 use super::flags::parser_of_choices;
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
-use super::output::ReportDestination;
+use super::output::ReportDestinationAndOutputs;
 use super::progress::Progress;
 use super::terminal;
 use chakram_analysis::inspect::render::{
     self, NodeListFormat, OmissionHints, PathRenderInput, SummaryTableKind,
 };
 use chakram_analysis::inspect::{
-    self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, RankPathInput,
-    RankSet, critical_path, for_each_in_order,
+    self, AttributeFilter, ClassFilter, InspectedRankTrace, NameGlobOrSubstring, NodeFilter,
+    RankPathInput, RankSet, critical_path, for_each_in_order,
 };
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
 use chakram_report::summary::format_count;
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::file::{RankFile, TraceContents};
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::file::{DecompressedTraceFile, RankFile};
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::io::{BufWriter, Write};
@@ -65,7 +65,7 @@ pub struct InspectArgs {
     rank: Option<RankSet>,
     /// Select only nodes whose name contains this text or matches this pattern with *, ? or [; repeatable
     #[arg(long, help_heading = FILTERS, value_name = "PATTERN")]
-    name: Vec<NamePattern>,
+    name: Vec<NameGlobOrSubstring>,
     /// Select only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
     #[arg(help_heading = FILTERS, long = "type", value_name = "TYPES")]
     types: Vec<ClassFilter>,
@@ -74,7 +74,7 @@ pub struct InspectArgs {
     group: Vec<String>,
     /// Select only nodes on this lane (stream or thread); a name or a pattern
     #[arg(long, help_heading = FILTERS, value_name = "LANE")]
-    lane: Vec<NamePattern>,
+    lane: Vec<NameGlobOrSubstring>,
     /// Select only nodes with this attribute, such as phase=backward; repeatable
     #[arg(long, help_heading = FILTERS, value_name = "NAME=VALUE")]
     label: Vec<AttributeFilter>,
@@ -159,7 +159,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     args.check_options()?;
     let found = job::find_traces(&args.traces, args.verify.verify_level_for_replay())?;
     let found = job::restrict_to_step(found, args.step.step, None)?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     job::mark_read(&mut outputs, &found);
     let mut files = found.files;
     let found = files.len();
@@ -174,7 +174,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
     }
-    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
+    let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     if let Some(id) = args.node {
         return args.show_node(id, &files, &mut to);
     }
@@ -313,7 +313,7 @@ impl InspectArgs {
         &self,
         id: u64,
         files: &[RankFile],
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let [file] = files else {
             return Err(format!(
@@ -323,8 +323,8 @@ impl InspectArgs {
             )
             .into());
         };
-        let contents = TraceContents::open_verified(file)?;
-        let trace = InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| {
+        let contents = DecompressedTraceFile::open_verified(file)?;
+        let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
             contents.with_source(e)
         })?;
         let limit = match self.format {
@@ -347,7 +347,7 @@ impl InspectArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text_style(&self, to: &ReportDestination<'_>) -> TextStyleWidthAndDetail {
+    fn text_style(&self, to: &ReportDestinationAndOutputs<'_>) -> TextStyleWidthAndDetail {
         TextStyleWidthAndDetail {
             details: self.details,
             ..to.text_style()
@@ -358,14 +358,14 @@ impl InspectArgs {
         &self,
         title: &str,
         files: &[RankFile],
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
         let mut tracks: Vec<RankPathInput> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
-            let contents = TraceContents::open_verified(file)?;
-            let trace = InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| {
+            let contents = DecompressedTraceFile::open_verified(file)?;
+            let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
                 contents.with_source(e)
             })?;
             let faults = trace.faults.fault_count();
@@ -408,7 +408,7 @@ impl InspectArgs {
         &self,
         files: &[RankFile],
         out: &mut dyn Write,
-        mut outputs: OutputSet,
+        mut outputs: OutputsAndProtectedInputs,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let list = list::NodeListingSettings {
             filter: self.node_filter(),

@@ -1,7 +1,9 @@
 //! `--repeat`, `--starts` and `--with`: launches a job several times, or several jobs on one machine.
 
 use super::load;
-use super::output::{RankToNpuMapArg, ReplayAndReportArgs, ReportDestination, parse_placement};
+use super::output::{
+    RankToNpuMapArg, ReplayAndReportArgs, ReportDestinationAndOutputs, parse_placement,
+};
 use super::progress::Progress;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
@@ -10,7 +12,7 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, Job, JobLoadOptions};
 use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
 use clap::Args;
@@ -86,7 +88,7 @@ impl MultipleLaunchArgs {
 
     /// Registers the files that these options read as inputs, so that `outputs` must not replace
     /// them. `found` are the files of the `--with` jobs.
-    pub fn protect_inputs(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
+    pub fn protect_inputs(&self, found: &[FoundTraces], outputs: &mut OutputsAndProtectedInputs) {
         self.starts
             .iter()
             .for_each(|path| outputs.register_input(path));
@@ -167,7 +169,7 @@ impl MultipleLaunchArgs {
         options: &ReplayOptions,
         inputs: &[HashedInput],
         given: &[GivenSetting<'_>],
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         run.check_fit(job.workload())?;
         run.check_single_launch_options(!self.with.is_empty())?;

@@ -1,12 +1,12 @@
 //! `chakram model`: lists the built-in models, and shows a model with its parameters, MACs and activations.
 
-use super::output::ReportDestination;
+use super::output::ReportDestinationAndOutputs;
 use crate::terminal::plain_style;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_workloads::model::{LayerRole, ModelFileText, ModelWithDefinitionProperties, PRESETS};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
@@ -112,12 +112,12 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         ModelCommand::List { format, output } => (list_models(*format)?, output),
         ModelCommand::Show(show) => (describe_model(show)?, &show.output),
     };
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     if let ModelCommand::Show(show) = &args.action {
         outputs.register_input(Path::new(&show.name));
     }
     let path = output.as_deref().unwrap_or(Path::new("-"));
-    ReportDestination::create_at_path(out, path, outputs)?.write_report(&text)?;
+    ReportDestinationAndOutputs::create_at_path(out, path, outputs)?.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,11 +15,11 @@ use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::FewerMicroBatchReplays;
 use chakram_report::sensitivity::{SensitivityReplayInputs, SensitivityReport};
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::stack::StackReport;
+use chakram_report::stack::JobSoftwareStack;
 use chakram_report::summary::{HashedInput, format_count};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
-use chakram_trace::files::{OutputFile, OutputSet};
+use chakram_trace::files::{OutputFile, OutputsAndProtectedInputs};
 use chakram_trace::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
@@ -36,8 +36,8 @@ mod settings;
 mod timeline_file;
 
 pub use args::{CallerNodeTableSlot, MemoryOverflowAction, ReportFormatArg, ReportTableArg};
-pub use destination::{ReportDestination, is_parquet};
-pub use machines::{LoadedMachine, load_machine};
+pub use destination::{ReportDestinationAndOutputs, is_parquet};
+pub use machines::{MachineWithSourceAndEdits, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFileCreator};
 
 /// Help heading for options about the report.
@@ -119,7 +119,7 @@ pub struct JobWithReportFacts<'a> {
     /// Gains from faster parts of the machine, if the user asked for them.
     pub sensitivities: Option<&'a SensitivityReport>,
     /// Software stack, if the user chose one.
-    pub stack: Option<&'a StackReport>,
+    pub stack: Option<&'a JobSoftwareStack>,
 }
 
 /// Parses a price in dollars per NPU hour.
@@ -252,7 +252,7 @@ impl ReplayAndReportArgs {
         name: &str,
         absent: MissingRankPolicy,
         inputs: &[HashedInput],
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let style = TextStyleWidthAndDetail {
             details: self.details,
@@ -316,9 +316,9 @@ impl ReplayAndReportArgs {
         &self,
         workload: &Workload,
         name: &str,
-        loaded: &LoadedMachine,
+        loaded: &MachineWithSourceAndEdits,
         mut inputs: Vec<HashedInput>,
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         inputs.extend(loaded.input.clone());
         let machines = std::slice::from_ref(loaded);
@@ -347,7 +347,7 @@ impl ReplayAndReportArgs {
         options: &ReplayOptions,
         inputs: &[HashedInput],
         given: &[GivenSetting<'_>],
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let JobWithReportFacts { workload, name, .. } = job;
         self.check_fit(workload)?;
@@ -451,7 +451,7 @@ impl ReplayAndReportArgs {
     pub fn find_sensitivities(
         &self,
         workload: &Workload,
-        loaded: &LoadedMachine,
+        loaded: &MachineWithSourceAndEdits,
         options: &ReplayOptions,
     ) -> Result<Option<SensitivityReport>, ReplayError> {
         let run = SensitivityReplayInputs {
@@ -468,7 +468,7 @@ impl ReplayAndReportArgs {
     /// Creates the file of the HTML page, if the user asked for one.
     pub fn create_html_page(
         &self,
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<Option<OutputFile>, Box<dyn Error>> {
         let page = self.html.as_ref();
         page.map(|path| to.create_additional_output("--html", path))
@@ -525,7 +525,7 @@ impl ReplayAndReportArgs {
 
     /// Registers the files that these options read as inputs, so that `outputs` must not replace
     /// them.
-    pub fn protect_inputs(&self, outputs: &mut OutputSet) {
+    pub fn protect_inputs(&self, outputs: &mut OutputsAndProtectedInputs) {
         for arg in &self.timing.parsed_settings().custom {
             custom_algorithm::mark_read(arg, outputs);
         }
@@ -545,7 +545,7 @@ impl ReplayAndReportArgs {
         &self,
         absent: MissingRankPolicy,
         workload: &Workload,
-        machines: &[LoadedMachine],
+        machines: &[MachineWithSourceAndEdits],
         inputs: &mut Vec<HashedInput>,
     ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_input_hashes().then_some(inputs);

@@ -1,7 +1,7 @@
 //! `chakram platform`: lists and shows platforms for serving, and creates platforms from
 //! measurements.
 
-use super::output::ReportDestination;
+use super::output::ReportDestinationAndOutputs;
 use crate::terminal::plain_style;
 use chakram_base::units::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -9,7 +9,7 @@ use chakram_serving::{
     MeasurementImportDefaults, PRESETS, Platform, format_platform_file, import_measurements,
     read_platform_text,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::Write;
@@ -73,7 +73,7 @@ struct PlatformTableImportArgs {
 ///
 /// Fails if a platform does not exist, if a table is invalid, or if output cannot be written.
 pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let (text, path) = match &args.action {
         PlatformCommand::List => (list_platforms()?, None),
         PlatformCommand::Show { name } => {
@@ -86,7 +86,7 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         }
     };
     let path = path.unwrap_or(Path::new("-"));
-    ReportDestination::create_at_path(out, path, outputs)?.write_report(&text)?;
+    ReportDestinationAndOutputs::create_at_path(out, path, outputs)?.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,7 +9,7 @@ use chakram_astra_sim::AstraInputKind;
 use chakram_base::bounds;
 use chakram_converters::nsys;
 use chakram_converters::pytorch::HUB_CONFIGURATION;
-use chakram_converters::sources::{RecognizedInput, TraceSource};
+use chakram_converters::sources::{ConvertibleOrForeignInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, parse_file_rank};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
@@ -130,20 +130,24 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
             path.display()
         ));
     }
-    let (noun, hint) = match RecognizedInput::recognize_file(path)? {
-        RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
+    let (noun, hint) = match ConvertibleOrForeignInput::recognize_file(path)? {
+        ConvertibleOrForeignInput::Foreign(_) if readable == ReadableInputs::AnySource => {
+            return None;
+        }
         // Keep the original error, because the Nsight reader reports what the database lacks.
-        RecognizedInput::Foreign(_)
+        ConvertibleOrForeignInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
             return None;
         }
         // Keep the original error, because it names the key of the model that cannot be read.
-        RecognizedInput::Foreign(HUB_CONFIGURATION) if readable == ReadableInputs::Models => {
+        ConvertibleOrForeignInput::Foreign(HUB_CONFIGURATION)
+            if readable == ReadableInputs::Models =>
+        {
             return None;
         }
-        RecognizedInput::Foreign(found) => (found, None),
-        RecognizedInput::Source(source) => {
+        ConvertibleOrForeignInput::Foreign(found) => (found, None),
+        ConvertibleOrForeignInput::Source(source) => {
             let is_readable = match readable {
                 ReadableInputs::AnySource => true,
                 // `convert goal` also reads traces, because it converts their messages to GOAL.

@@ -4,7 +4,8 @@ use super::compare::{FailedReplays, MachineComparisonJob, compare_machines};
 use super::launches::MultipleLaunchArgs;
 use super::load::{self, TraceReadingArgs};
 use super::output::{
-    JobWithReportFacts, LoadedMachine, ReplayAndReportArgs, ReportDestination, is_parquet,
+    JobWithReportFacts, MachineWithSourceAndEdits, ReplayAndReportArgs,
+    ReportDestinationAndOutputs, is_parquet,
 };
 use chakram_analysis::edit::AbsentRankModelRule;
 use chakram_base::setting::SettingKey;
@@ -15,8 +16,8 @@ use chakram_jobs::{
     self as job, CASE_MACHINE, GivenSetting, Job, JobLoadOptions, ReplaySettings,
     ReplaySettingsError, RunInputsWithoutSetting,
 };
-use chakram_report::edits::{CompletedInterval, EditReport};
-use chakram_trace::files::OutputSet;
+use chakram_report::edits::{EditReport, UncapturedRanksInterval};
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::workload::{Workload, WorkloadError};
 use clap::Args;
@@ -121,7 +122,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     {
         return Err(format!("--machine {twice} is given twice").into());
     }
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     job::mark_read(&mut outputs, &found);
     let beside = loading.groups.iter().map(PathBuf::as_path);
     let beside = beside.chain(named.iter().map(Path::new));
@@ -130,10 +131,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let found_beside = args.launches.find_concurrent_jobs(loading.verify)?;
     args.launches.protect_inputs(&found_beside, &mut outputs);
     // Claim the output file now, so that an unwritable file is reported before the replay and not after it.
-    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
+    let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     let hash = args.run.wants_input_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
-    let machines: Vec<LoadedMachine> = loaded.collect::<Result<_, _>>()?;
+    let machines: Vec<MachineWithSourceAndEdits> = loaded.collect::<Result<_, _>>()?;
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
     let npus = args.job.mirrored_job_rank_count(npus)?;
     let title = job::name_of(&args.traces, &found.files);
@@ -307,7 +308,7 @@ fn job_settings<'a>(
 fn describe_job_edits(
     job: &Job,
     unedited: Option<&Job>,
-    loaded: &LoadedMachine,
+    loaded: &MachineWithSourceAndEdits,
     options: &ReplayOptions,
 ) -> Result<Option<EditReport>, Box<dyn Error>> {
     let rows = [&loaded.changes[..], job.edits()].concat();
@@ -335,7 +336,7 @@ fn makespan_range_with_added_ranks(
     loading: &JobLoadOptions,
     machine: &Machine,
     options: &ReplayOptions,
-) -> Result<Option<CompletedInterval>, Box<dyn Error>> {
+) -> Result<Option<UncapturedRanksInterval>, Box<dyn Error>> {
     if job.filled_in_rank_count() == 0 {
         return Ok(None);
     }
@@ -350,7 +351,7 @@ fn makespan_range_with_added_ranks(
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
     // If the captured ranks of each role are equal, there is no range.
-    let interval = CompletedInterval::from_makespans(&makespans);
+    let interval = UncapturedRanksInterval::from_makespans(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 

@@ -14,7 +14,7 @@ use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::UncommittedOutputHandle;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -183,7 +183,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let piped = outputs.is_pipe();
     let told = traces.to_job_file(groups);
     let machine = told.machine.as_deref();
-    let about = JobFile {
+    let about = JobTraceManifest {
         roles: scaling.scale_group_roles(&told.roles),
         machine: machine
             .map(|name| machine_for_scaled_job(name, new_ranks))

@@ -14,10 +14,10 @@ use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_studies::schedule::{
-    CycleTable, MatrixProductPartitionRule, ScheduleWithCosts, write_schedule,
+    LayerCyclesAndEnergyTable, MatrixProductPartitionRule, ScheduleWithCosts, write_schedule,
 };
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use chakram_trace::format::write::TraceWriter;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,7 +27,7 @@ use std::rc::Rc;
 use tables::MatrixProductCutsAndMovedBytes;
 use work::{LayerCostCache, TopologyScheduleResult};
 
-pub use args::{ScheduleArgs, ScheduleFormat};
+pub use args::{ScheduleArgs, SubLayerScheduleFormat};
 
 /// Schedules the model or file on the topologies, and prints the result to `out`.
 ///
@@ -39,7 +39,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let name = path.display().to_string();
         let text =
             config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-        CycleTable::parse(&text, &name).map_err(|error| error.to_string())
+        LayerCyclesAndEnergyTable::parse(&text, &name).map_err(|error| error.to_string())
     });
     let mut prices = LayerCostCache {
         model: args.accelerator,
@@ -47,7 +47,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         known: BTreeMap::new(),
         mapped: 0,
     };
-    if args.format == ScheduleFormat::Csv && args.steps && args.log {
+    if args.format == SubLayerScheduleFormat::Csv && args.steps && args.log {
         return Err("--format csv prints one table; leave out --steps or --log".into());
     }
     let work = Rc::new(work::load_work_to_schedule(
@@ -60,7 +60,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let cuts = is_cut
         .then(|| MatrixProductCutsAndMovedBytes::new(&args.model))
         .transpose()?;
-    let is_text = args.format == ScheduleFormat::Text;
+    let is_text = args.format == SubLayerScheduleFormat::Text;
     if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {
         tables::print_matrix_product_cuts(cuts, out)?;
     }
@@ -95,17 +95,17 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let lacking =
             format!("mapped on the accelerator, as the table lacks them: {mapped} of {all}");
         match args.format {
-            ScheduleFormat::Text => writeln!(out, "{lacking}")?,
-            ScheduleFormat::Json => {}
-            ScheduleFormat::Csv => terminal::print_note(format_args!("{lacking}"))?,
+            SubLayerScheduleFormat::Text => writeln!(out, "{lacking}")?,
+            SubLayerScheduleFormat::Json => {}
+            SubLayerScheduleFormat::Csv => terminal::print_note(format_args!("{lacking}"))?,
         }
     }
     let text = match args.format {
-        ScheduleFormat::Text => String::new(),
-        ScheduleFormat::Json => document::render_json(&rows, cuts.as_ref(), mapped),
-        ScheduleFormat::Csv if args.steps => document::csv_steps(&rows),
-        ScheduleFormat::Csv if args.log => document::csv_log(&rows),
-        ScheduleFormat::Csv => document::csv_topologies(&rows),
+        SubLayerScheduleFormat::Text => String::new(),
+        SubLayerScheduleFormat::Json => document::render_json(&rows, cuts.as_ref(), mapped),
+        SubLayerScheduleFormat::Csv if args.steps => document::csv_steps(&rows),
+        SubLayerScheduleFormat::Csv if args.log => document::csv_log(&rows),
+        SubLayerScheduleFormat::Csv => document::csv_topologies(&rows),
     };
     out.write_all(text.as_bytes())?;
     let only = |what: &str| match &rows[..] {
@@ -126,7 +126,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     if let Some(path) = &args.output {
         let row = only("-o")?;
-        let mut outputs = OutputSet::default();
+        let mut outputs = OutputsAndProtectedInputs::default();
         args.file
             .iter()
             .for_each(|file| outputs.register_input(file));
@@ -151,7 +151,7 @@ fn write_traces(
     prefix: &std::path::Path,
     args: &ScheduleArgs,
 ) -> Result<String, Box<dyn Error>> {
-    let mut outputs = JobBeingWritten::new(prefix, "", OutputSet::default())?;
+    let mut outputs = JobBeingWritten::new(prefix, "", OutputsAndProtectedInputs::default())?;
     let job = ScheduleWithCosts {
         graph: &row.work.graph,
         schedule: &row.schedule,
@@ -167,5 +167,5 @@ fn write_traces(
         nodes.map_err(|error| error.with_output_path(&target))?;
         outputs.finish_trace(chip, writer.into_inner())?;
     }
-    traces::name_saved_traces(&outputs.commit_job(JobFile::default())?)
+    traces::name_saved_traces(&outputs.commit_job(JobTraceManifest::default())?)
 }

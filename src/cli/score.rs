@@ -2,7 +2,7 @@
 
 use super::compute::ComputeArgs;
 use super::given::settings_without;
-use super::output::ReportDestination;
+use super::output::ReportDestinationAndOutputs;
 use super::terminal;
 use chakram_base::config;
 use chakram_base::setting::SettingKey;
@@ -10,7 +10,7 @@ use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::Machine;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::KernelBasis;
+use chakram_report::summary::KernelCountsByDurationMethod;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::llm::score::{MeasuredServingTable, format_metric_csv_rows, render_scores};
@@ -21,7 +21,7 @@ use chakram_studies::score::{
     correct_by_steps, count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
     settings_without_effect,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, ValueEnum};
 use serde_json::Map;
 use std::error::Error;
@@ -288,14 +288,14 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let options = compute.replay_options()?;
     options.check_machine(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let read = args.runs.iter().chain(&args.columns).chain(&args.steps);
     read.for_each(|path| outputs.register_input(path));
     let scatter = args.scatter.as_ref();
     let scatter = scatter.map(|path| outputs.claim_path(path)).transpose()?;
     let mut to = match &args.output {
-        Some(path) => ReportDestination::create_at_path(out, path, outputs)?,
-        None => ReportDestination::standard_output(out, outputs),
+        Some(path) => ReportDestinationAndOutputs::create_at_path(out, path, outputs)?,
+        None => ReportDestinationAndOutputs::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
     // Write each row as soon as its run is predicted. A fit or a correction needs all runs, so the rows are then
@@ -353,11 +353,11 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     let style = to.text_style();
     let curves = machine.has_curves() && options.compute.prefers_curves();
-    let about = compute.describe_durations(&KernelBasis {
+    let about = compute.describe_durations(&KernelCountsByDurationMethod {
         by_curves: u64::from(curves),
         estimated: u64::from(!curves && !compute.compute_model().ignores_recorded_durations()),
         priced: u64::from(!curves && compute.compute_model().ignores_recorded_durations()),
-        ..KernelBasis::default()
+        ..KernelCountsByDurationMethod::default()
     });
     if args.format == ScoreFormat::Csv {
         for line in scored
@@ -437,11 +437,11 @@ fn score_what_if_pairs(
     }
     let file = RunTableOrColumnFile::read_file(path)?;
     let table = WhatIfPairsAndReplaySettings::parse(&file.text, path)?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(path);
     let mut to = match &args.output {
-        Some(path) => ReportDestination::create_at_path(out, path, outputs)?,
-        None => ReportDestination::standard_output(out, outputs),
+        Some(path) => ReportDestinationAndOutputs::create_at_path(out, path, outputs)?,
+        None => ReportDestinationAndOutputs::standard_output(out, outputs),
     };
     let scores = table.score_all_pairs()?;
     let style = to.text_style();
@@ -493,12 +493,12 @@ fn score_serving(
     };
     let file = RunTableOrColumnFile::read_file(path)?;
     let table = MeasuredServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(path);
     outputs.register_input(runs);
     let mut to = match &args.output {
-        Some(path) => ReportDestination::create_at_path(out, path, outputs)?,
-        None => ReportDestination::standard_output(out, outputs),
+        Some(path) => ReportDestinationAndOutputs::create_at_path(out, path, outputs)?,
+        None => ReportDestinationAndOutputs::standard_output(out, outputs),
     };
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let scores = table.score_rows(threads)?;

@@ -3,7 +3,7 @@
 
 mod llm;
 
-use super::output::ReportDestination;
+use super::output::ReportDestinationAndOutputs;
 use super::terminal;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyleWidthAndDetail;
@@ -13,7 +13,7 @@ use chakram_serving::{
     RequestTimelineWriter, Scenario, ServeError, ServeReport, ServeTimeLimitOption, ServedJob,
     compare, find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
-use chakram_trace::files::{OutputClaim, OutputSet};
+use chakram_trace::files::{OutputClaim, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use llm::{LlmArgs, LlmModelOrScenario, SloOption};
+use llm::{LlmArgs, LlmModelOrScenario, SloLimitsArg};
 
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
@@ -76,7 +76,7 @@ pub struct ServeArgs {
     /// Limit on serve times, for goodput and capacity; the models' deadlines by default; for a language model
     /// ttft=TIME,tpot=TIME,e2e=TIME
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
-    slo: Option<SloOption>,
+    slo: Option<SloLimitsArg>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ServeFormat::Text)]
     format: ServeFormat,
@@ -133,7 +133,7 @@ fn parse_nonzero_share(text: &str) -> Result<f64, String> {
 
 /// JSON document that `serve` prints.
 #[derive(Serialize)]
-struct ServeDocument<'r> {
+struct ServeReportsAndSweepsDocument<'r> {
     reports: &'r [ServeReport],
     /// Results at several request rates on a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,8 +175,10 @@ impl<W: Write> RequestObserver for RequestRowAndTimelineWriter<'_, '_, W> {
 
 impl ServeArgs {
     /// Returns the command's outputs, which must not replace its inputs, and the HTML page if the user wants one.
-    fn claim_html_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
-        let mut outputs = OutputSet::default();
+    fn claim_html_page(
+        &self,
+    ) -> Result<(OutputsAndProtectedInputs, Option<OutputClaim>), TraceError> {
+        let mut outputs = OutputsAndProtectedInputs::default();
         outputs.register_input(&self.scenario);
         if let Some(file) = &self.llm.arrivals {
             outputs.register_input(file);
@@ -315,12 +317,12 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let (_, file) = llm::split_output_option_values(&args.output, false)?;
     let slo = match args.slo {
-        Some(SloOption::Tokens(_)) => {
+        Some(SloLimitsArg::Tokens(_)) => {
             return Err(
                 "--slo: found limits of language models, expected a time such as 20ms".into(),
             );
         }
-        Some(SloOption::Serve(limit)) => Some(limit),
+        Some(SloLimitsArg::Serve(limit)) => Some(limit),
         None => None,
     };
     let own = Scenario::load_file(&args.scenario)?;
@@ -338,7 +340,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .map(|path| outputs.claim_path(path))
         .transpose()?;
     let path = file.unwrap_or(Path::new("-"));
-    let mut to = ReportDestination::create_at_path(out, path, outputs)?;
+    let mut to = ReportDestinationAndOutputs::create_at_path(out, path, outputs)?;
     let style = to.text_style();
     let first = platforms.first();
 
@@ -484,7 +486,7 @@ fn render_output(
                 [one] => (Some(one), &[][..]),
                 several => (None, several),
             };
-            let document = ServeDocument {
+            let document = ServeReportsAndSweepsDocument {
                 reports,
                 sweep,
                 sweeps,

@@ -8,7 +8,7 @@ use chakram_studies::sweep::{
     SweepJournal, SweepOptions, SweepProgressEvent, SweepTable, explain_row, load_study,
     render_sweep_page,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ Examples:
   chakram sweep merge study.toml part0 part1 -o results   put shards together")]
 pub struct SweepArgs {
     #[command(subcommand)]
-    merge: Option<SweepCommand>,
+    merge: Option<SweepShardsCommand>,
     /// The study: common settings of all points, axes, limits, objectives and strategies
     #[arg(value_name = "STUDY.toml", required = true)]
     study: Option<PathBuf>,
@@ -73,7 +73,7 @@ enum SweepFormat {
 }
 
 #[derive(Debug, Subcommand)]
-enum SweepCommand {
+enum SweepShardsCommand {
     Merge(ShardMergeArgs),
 }
 
@@ -110,7 +110,7 @@ fn parse_shard(text: &str) -> Result<StudyShard, String> {
 ///
 /// Fails if the study is invalid, or if output cannot be written.
 pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some(SweepCommand::Merge(args)) = &args.merge {
+    if let Some(SweepShardsCommand::Merge(args)) = &args.merge {
         return merge_shards(args, out);
     }
     let path = args.study.as_deref().unwrap_or(Path::new(""));
@@ -236,7 +236,7 @@ fn sweep_command_of_row(args: &SweepArgs, number: u64) -> String {
 
 /// Writes the rows, the front and the page into `folder`. Writes either all files or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(study);
     let explain = |index: usize| {
         let row = &table.rows[index];

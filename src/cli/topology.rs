@@ -8,7 +8,7 @@ use chakram_hardware::topology::chip_graph::{
 };
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::Write;
@@ -112,7 +112,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             links,
             output,
         } => {
-            let mut outputs = OutputSet::default();
+            let mut outputs = OutputsAndProtectedInputs::default();
             let found = if graph.contains('/') || !graph.contains(':') {
                 outputs.register_input(Path::new(graph));
                 let text = config::read_input(graph)
@@ -153,7 +153,11 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 out,
             )?;
             if let Some(best) = best {
-                write_chip_graph_file(&best, output.as_deref(), OutputSet::default())?;
+                write_chip_graph_file(
+                    &best,
+                    output.as_deref(),
+                    OutputsAndProtectedInputs::default(),
+                )?;
             }
         }
     }
@@ -293,7 +297,7 @@ fn search_random_topologies(
 fn write_chip_graph_file(
     graph: &ChipGraph,
     path: Option<&Path>,
-    mut outputs: OutputSet,
+    mut outputs: OutputsAndProtectedInputs,
 ) -> Result<(), Box<dyn Error>> {
     if let Some(path) = path {
         let mut file = outputs.create_file(path)?;

@@ -3,10 +3,10 @@
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::terminal;
 use chakram_jobs::{self as job, JobBeingWritten, JobTraceFilesOrPipe, SavedJob};
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::file::MaybeCompressedWriter;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::job::{ENDING, JobFile};
+use chakram_trace::format::job::{ENDING, JobTraceManifest};
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
@@ -115,7 +115,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
                 .into()),
             };
         }
-        let mut files = OutputSet::default();
+        let mut files = OutputsAndProtectedInputs::default();
         // The command reads traces again while it writes outputs, so no output may replace a trace.
         job::mark_read(&mut files, &traces.found);
         beside
@@ -186,7 +186,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
 
     /// Gives all files their final names, the job file last. The job file contains `about`. Returns a sentence that
     /// names the files.
-    pub fn commit_files(self, about: JobFile) -> Result<String, Box<dyn Error>> {
+    pub fn commit_files(self, about: JobTraceManifest) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => name_saved_traces(&outputs.commit_job(about)?),
             Self::Pipe(_) => Ok(String::new()),

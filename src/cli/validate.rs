@@ -3,18 +3,18 @@
 use super::compare::parallel_map;
 use super::flags::parser_of_choices;
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
-use super::output::{ReportDestination, load_machine};
+use super::output::{ReportDestinationAndOutputs, load_machine};
 use chakram_analysis::validate::{
-    DefectCountsBySeverity, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
-    ValidationTextStyles, to_json, to_text,
+    DefectCountsBySeverity, TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile,
+    ValidationReport, ValidationTextStyles, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
 use chakram_base::setting::EnumeratedSetting;
 use chakram_jobs as job;
 use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;
-use chakram_trace::files::{OutputSet, file_identity};
-use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents};
+use chakram_trace::files::{OutputsAndProtectedInputs, file_identity};
+use chakram_trace::format::file::{DecompressedTraceFile, FoundTraces, RankFile};
 use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::workload::MissingRankPolicy;
 use clap::{Args, ValueEnum};
@@ -120,12 +120,12 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let found = job::find_traces(&args.traces, args.verify.verify_level_for_full_read())?;
     let found = job::restrict_to_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     job::mark_read(&mut outputs, &found);
     let given = args.groups.iter().map(PathBuf::as_path);
     let given = given.chain(args.machine.as_deref().map(Path::new));
     given.for_each(|path| outputs.register_input(path));
-    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
+    let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     let files = found.files;
     let (traces, of_file) = read_files(&files, &options, args.threads, hash);
     let sources = files
@@ -193,7 +193,7 @@ fn validate_options(
 }
 
 /// A checked trace, and the hash of its contents if hashes are requested.
-type ValidatedTraceAndHash = (ValidatedTrace, Option<String>);
+type ValidatedTraceAndHash = (TraceDefectsAndDigest, Option<String>);
 
 /// Reads and checks `files`. Returns the checked traces, and the index of each file's trace. A file with several names
 /// is read only once, unless each name represents a different member of the file.
@@ -220,7 +220,7 @@ fn read_files(
             Entry::Occupied(mut entry) => {
                 let (first, is_shared) = entry.get_mut();
                 let is_shared = is_shared.get_or_insert_with(|| {
-                    let opened = TraceContents::open_verified(file);
+                    let opened = DecompressedTraceFile::open_verified(file);
                     opened.is_ok_and(|contents| !contents.represents_several_ranks())
                 });
                 if *is_shared { *first } else { new() }
@@ -241,14 +241,14 @@ fn check_file(
     show: usize,
     hash: bool,
 ) -> ValidatedTraceAndHash {
-    match TraceContents::open_verified(file) {
-        Err(error) => (ValidatedTrace::from_read_error(&error, show), None),
+    match DecompressedTraceFile::open_verified(file) {
+        Err(error) => (TraceDefectsAndDigest::from_read_error(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
             let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
             let told = |error| contents.with_source(error);
             (
-                ValidatedTrace::check_trace_and_map_errors(bytes, policy, show, told),
+                TraceDefectsAndDigest::check_trace_and_map_errors(bytes, policy, show, told),
                 hash,
             )
         }

@@ -33,7 +33,7 @@ pub(super) struct Agenda {
     pending: Vec<VecDeque<(Time, u32)>>,
     gatherings: Vec<SameNpuDelaysEndingTogether>,
     free_gatherings: Vec<u32>,
-    delays: Vec<BatchedDelay>,
+    delays: Vec<OneDelayOfBatch>,
     free_delays: Vec<u32>,
 }
 
@@ -46,7 +46,7 @@ struct SameNpuDelaysEndingTogether {
 
 /// A delay in a batch, linked to the next delay of the batch.
 #[derive(Clone, Copy, Debug)]
-struct BatchedDelay {
+struct OneDelayOfBatch {
     event: PackedEvent,
     /// The caller's value, returned when the delay ends.
     detail: u32,
@@ -87,7 +87,7 @@ impl Agenda {
     /// [`EventClass::Alarm`] event.
     #[inline]
     pub fn add_delay_end(&mut self, npu: Npu, at: Time, event: PackedEvent, detail: u32) {
-        let delay = BatchedDelay {
+        let delay = OneDelayOfBatch {
             event,
             detail,
             next: NONE,
@@ -161,7 +161,7 @@ impl Agenda {
             self.free_gatherings.push(gathering);
             return None;
         }
-        let BatchedDelay {
+        let OneDelayOfBatch {
             event,
             detail,
             next,

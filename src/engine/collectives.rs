@@ -10,7 +10,7 @@ use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode, LaunchGroupMember, RunIndex};
-use super::{ReplayOutcome, RunSettings};
+use super::{CompletedReplayTotals, RunSettings};
 use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
 use chakram_hardware::collective::CollectiveRequest;
@@ -111,7 +111,7 @@ impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
     }
 
     /// Writes the numbers of analytically answered and simulated collectives to `outcome`.
-    pub fn add_counts_to(&self, outcome: &mut ReplayOutcome) {
+    pub fn add_counts_to(&self, outcome: &mut CompletedReplayTotals) {
         self.answers.add_counts_to(outcome);
     }
 

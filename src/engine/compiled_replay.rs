@@ -8,11 +8,11 @@ use super::feed::SingleLaunchFeed;
 use super::host_launches::{self, DurationSourcesWithDefaults};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
-use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
+use super::plan::{InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan};
 use super::price_changes::DurationChangeEffect;
 use super::run_programs::{RunProgramsAndFeeds, create_native_backend, run_over_network};
 use super::tile_groups;
-use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
+use super::{CompletedReplayTotals, Engine, ReplayError, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
@@ -408,7 +408,7 @@ impl<'a> CompiledReplay<'a> {
     /// Returns the plan of an instance on `npu`; `None` selects the NPU that it was compiled for.
     pub(super) fn graph_plan_on_npu(
         &self,
-        planned: &InstancePlan,
+        planned: &InstancePlacementAndMatching,
         npu: Option<Npu>,
     ) -> &SharedGraphPlan {
         let own = planned.shared;
@@ -434,7 +434,10 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Runs the replay to its end, and notifies `observer`.
-    pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
+    pub fn run<O: Observer>(
+        &self,
+        mut observer: O,
+    ) -> Result<(CompletedReplayTotals, O), ReplayError> {
         let outcome = self.run_with_dyn_observer(&mut observer)?;
         Ok((outcome, observer))
     }
@@ -444,7 +447,7 @@ impl<'a> CompiledReplay<'a> {
     fn run_with_dyn_observer(
         &self,
         observer: &mut dyn Observer,
-    ) -> Result<ReplayOutcome, ReplayError> {
+    ) -> Result<CompletedReplayTotals, ReplayError> {
         self.run_specialized_for_observer(observer)
     }
 
@@ -453,7 +456,7 @@ impl<'a> CompiledReplay<'a> {
     pub fn run_specialized_for_observer<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
-    ) -> Result<ReplayOutcome, ReplayError> {
+    ) -> Result<CompletedReplayTotals, ReplayError> {
         let mut feed = SingleLaunchFeed::of_program(0);
         run_over_network(RunProgramsAndFeeds::of_program(self, &mut feed), observer)
     }
@@ -467,7 +470,7 @@ impl<'a> CompiledReplay<'a> {
         &self,
         observer: &mut O,
         network: N,
-    ) -> Result<ReplayOutcome, ReplayError> {
+    ) -> Result<CompletedReplayTotals, ReplayError> {
         let backend = &mut create_native_backend(
             self.machine,
             &self.custom,
@@ -485,7 +488,7 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
         network: N,
         backend: &mut M,
-    ) -> Result<ReplayOutcome, ReplayError> {
+    ) -> Result<CompletedReplayTotals, ReplayError> {
         assert_eq!(
             self.as_issued,
             M::Order::MATCHES_AS_ISSUED,

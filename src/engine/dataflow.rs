@@ -5,7 +5,9 @@ use super::event::{EventClass, PackedEvent};
 use super::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId,
 };
-use super::plan::{BoundGroupSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
+use super::plan::{
+    BoundGroupSlot, InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan,
+};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::{Graph, NodeKind};
@@ -48,7 +50,7 @@ pub(super) const TURNS: u8 = 8;
 pub(super) struct RunningRankInstance<'a> {
     pub graph: &'a Graph,
     pub shared: &'a SharedGraphPlan,
-    pub planned: &'a InstancePlan,
+    pub planned: &'a InstancePlacementAndMatching,
     /// Index of the instance's first node in the table of open dependencies.
     first_node: usize,
     /// Index of the instance's first lane among all lanes.

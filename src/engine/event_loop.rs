@@ -5,7 +5,7 @@ use chakram_base::units::Time;
 use std::ops::ControlFlow;
 
 /// Components whose events are handled round by round: a whole replay, or a single collective.
-pub(super) trait LoopComponents {
+pub(super) trait EventRoundHandler {
     /// Returns the instant of the next round, or `None` if no event is pending or if the components decide to end.
     fn next(&mut self) -> Option<Time>;
 
@@ -29,7 +29,7 @@ const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 ///
 /// Fails if the run is interrupted; the state of the components is then unspecified.
 #[inline]
-pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), StopOrMemoryInterruption> {
+pub(super) fn run(components: &mut impl EventRoundHandler) -> Result<(), StopOrMemoryInterruption> {
     let mut rounds_left = 1;
     while let Some(now) = components.next() {
         rounds_left -= 1;

@@ -30,7 +30,7 @@ pub(super) const WATCHED: u8 = 64;
 /// Effects of one failure on the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct FailureOutcome {
+pub struct OneFailureEffects {
     /// Sentence that names the failed part and the failure time.
     pub failure: String,
     /// Number of directed links taken out of service.
@@ -185,13 +185,13 @@ pub(super) struct RunFailures<'a> {
     planned: &'a [PlannedFailure],
     /// Each failed NPU, with its first failure.
     npus: BTreeMap<Npu, &'a FailedPartAndTime>,
-    outcomes: Vec<FailureOutcome>,
+    outcomes: Vec<OneFailureEffects>,
 }
 
 impl<'a> RunFailures<'a> {
     /// Creates the state of a run in which no failure has occurred yet.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
-        let outcome = |failure: &PlannedFailure| FailureOutcome {
+        let outcome = |failure: &PlannedFailure| OneFailureEffects {
             failure: failure.given.to_string(),
             links: match &failure.part {
                 FailedNpuOrLinks::Npu(_) => 0,
@@ -221,7 +221,7 @@ impl<'a> RunFailures<'a> {
     }
 
     /// Returns the effects of each failure, in the order of the plan.
-    pub fn take_outcomes(&self) -> Vec<FailureOutcome> {
+    pub fn take_outcomes(&self) -> Vec<OneFailureEffects> {
         self.outcomes.clone()
     }
 

@@ -27,7 +27,7 @@ pub trait LaunchFeed {
     fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer);
 
     /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep them.
-    fn step_times(&self) -> &[StepTimes] {
+    fn step_times(&self) -> &[TrainingStepStartAndEnd] {
         &[]
     }
 
@@ -54,7 +54,7 @@ pub trait LaunchFeed {
 /// Start and end of a training step, over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct StepTimes {
+pub struct TrainingStepStartAndEnd {
     /// Time at which the first rank starts the step.
     #[serde(rename = "begin_ps")]
     pub begin: Span,

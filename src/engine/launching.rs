@@ -20,7 +20,7 @@ use super::launch::{
 use super::messages::Messages;
 use super::processor::ProcessorKernelJob;
 use super::processors::Processors;
-use super::tile_groups::TileGroups;
+use super::tile_groups::InstanceGroupsSimulatedAsOne;
 use super::{CompiledReplay, Engine};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -186,7 +186,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
 struct LaunchStateComponents<'x, 'a> {
     launches: &'x mut AllProgramLaunches<'a>,
     flow: &'x mut Dataflow<'a>,
-    tile_groups: &'x mut TileGroups,
+    tile_groups: &'x mut InstanceGroupsSimulatedAsOne,
     processors: &'x mut Processors<'a>,
     messages: &'x mut Messages<'a>,
     groups: &'x mut AllLaunchedRankGroups<'a>,

@@ -103,7 +103,7 @@ pub use coverage::DurationSourceCounts;
 pub use discipline::{EngineCollectiveBackend, EventOrderDiscipline};
 pub use error::{NeverCompletedNode, NodeRef, ReplayError, ReplayRefusal, Stuck};
 pub use extensions::{KernelDurationModel, ReplacementMemoryModel, ReplacementModels};
-pub use failures::FailureOutcome;
+pub use failures::OneFailureEffects;
 pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
@@ -113,7 +113,7 @@ pub use launch::{
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use options::{
-    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions,
+    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions, UnusableOptionReason,
 };
 pub use placement::place_ranks;
 pub use price_changes::{
@@ -129,7 +129,7 @@ use collectives::Collectives;
 use dataflow::Dataflow;
 use effects::Effects;
 use event::PackedEvent;
-use event_loop::LoopComponents;
+use event_loop::EventRoundHandler;
 use fabric::Fabric;
 use failures::RunFailures;
 use feeding::RunningFeeds;
@@ -139,12 +139,12 @@ use processors::Processors;
 use run_programs::RunProgramsAndFeeds;
 use run_settings::RunSettings;
 use stuck::StuckDiagnosisInputs;
-use tile_groups::TileGroups;
+use tile_groups::InstanceGroupsSimulatedAsOne;
 
 /// Totals of a completed replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct ReplayOutcome {
+pub struct CompletedReplayTotals {
     /// Completion time of the last node, counted from the start of the replay.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
@@ -167,7 +167,7 @@ pub struct ReplayOutcome {
     /// Effects of each failure of a machine part. Failures in the machine's file come first, followed by failures in
     /// the replay's options; each list keeps its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<FailureOutcome>,
+    pub failures: Vec<OneFailureEffects>,
 }
 
 /// The loop of one replay. Each component owns its state, and passes its effects on other components to the loop.
@@ -176,7 +176,7 @@ pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
     launches: AllProgramLaunches<'a>,
     feeds: RunningFeeds<'a>,
     flow: Dataflow<'a>,
-    tile_groups: TileGroups,
+    tile_groups: InstanceGroupsSimulatedAsOne,
     processors: Processors<'a>,
     messages: Messages<'a>,
     collectives: Collectives<'a, M>,
@@ -188,7 +188,7 @@ pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
     round: Vec<PackedEvent>,
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> EventRoundHandler
     for Engine<'_, O, N, M>
 {
     /// Handlers of events return no errors. Instead, a handler stores an error in the effects, and the loop checks for
@@ -235,7 +235,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
             launches: AllProgramLaunches::new(source.programs, source.feeds.len(), source.many),
             feeds: RunningFeeds::new(source.feeds),
             flow: Dataflow::new(nodes),
-            tile_groups: TileGroups::default(),
+            tile_groups: InstanceGroupsSimulatedAsOne::default(),
             processors: Processors::new(source.processors),
             messages: Messages::new(&settings),
             fabric: Fabric::new(prepared, network, backend.rts_bytes()),
@@ -248,7 +248,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
     }
 
     /// Runs the loop until no event is pending, and returns the totals.
-    fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
+    fn run(mut self) -> Result<CompletedReplayTotals, ReplayError> {
         self.run_events()?;
         let outcome = self.build_outcome();
         self.fabric.report_links(self.observer);
@@ -258,9 +258,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         Ok(outcome)
     }
 
-    fn build_outcome(&self) -> ReplayOutcome {
+    fn build_outcome(&self) -> CompletedReplayTotals {
         let (nodes, last) = self.flow.completed_nodes_and_time();
-        let mut outcome = ReplayOutcome {
+        let mut outcome = CompletedReplayTotals {
             makespan: last.since(Time::ZERO),
             nodes,
             closed: 0,

@@ -14,7 +14,7 @@ use std::fmt;
 
 mod rules;
 
-pub use rules::OptionRefusal;
+pub use rules::UnusableOptionReason;
 
 /// Options that control how a job is replayed.
 #[derive(Clone, Debug, Default)]

@@ -116,7 +116,7 @@ pub(super) struct BoundGroupSlot {
 
 /// The parts of a plan that belong to one instance.
 #[derive(Debug)]
-pub(super) struct InstancePlan {
+pub(super) struct InstancePlacementAndMatching {
     pub npu: Npu,
     /// Index in [`ReplayPlan::shared`] of the instance's durations and lane maps.
     pub shared: u32,
@@ -193,7 +193,7 @@ type CoordinatesInSomeDimensions = Vec<(usize, u32)>;
 pub(super) struct ReplayPlan {
     pub npu_of: Vec<Npu>,
     pub instance_of: Vec<u32>,
-    pub instances: Vec<InstancePlan>,
+    pub instances: Vec<InstancePlacementAndMatching>,
     pub shared: Vec<SharedGraphPlan>,
     /// For each NPU class, the index in `shared`, or [`NONE`] if some kernel has no known duration on the class. The
     /// index depends on the class, because a feed may launch a single-rank job on any NPU. Empty for jobs with several
@@ -272,7 +272,7 @@ impl ReplayPlan {
                 .for_each(|(sum, done)| sum.merge_count(done));
             basis.add_source_counts(shared[index as usize].basis);
             unpriced.add_kernels(&shared[index as usize].unpriced, instance.rank, class);
-            instances.push(InstancePlan {
+            instances.push(InstancePlacementAndMatching {
                 npu,
                 shared: index,
                 slots: Vec::new(),

@@ -5,7 +5,7 @@ use super::failures;
 use super::feed::{LaunchFeed, SingleLaunchFeed};
 use super::host_launches::DurationSourcesWithDefaults;
 use super::processor::LanelessProcessorModel;
-use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
+use super::{CompletedReplayTotals, Engine, ReplayError, ReplayRefusal};
 use crate::Observer;
 use chakram_hardware::collective::{
     ChunkCountChoiceCache, NamedScriptedAlgorithm, NativeBackend, PairBytesByPhase, ScriptExecutor,
@@ -65,7 +65,7 @@ pub fn run_launches<'a>(
     feeds: &mut [&mut dyn LaunchFeed],
     processors: Option<&mut dyn LanelessProcessorModel>,
     observer: &mut dyn Observer,
-) -> Result<ReplayOutcome, ReplayError> {
+) -> Result<CompletedReplayTotals, ReplayError> {
     let Some(first) = programs.first() else {
         return Err(ReplayRefusal::new("the run has no programs", "at least one program").into());
     };
@@ -135,7 +135,7 @@ pub(super) fn create_native_backend<'a>(
 pub(super) fn run_over_network<O: Observer + ?Sized>(
     source: RunProgramsAndFeeds<'_>,
     observer: &mut O,
-) -> Result<ReplayOutcome, ReplayError> {
+) -> Result<CompletedReplayTotals, ReplayError> {
     let source = source.shorten_borrow();
     let of = &source.programs[0];
     let topology = of.machine.topology();

@@ -91,7 +91,7 @@ struct IncompleteGroupStep {
 
 /// A group of instances. The engine simulates the group's first instance on behalf of all.
 #[derive(Debug, Default)]
-struct TileGroup {
+struct InstanceGroupSimulatedAsOne {
     /// Index of the original group to which this group belonged before it was split.
     origin: u32,
     /// Number of ready collectives that wait for all members before they queue for their lanes.
@@ -115,8 +115,8 @@ struct SplitGroupSharedState {
 
 /// All tile groups of a run.
 #[derive(Debug, Default)]
-pub(super) struct TileGroups {
-    groups: Vec<TileGroup>,
+pub(super) struct InstanceGroupsSimulatedAsOne {
+    groups: Vec<InstanceGroupSimulatedAsOne>,
     origins: Vec<SplitGroupSharedState>,
     /// For each instance, the index of its group.
     of: Vec<u32>,
@@ -131,7 +131,7 @@ pub(super) struct TileGroups {
     counts: EventLoopCounts,
 }
 
-impl TileGroups {
+impl InstanceGroupsSimulatedAsOne {
     /// Returns the statistics; `events` is the number of events that the loop handled.
     pub fn count_events(&self, events: u64) -> EventLoopCounts {
         let counts = self.counts.clone();
@@ -195,7 +195,7 @@ pub(super) fn is_shared(kind: NodeKind) -> bool {
     )
 }
 
-impl TileGroups {
+impl InstanceGroupsSimulatedAsOne {
     /// Forms the groups of a launch with `count` instances from `first` on.
     pub fn form_groups(&mut self, flow: &mut Dataflow<'_>, first: InstanceIndex, count: u32) {
         let last = first.0 + count;
@@ -219,10 +219,10 @@ impl TileGroups {
                     parts: 1,
                     shared_lanes: flow.instance(start).shared_lanes(),
                 });
-                self.groups.push(TileGroup {
+                self.groups.push(InstanceGroupSimulatedAsOne {
                     origin: number,
                     members: members.clone().map(InstanceIndex).collect(),
-                    ..TileGroup::default()
+                    ..InstanceGroupSimulatedAsOne::default()
                 });
                 self.counts.groups += 1;
                 self.counts.ranks += members.len() as u32;

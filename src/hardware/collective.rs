@@ -47,11 +47,12 @@ pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };
 pub use backend::{
-    BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
+    BusEventScheduler, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
     CollectiveBackend, CollectiveEndpointModel, CollectiveMatchingRules, CollectiveRequest,
-    EndpointMessageProcessing, EventsInContentOrder, EventsInInsertionOrder, GroupMembers,
-    PostedReceive, SameInstantOrderAfterMessages, ScriptAction, ScriptMember, ScriptMemberEvent,
-    StageStartOrReception, TransferCompletionToken, UncontendedMessageCostFunctions,
+    EndpointBusTransfer, EndpointMessageProcessing, EventsInContentOrder, EventsInInsertionOrder,
+    GroupMembers, PostedReceive, SameInstantOrderAfterMessages, ScriptAction, ScriptMemberEvent,
+    ScriptMemberKey, StageStartOrReception, TransferCompletionToken,
+    UncontendedMessageCostFunctions,
 };
 pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{AdmissionOrder, ChunkAndEnteredStage, ChunkStageRoutes};

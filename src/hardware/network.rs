@@ -278,7 +278,7 @@ pub struct LinkFailureEffect {
 }
 
 /// Access to the links of a model in which links may fail.
-pub trait FailingLinks {
+pub trait LinkFailureHandler {
     /// Takes links out of service at `now`, before all other events of that instant.
     fn fail_links(
         &mut self,
@@ -365,7 +365,7 @@ pub trait NetworkBackend {
     }
 
     /// Returns the model's links if they may fail.
-    fn failing_links(&mut self) -> Option<&mut dyn FailingLinks> {
+    fn failing_links(&mut self) -> Option<&mut dyn LinkFailureHandler> {
         None
     }
 

@@ -32,8 +32,8 @@ pub mod tile_grid;
 pub use endpoint::{MemoryEndpoint, MemorySite};
 pub use line_pattern::LineSendPattern;
 pub use switching::SwitchingMode;
+pub use tile_grid::DieAndCoreLayout;
 pub use tile_grid::RouteDieLinkCounts;
-pub use tile_grid::TileGrid;
 
 /// Wiring of the NPUs along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ pub struct Topology {
     /// Explicit links, or `None` if the dimensions alone describe the network.
     graph: Option<Arc<LinkGraph>>,
     /// Dies and cores of a tiled accelerator with two dimensions, or `None` for other machines.
-    tiles: Option<Box<TileGrid>>,
+    tiles: Option<Box<DieAndCoreLayout>>,
     /// Memories attached to the network. The endpoint numbers of memories follow the NPUs' numbers.
     memories: Vec<MemoryEndpoint>,
 }
@@ -256,7 +256,7 @@ impl Topology {
     /// rate `inside` and latency `latency`. Returns `None` if a size is zero, or if there would be more than
     /// [`Self::MAX_NPUS`] NPUs.
     pub fn from_tile_grid(
-        tiles: TileGrid,
+        tiles: DieAndCoreLayout,
         shape: DimensionShape,
         inside: Bandwidth,
         latency: Span,
@@ -281,7 +281,7 @@ impl Topology {
 
     /// Returns the dies and cores of a tiled accelerator, or `None` for other machines.
     #[inline]
-    pub fn tile_grid(&self) -> Option<&TileGrid> {
+    pub fn tile_grid(&self) -> Option<&DieAndCoreLayout> {
         self.tiles.as_deref()
     }
 

@@ -14,7 +14,8 @@ use chakram_astra_sim::{
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, KernelDurationSource, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
+    CompiledReplay, CompletedReplayTotals, KernelDurationSource, ReplayError, ReplayOptions,
+    ReplayRefusal,
 };
 use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::machine::Machine;
@@ -22,7 +23,7 @@ use chakram_hardware::network::NetworkBackend;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Observer, Report};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{PrefixedTraceFiles, RankFile, TraceContents, read_text};
+use chakram_trace::format::file::{DecompressedTraceFile, PrefixedTraceFiles, RankFile, read_text};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::{Path, PathBuf};
 
@@ -190,7 +191,7 @@ pub fn replay_on_input_network(
     collectives: &mut AstraCollectiveBackend,
     full: bool,
     observer: &mut dyn Observer,
-) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
+) -> Result<(CompletedReplayTotals, Option<Report>), ReplayError> {
     let (file, quirks) = (&inputs.network, inputs.quirks);
     let shares = !quirks.has_quirk(Quirk::FreePorts);
     let cuts_through = !quirks.has_quirk(Quirk::StoreAndForward);
@@ -242,7 +243,7 @@ fn replay_over_network<N: NetworkBackend>(
     collectives: &mut AstraCollectiveBackend,
     full: bool,
     observer: &mut dyn Observer,
-) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
+) -> Result<(CompletedReplayTotals, Option<Report>), ReplayError> {
     if full {
         let replayed = report::replay_with_given_models(prepared, observer, network, collectives);
         return replayed.map(|(report, _)| (report.outcome.clone(), Some(report)));
@@ -264,7 +265,7 @@ fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkKinds
 /// Returns the node types of each rank. Reads each file a second time.
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypesById>, TraceError> {
     let read = |file: &RankFile| {
-        let contents = TraceContents::open_verified(file)?;
+        let contents = DecompressedTraceFile::open_verified(file)?;
         NodeTypesById::read_types(contents.as_slice()).map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(read).collect()
@@ -277,7 +278,7 @@ fn read_tensors(
     notes: &mut Vec<InputNote>,
 ) -> Result<Vec<RankTensors>, TraceError> {
     let mut read = |file: &RankFile| {
-        let contents = TraceContents::open_verified(file)?;
+        let contents = DecompressedTraceFile::open_verified(file)?;
         let path = file.path.display().to_string();
         let tensors = RankTensors::read_tensors(contents.as_slice(), lenient, &path, notes);
         tensors.map_err(|e| contents.with_source(e))
@@ -330,7 +331,7 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
         .collect();
     let contents = files
         .iter()
-        .map(|path| TraceContents::open_current_schema(path));
-    let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
+        .map(|path| DecompressedTraceFile::open_current_schema(path));
+    let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;
     parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::AstraSim)
 }

@@ -4,7 +4,7 @@ use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations};
 use chakram_hardware::collective::{NamedScriptedAlgorithm, ScriptFault, ScriptedAlgorithm};
 use chakram_report::summary::HashedInput;
-use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
+use chakram_trace::format::file::{DecompressedTraceFile, RankFile, discover_traces};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,8 @@ pub fn load_custom_algorithms(
 ) -> Result<Vec<NamedScriptedAlgorithm>, TraceError> {
     let mut load = |arg: &FilesOfCustomAlgorithm| {
         let files = algorithm_files(&arg.prefix)?;
-        let contents = files.iter().map(TraceContents::open_verified);
-        let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
+        let contents = files.iter().map(DecompressedTraceFile::open_verified);
+        let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;
         if let Some(inputs) = &mut inputs {
             let all = files.iter().zip(&contents);
             inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
@@ -49,10 +49,13 @@ pub fn load_custom_algorithms(
 
 /// Parses an algorithm from `contents`, the contents of its files sorted by position.
 pub fn parse_algorithm_scripts(
-    contents: &[TraceContents],
+    contents: &[DecompressedTraceFile],
     timing: AstraOrRecordedScriptDurations,
 ) -> Result<ScriptedAlgorithm, TraceError> {
-    let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
+    let bytes: Vec<&[u8]> = contents
+        .iter()
+        .map(DecompressedTraceFile::as_slice)
+        .collect();
     custom_algorithm::read_custom_algorithm(&bytes, timing)
         .map_err(|(position, error)| contents[position as usize].with_source(error))
 }

@@ -6,7 +6,7 @@ use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_report::edits::EditRow;
+use chakram_report::edits::EditEffectCounts;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Report};
 use chakram_trace::format::{TraceError, escape_name};
@@ -48,7 +48,7 @@ pub use replay_settings::{
     ReplayOptionSyntax, ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
 pub use sensitivities::{NamedMachineText, find_sensitivities};
-pub use stack::{STACK_PRESETS, SoftwareStack, SoftwareStackPreset, StackError};
+pub use stack::{FrameworkDurationsAndPlanOptions, STACK_PRESETS, SoftwareStackPreset, StackError};
 pub use traces::{JobTraceFilesOrPipe, merge_declarations};
 
 /// A job that can be replayed on any machine.
@@ -58,7 +58,7 @@ pub struct Job {
     workload: Workload,
     absent: MissingRankPolicy,
     inputs: Vec<HashedInput>,
-    edits: Vec<EditRow>,
+    edits: Vec<EditEffectCounts>,
     completed: u64,
 }
 
@@ -195,7 +195,7 @@ impl Job {
     }
 
     /// Returns the number of items that each of the [edits](JobLoadOptions::edits) changed.
-    pub fn edits(&self) -> &[EditRow] {
+    pub fn edits(&self) -> &[EditEffectCounts] {
         &self.edits
     }
 

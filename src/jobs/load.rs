@@ -10,11 +10,11 @@ use chakram_base::interrupt;
 use chakram_base::parallel;
 use chakram_base::units::{Span, Time};
 use chakram_report::summary::HashedInput;
-use chakram_trace::files::{OutputSet, file_identity};
+use chakram_trace::files::{OutputsAndProtectedInputs, file_identity};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    FileLengthAndHash, FoundTraces, JobFileVerifyLevel, RankFile, TraceContents, TraceFinder,
-    TraceStoredByHash,
+    DecompressedTraceFile, FileLengthAndHash, FoundTraces, JobFileVerifyLevel, RankFile,
+    TraceFinder, TraceStoredByHash,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
 use chakram_trace::graph::{
@@ -76,7 +76,7 @@ pub fn find_traces<P: AsRef<Path>>(
 }
 
 /// Registers the files in `found` as inputs, which `outputs` must not replace.
-pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
+pub fn mark_read(outputs: &mut OutputsAndProtectedInputs, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
         .chain(found.jobs.keys())
@@ -122,7 +122,7 @@ pub fn groups_of(
 pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,
-    piped: Option<TraceContents>,
+    piped: Option<DecompressedTraceFile>,
 ) -> Result<FoundTraces, JobLoadOrWriteError> {
     match step {
         Some(step) => Ok(select_step(&found, step, &declared_groups(&found)?, piped)?),
@@ -266,7 +266,7 @@ pub fn read_traces<R: Send>(
     let is_hashed = inputs.is_some();
     let read = |file: &RankFile| -> Result<TraceContentWithHash<R>, JobLoadOrWriteError> {
         interrupt::check_interruption()?;
-        let contents = TraceContents::open_verified(file)?;
+        let contents = DecompressedTraceFile::open_verified(file)?;
         let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
         let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
         Ok(TraceContentWithHash {

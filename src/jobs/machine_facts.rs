@@ -1,7 +1,7 @@
 //! Extracts the machine properties that affect plans.
 
 use chakram_hardware::machine::Machine;
-use chakram_workloads::generate::plan::{CoreGrid, PlanMachineProperties};
+use chakram_workloads::generate::plan::{PlanMachineProperties, TiledMachineCoreGrid};
 
 /// Returns the properties of `machine` that affect plans.
 pub fn machine_facts(machine: &Machine) -> PlanMachineProperties {
@@ -16,7 +16,7 @@ pub fn machine_facts(machine: &Machine) -> PlanMachineProperties {
             .and_then(|memory| Some(memory.capacity?.0)),
         shared: machine.shared_memory(),
         dimensions: dimensions.map(|d| (d.name.to_string(), d.size)).collect(),
-        cores: topology.tile_grid().map(|tiles| CoreGrid {
+        cores: topology.tile_grid().map(|tiles| TiledMachineCoreGrid {
             dies: tiles.dies,
             cores: tiles.cores,
             faulty: (tiles.faulty_cores.iter())

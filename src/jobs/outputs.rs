@@ -1,10 +1,12 @@
 //! Writes a job. The files get their final names only when all of them are complete. The job file gets its name last.
 
 use super::{JobLoadOrWriteError, machine_reference};
-use chakram_trace::files::{OutputFile, OutputSet, UncommittedOutputHandle, numbered_path};
+use chakram_trace::files::{
+    OutputFile, OutputsAndProtectedInputs, UncommittedOutputHandle, numbered_path,
+};
 use chakram_trace::format::file::{MaybeCompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::job::{JobFile, JobFileRankEntry};
+use chakram_trace::format::job::{JobFileRankEntry, JobTraceManifest};
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ pub struct JobBeingWritten {
     prefix: PathBuf,
     packed: &'static str,
     /// Output files, and the inputs that they must not replace.
-    pub files: OutputSet,
+    pub files: OutputsAndProtectedInputs,
     ranks: Vec<JobFileRankEntry>,
     names: Vec<PathBuf>,
 }
@@ -62,7 +64,7 @@ impl JobBeingWritten {
     pub fn new(
         output: &Path,
         packed: &'static str,
-        files: OutputSet,
+        files: OutputsAndProtectedInputs,
     ) -> Result<Self, JobLoadOrWriteError> {
         Ok(Self {
             prefix: job_prefix(output)?,
@@ -160,11 +162,11 @@ impl JobBeingWritten {
 
     /// Writes the job file from `about` and the ranks. Then gives all files of the job their final
     /// names.
-    pub fn commit_job(mut self, about: JobFile) -> Result<SavedJob, JobLoadOrWriteError> {
+    pub fn commit_job(mut self, about: JobTraceManifest) -> Result<SavedJob, JobLoadOrWriteError> {
         // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered_path(&self.prefix, "job", ".json");
-        let job = JobFile {
+        let job = JobTraceManifest {
             ranks: self.ranks,
             ..about
         };
@@ -192,12 +194,12 @@ pub struct SavedJob {
 
 /// Writes a job file. The path of a machine file becomes relative to the job file's folder.
 pub fn write_job(
-    files: &mut OutputSet,
+    files: &mut OutputsAndProtectedInputs,
     path: &Path,
-    job: &JobFile,
+    job: &JobTraceManifest,
 ) -> Result<(), JobLoadOrWriteError> {
     let machine = job.machine.as_deref();
-    let job = JobFile {
+    let job = JobTraceManifest {
         machine: machine.map(|machine| machine_reference::store_machine_reference(machine, path)),
         ..job.clone()
     };
@@ -209,7 +211,7 @@ pub fn write_job(
 
 /// If the job file in `path`'s folder lists `path`, replaces its digest with that of the new content, `written`.
 pub fn update_listed_digest(
-    files: &mut OutputSet,
+    files: &mut OutputsAndProtectedInputs,
     path: &Path,
     written: UncommittedOutputHandle,
 ) -> Result<(), JobLoadOrWriteError> {
@@ -220,7 +222,7 @@ pub fn update_listed_digest(
     if !beside.is_file() {
         return Ok(());
     }
-    let mut job = JobFile::read_file(&beside)?;
+    let mut job = JobTraceManifest::read_file(&beside)?;
     let named =
         |row: &&mut JobFileRankEntry| path.file_name().is_some_and(|name| *name == *row.file);
     if let Some(row) = job.ranks.iter_mut().find(named) {
@@ -234,7 +236,7 @@ pub fn update_listed_digest(
 }
 
 /// Returns the traces that have a job's prefix but do not belong to the job.
-pub fn list_stale_traces(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
+pub fn list_stale_traces(prefix: &Path, job: &JobTraceManifest) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

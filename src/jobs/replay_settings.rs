@@ -7,7 +7,7 @@ use super::{FilesOfCustomAlgorithm, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{
-    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, OptionRefusal, ReplayOptions,
+    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions, UnusableOptionReason,
 };
 use chakram_hardware::compute::{RooflinePeakFraction, parse_efficiency, parse_host, parse_model};
 use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
@@ -464,7 +464,7 @@ pub enum ReplaySettingsError {
         missing: SettingKey,
     },
     /// An option would have no effect.
-    Option(#[from] OptionRefusal),
+    Option(#[from] UnusableOptionReason),
     /// A file cannot be read.
     File(#[from] TraceError),
 }
@@ -669,11 +669,11 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if jobs on `machine` already occupy all NPUs of each rack.
-    pub fn fill_rack_npus(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
+    pub fn fill_rack_npus(&self, machine: Machine) -> Result<Machine, UnusableOptionReason> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
             (true, Some(_)) => Ok(machine.with_all_npus_used()),
-            (true, None) => Err(OptionRefusal::NoFreeNpus {
+            (true, None) => Err(UnusableOptionReason::NoFreeNpus {
                 machine: machine.name().to_owned(),
             }),
         }

@@ -9,7 +9,7 @@ use chakram_base::config::{
     read_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
-use chakram_report::stack::{StackDecision, StackReport};
+use chakram_report::stack::{JobSoftwareStack, KernelOrPlanDecision};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
 
@@ -82,7 +82,7 @@ struct StackPlanOption {
 
 /// A software stack, parsed from its file.
 #[derive(Clone, Debug)]
-pub struct SoftwareStack {
+pub struct FrameworkDurationsAndPlanOptions {
     name: String,
     description: String,
     prices: SoftwareStackCurvesAndHosts,
@@ -126,7 +126,7 @@ pub enum StackError {
     },
 }
 
-impl SoftwareStack {
+impl FrameworkDurationsAndPlanOptions {
     /// Finds the stack called `name`. If `name` contains a `/` or ends in `.toml`, the stack is a
     /// file; otherwise it is a preset.
     ///
@@ -178,7 +178,7 @@ impl SoftwareStack {
             },
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
-        if is_empty && stack.name != StackReport::REFERENCE {
+        if is_empty && stack.name != JobSoftwareStack::REFERENCE {
             let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
             return Err(name.invalid_value_error("only a name", expected));
         }
@@ -205,7 +205,7 @@ impl SoftwareStack {
     pub fn apply_stack_durations(
         &self,
         machine: &Machine,
-    ) -> Result<(Machine, StackReport), StackError> {
+    ) -> Result<(Machine, JobSoftwareStack), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(StackError::OtherNpus {
@@ -216,17 +216,17 @@ impl SoftwareStack {
         }
         let decided = parts
             .into_iter()
-            .map(|part| StackDecision::new(part.part, part.what));
+            .map(|part| KernelOrPlanDecision::new(part.part, part.what));
         let mut report = self.start_stack_report();
         report.decided = decided.collect();
         if report.decided.is_empty() && !self.prices.is_empty() {
             let classes = machine.classes().iter().map(|class| class.name.as_str());
             let classes = classes.collect::<Vec<_>>().join(", ");
             let why = format!("for {classes}, which the stack does not cover");
-            report.left.push(StackDecision::new("prices", why));
+            report.left.push(KernelOrPlanDecision::new("prices", why));
         }
-        if self.name == StackReport::REFERENCE
-            && let Some(reference) = StackReport::of_machine(machine)
+        if self.name == JobSoftwareStack::REFERENCE
+            && let Some(reference) = JobSoftwareStack::of_machine(machine)
         {
             report.decided = reference.decided;
         }
@@ -234,8 +234,8 @@ impl SoftwareStack {
     }
 
     /// Returns the stack's report for a run without a machine. It contains no plan options yet.
-    pub fn start_stack_report(&self) -> StackReport {
-        StackReport {
+    pub fn start_stack_report(&self) -> JobSoftwareStack {
+        JobSoftwareStack {
             name: self.name.clone(),
             given: true,
             decided: Vec::new(),
@@ -249,23 +249,23 @@ impl SoftwareStack {
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
-        report: &mut StackReport,
+        report: &mut JobSoftwareStack,
     ) {
         for StackPlanOption { option, words } in &self.options {
             let key = option.key;
             if is_given(key) {
                 let why = format!("{}: given otherwise", words.join(","));
-                report.left.push(StackDecision::new(key, why));
+                report.left.push(KernelOrPlanDecision::new(key, why));
                 continue;
             }
             match plan.set_default_option(option, words) {
                 Ok(()) => {
                     let value = words.join(",");
-                    report.decided.push(StackDecision::new(key, value));
+                    report.decided.push(KernelOrPlanDecision::new(key, value));
                 }
                 Err(error) => {
                     let why = format!("{}: {error}", words.join(","));
-                    report.left.push(StackDecision::new(key, why));
+                    report.left.push(KernelOrPlanDecision::new(key, why));
                 }
             }
         }
@@ -306,7 +306,7 @@ mod tests {
     use chakram_base::dtype::Dtype;
 
     fn refusal(text: &str) -> String {
-        SoftwareStack::parse(text, "s.toml")
+        FrameworkDurationsAndPlanOptions::parse(text, "s.toml")
             .unwrap_err()
             .to_string()
     }
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn every_preset_is_a_stack_of_its_name() {
         for preset in STACK_PRESETS {
-            let stack = SoftwareStack::load_by_name(preset.name).unwrap();
+            let stack = FrameworkDurationsAndPlanOptions::load_by_name(preset.name).unwrap();
             assert_eq!(stack.stack_name(), preset.name);
             assert!(!stack.description().is_empty(), "{}", preset.name);
         }
@@ -347,7 +347,7 @@ mod tests {
             let found = refusal(text);
             assert!(found.contains(expected), "{found}\n{expected}");
         }
-        let unknown = SoftwareStack::load_by_name("llm-fondry")
+        let unknown = FrameworkDurationsAndPlanOptions::load_by_name("llm-fondry")
             .unwrap_err()
             .to_string();
         assert!(unknown.contains("did you mean `llm-foundry`"), "{unknown}");
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_stack_changes_the_kernels_of_classes_that_it_names() {
-        let stack = SoftwareStack::load_by_name("llm-foundry").unwrap();
+        let stack = FrameworkDurationsAndPlanOptions::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("dgx-h100").unwrap();
         let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(attention_of(&machine), 0.58);
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_stack_without_prices_for_a_machine_says_so() {
-        let stack = SoftwareStack::load_by_name("llm-foundry").unwrap();
+        let stack = FrameworkDurationsAndPlanOptions::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("tpu-v4").unwrap();
         let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(priced, machine);
@@ -391,7 +391,7 @@ mod tests {
             report.to_line()
         );
         let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
-        let alone = SoftwareStack::parse(text, "s.toml").unwrap();
+        let alone = FrameworkDurationsAndPlanOptions::parse(text, "s.toml").unwrap();
         let error = alone
             .apply_stack_durations(&machine)
             .unwrap_err()
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn options_that_are_given_go_before_those_of_the_stack() {
-        let stack = SoftwareStack::load_by_name("megatron-te").unwrap();
+        let stack = FrameworkDurationsAndPlanOptions::load_by_name("megatron-te").unwrap();
         let mut report = stack.start_stack_report();
         let mut plan = ParallelismPlan::new();
         stack.set_plan_options(&mut plan, |key| key == "loss", &mut report);
@@ -416,7 +416,8 @@ mod tests {
 
     #[test]
     fn the_reference_stack_changes_nothing() {
-        let stack = SoftwareStack::load_by_name(StackReport::REFERENCE).unwrap();
+        let stack =
+            FrameworkDurationsAndPlanOptions::load_by_name(JobSoftwareStack::REFERENCE).unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
         let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(priced, machine);

@@ -4,9 +4,11 @@ use super::JobLoadOrWriteError;
 use super::load::{find_traces, restrict_to_step};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel, RankFile, TraceContents};
+use chakram_trace::format::file::{
+    DecompressedTraceFile, FoundTraces, JobFileVerifyLevel, RankFile,
+};
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::format::job::JobTraceManifest;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -15,20 +17,20 @@ use std::path::PathBuf;
 pub struct JobTraceFilesOrPipe {
     /// Trace files by rank, and the job files that list them.
     pub found: FoundTraces,
-    piped: Option<TraceContents>,
+    piped: Option<DecompressedTraceFile>,
 }
 
 /// A trace that has been opened.
 #[derive(Debug)]
 pub enum TraceFromFileOrPipe<'t> {
     /// Contents of the opened file.
-    File(TraceContents),
+    File(DecompressedTraceFile),
     /// Contents of the pipe. They were read when the job was opened, because a pipe can be read only once.
-    Pipe(&'t TraceContents),
+    Pipe(&'t DecompressedTraceFile),
 }
 
 impl TraceFromFileOrPipe<'_> {
-    fn trace_contents(&self) -> &TraceContents {
+    fn trace_contents(&self) -> &DecompressedTraceFile {
         match self {
             Self::File(contents) => contents,
             Self::Pipe(contents) => contents,
@@ -51,7 +53,9 @@ impl JobTraceFilesOrPipe {
     pub fn find_traces(paths: &[PathBuf], verify: JobFileVerifyLevel) -> Result<Self, TraceError> {
         let found = find_traces(paths, verify)?;
         let stream = found.stream.as_deref();
-        let piped = stream.map(TraceContents::open_current_schema).transpose()?;
+        let piped = stream
+            .map(DecompressedTraceFile::open_current_schema)
+            .transpose()?;
         Ok(Self { found, piped })
     }
 
@@ -74,7 +78,7 @@ impl JobTraceFilesOrPipe {
                 stream: Some(PathBuf::from(name)),
                 ..FoundTraces::default()
             },
-            piped: Some(TraceContents::from_pipe(pipe)?),
+            piped: Some(DecompressedTraceFile::from_pipe(pipe)?),
         })
     }
 
@@ -85,7 +89,7 @@ impl JobTraceFilesOrPipe {
 
     /// Returns the declarations of the job file, with `groups` in place of its groups. Omits the
     /// job file's ranks.
-    pub fn to_job_file(&self, groups: DeclaredGroups) -> JobFile {
+    pub fn to_job_file(&self, groups: DeclaredGroups) -> JobTraceManifest {
         merge_declarations(&self.found, groups)
     }
 
@@ -98,17 +102,17 @@ impl JobTraceFilesOrPipe {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
                 TraceFromFileOrPipe::Pipe(contents)
             }
-            _ => TraceFromFileOrPipe::File(TraceContents::open_verified(file)?),
+            _ => TraceFromFileOrPipe::File(DecompressedTraceFile::open_verified(file)?),
         })
     }
 }
 
 /// Merges the declarations of the job files in `found`. `groups` replaces their groups, and the
 /// ranks are omitted.
-pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
-    let mut about = JobFile {
+pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobTraceManifest {
+    let mut about = JobTraceManifest {
         groups,
-        ..JobFile::default()
+        ..JobTraceManifest::default()
     };
     for (path, job) in &found.jobs {
         // The result has the machine of the first job and the roles of all jobs.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Results of rank aggregation, if the replay had to detect groups of identically behaving ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct RankAggregation {
+pub struct IdenticalRankMergeResult {
     /// Number of groups of identically behaving ranks at the start of the replay.
     pub groups: u32,
     /// Number of ranks in such groups at the start of the replay.
@@ -29,13 +29,13 @@ pub struct RankAggregation {
     pub events: u64,
     /// First difference between ranks of a group; `None` if no group was split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<RankDifference>,
+    pub split: Option<IdenticalRankGroupSplit>,
 }
 
 /// An operation that only some ranks of a group had completed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct RankDifference {
+pub struct IdenticalRankGroupSplit {
     /// Time of the group's split, relative to the start of the replay.
     #[serde(rename = "at_ps")]
     pub at: Span,
@@ -66,15 +66,15 @@ impl EventLoopCountObserver {
     pub(super) fn summarize_aggregation(
         self,
         prepared: &CompiledReplay<'_>,
-    ) -> Option<RankAggregation> {
+    ) -> Option<IdenticalRankMergeResult> {
         let counts = self.0.filter(|_| prepared.aggregates_tiles())?;
-        Some(RankAggregation {
+        Some(IdenticalRankMergeResult {
             groups: counts.groups,
             ranks: counts.ranks,
             together: counts.together,
             rejoined: counts.rejoined,
             events: counts.events,
-            split: counts.split.map(|split| RankDifference {
+            split: counts.split.map(|split| IdenticalRankGroupSplit {
                 at: split.at.since(Time::ZERO),
                 node: split.node,
                 ahead: split.ahead.0,
@@ -84,7 +84,7 @@ impl EventLoopCountObserver {
     }
 }
 
-impl RankAggregation {
+impl IdenticalRankMergeResult {
     /// Returns the lines about rank aggregation for the text report.
     pub(super) fn describe_lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
@@ -94,7 +94,7 @@ impl RankAggregation {
             "{ranks} ranks in {groups} groups; in {together} one rank ran for all to the end; {events} events"
         )];
         if let Some(split) = &self.split {
-            let RankDifference {
+            let IdenticalRankGroupSplit {
                 at,
                 node,
                 ahead,

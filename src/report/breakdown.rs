@@ -15,7 +15,7 @@
 //! memory is accessed at the same time, the instant counts as local memory.
 
 use super::keyed::by_part;
-use super::open_comms::{CommProgress, NpuCommunicationsInProgress};
+use super::open_comms::{ChargedCommunicationProgress, NpuCommunicationsInProgress};
 use super::stages::StageCrossingDetector;
 use super::{CollectiveRecord, NpuTimeCategory, Observer};
 use chakram_base::ids::NodeIndex;
@@ -63,7 +63,7 @@ struct NpuTimeTracker {
 /// exposed transfer equal the communication and bubble parts of the NPUs' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct ChargedTime {
+pub struct WaitingAndTransferTime {
     /// Time before all partners had begun. Partners are the other members of a collective, the sender of a receive,
     /// and the receiver of a send (unless the send completes without its receive).
     #[serde(rename = "waiting_ps")]
@@ -83,7 +83,7 @@ pub struct ChargedTime {
     pub bubble: Span,
 }
 
-impl ChargedTime {
+impl WaitingAndTransferTime {
     fn add(&mut self, other: &Self) {
         self.waiting += other.waiting;
         self.exposed_waiting += other.exposed_waiting;
@@ -124,7 +124,7 @@ pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     npus: Vec<NpuTimeTracker>,
     /// Time charged to communications, by label.
-    charged: Vec<ChargedTime>,
+    charged: Vec<WaitingAndTransferTime>,
     /// For each instance, the index of its first label; `None` if instances share labels. There is one label for
     /// messages, one for communication with unknown partners, and one for each group and kind of collective. An
     /// instance's own labels number groups by its slots; shared labels use the replay's group ids.
@@ -143,7 +143,7 @@ impl<'a> BreakdownObserver<'a> {
         Self {
             npus: npus.collect(),
             charged: vec![
-                ChargedTime::default();
+                WaitingAndTransferTime::default();
                 COLLECTIVES + prepared.group_views().count() * KINDS
             ],
             own_labels: None,
@@ -164,7 +164,7 @@ impl<'a> BreakdownObserver<'a> {
         });
         let firsts = firsts.collect();
         Self {
-            charged: vec![ChargedTime::default(); next],
+            charged: vec![WaitingAndTransferTime::default(); next],
             own_labels: Some(firsts),
             ..Self::new(prepared)
         }
@@ -186,7 +186,7 @@ impl<'a> BreakdownObserver<'a> {
         let firsts = self.own_labels.take().unwrap_or_default();
         let (times, charged) = self.charge_time_until_end(makespan);
         let labels = COLLECTIVES + whole.group_views().count() * KINDS;
-        let mut sums = vec![ChargedTime::default(); labels];
+        let mut sums = vec![WaitingAndTransferTime::default(); labels];
         for (instance, &by) in (0..).map(InstanceId).zip(folded.instances) {
             let own = &charged[firsts[by.index()] as usize..];
             let (of_no_group, own) = own.split_at(COLLECTIVES);
@@ -203,7 +203,10 @@ impl<'a> BreakdownObserver<'a> {
     }
 
     /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
-    fn charge_time_until_end(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
+    fn charge_time_until_end(
+        mut self,
+        makespan: Span,
+    ) -> (Vec<NpuTime>, Vec<WaitingAndTransferTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
             npu.charge_until(end, &mut self.charged);
@@ -226,16 +229,16 @@ impl<'a> BreakdownObserver<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageAndCollectiveTimeTotals {
     /// Time charged to messages between ranks.
-    pub messages: ChargedTime,
+    pub messages: WaitingAndTransferTime,
     /// Time charged to communication with unknown partners.
-    pub unknown: ChargedTime,
+    pub unknown: WaitingAndTransferTime,
     /// Time of collectives, by group and by kind in the order of [`CollectiveKind::ALL`].
-    pub collectives: Vec<ChargedTime>,
+    pub collectives: Vec<WaitingAndTransferTime>,
 }
 
 impl MessageAndCollectiveTimeTotals {
     /// Separates the times, indexed by shared labels, into messages, unknown communication and collectives.
-    fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
+    fn from_labels(mut charged: Vec<WaitingAndTransferTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
         charged.drain(..COLLECTIVES);
         Self {
@@ -247,7 +250,7 @@ impl MessageAndCollectiveTimeTotals {
 }
 
 /// Adds each of `times` to the sum at the same index.
-fn add_charged_times(sums: &mut [ChargedTime], times: &[ChargedTime]) {
+fn add_charged_times(sums: &mut [WaitingAndTransferTime], times: &[WaitingAndTransferTime]) {
     sums.iter_mut()
         .zip(times)
         .for_each(|(sum, time)| sum.add(time));
@@ -260,7 +263,7 @@ impl NpuTimeTracker {
     }
 
     #[inline]
-    fn charge_until(&mut self, now: Time, charged: &mut [ChargedTime]) {
+    fn charge_until(&mut self, now: Time, charged: &mut [WaitingAndTransferTime]) {
         let elapsed = now.since(self.until);
         if elapsed == Span::ZERO {
             return;
@@ -272,7 +275,7 @@ impl NpuTimeTracker {
             self.communicating += elapsed;
             let charged = &mut charged[label];
             let (all, not_hidden) = match progress {
-                CommProgress::Transfers => {
+                ChargedCommunicationProgress::Transfers => {
                     (&mut charged.transferring, &mut charged.exposed_transferring)
                 }
                 _ => (&mut charged.waiting, &mut charged.exposed_waiting),
@@ -281,7 +284,7 @@ impl NpuTimeTracker {
             if exposed {
                 *not_hidden += elapsed;
             }
-            if exposed && progress == CommProgress::WaitsForStage {
+            if exposed && progress == ChargedCommunicationProgress::WaitsForStage {
                 charged.bubble += elapsed;
                 part = Some(NpuTimeCategory::Bubble as usize);
             }

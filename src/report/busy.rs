@@ -53,12 +53,12 @@ struct RankBusyTracker {
 
 /// Sums the busy time of every rank. `F` returns a kernel's type of work.
 #[derive(Debug)]
-pub struct BusyObserver<F> {
+pub struct RankBusyTimeObserver<F> {
     ranks: Vec<RankBusyTracker>,
     counts_as: F,
 }
 
-impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
+impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> RankBusyTimeObserver<F> {
     /// Creates an observer of all instances of `workload`. `counts_as` returns the type of work for a
     /// [`NodeKind::Compute`] node.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
@@ -111,7 +111,7 @@ impl RankBusyTracker {
     }
 }
 
-impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
+impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for RankBusyTimeObserver<F> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let sort = self.busy_kind_index(instance, node, kind);
@@ -153,7 +153,7 @@ mod tests {
         // Kernels run in [0, 10] and [15, 18]. Receives run in [4, 12] and [6, 20]. Host work runs in [20, 25] and
         // directly afterwards in [25, 30]. The receives take [4, 20] = 16 in total. Kernels and receives overlap in
         // [4, 10] and [15, 18].
-        let mut busy = BusyObserver {
+        let mut busy = RankBusyTimeObserver {
             ranks: vec![RankBusyTracker {
                 left: 6,
                 ..RankBusyTracker::default()
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_kernel_counts_as_what_it_stands_for() {
-        let mut busy = BusyObserver {
+        let mut busy = RankBusyTimeObserver {
             ranks: vec![RankBusyTracker {
                 left: 1,
                 ..RankBusyTracker::default()

@@ -6,7 +6,7 @@
 
 pub(super) mod table;
 
-use super::breakdown::ChargedTime;
+use super::breakdown::WaitingAndTransferTime;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// Totals over all collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct CollectiveTally {
+pub struct GroupCollectiveTotals {
     /// Number of collectives counted here.
     pub calls: u64,
     /// Number of calls that were simulated message by message; a closed form timed the others.
@@ -31,7 +31,7 @@ pub struct CollectiveTally {
     pub stepwise: u64,
     /// Buffer sizes of these calls.
     #[serde(rename = "buffer_bytes")]
-    pub buffers: BufferBytes,
+    pub buffers: GroupCollectiveBufferBytes,
     /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times,
     /// this is instead the longest recorded duration among the members, summed over calls.
     #[serde(rename = "transfer_ps")]
@@ -44,7 +44,7 @@ pub struct CollectiveTally {
 /// Buffer bytes of all collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct BufferBytes {
+pub struct GroupCollectiveBufferBytes {
     /// Sum of all buffers' bytes.
     pub sum: u64,
     /// Size of the smallest buffer.
@@ -53,7 +53,7 @@ pub struct BufferBytes {
     pub largest: u64,
 }
 
-impl CollectiveTally {
+impl GroupCollectiveTotals {
     /// Returns the algorithm bandwidth: buffer bytes per second of transfer. `None` if the bytes or the transfer time
     /// are zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
@@ -71,7 +71,7 @@ impl CollectiveTally {
 /// Counts collectives by group and kind.
 #[derive(Debug)]
 pub struct CollectiveObserver {
-    by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
+    by_group: Vec<[GroupCollectiveTotals; CollectiveKind::ALL.len()]>,
     /// Time that other members waited for each rank, by group and kind.
     late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
     /// Number of messages of simulated collectives, by group.
@@ -152,7 +152,7 @@ impl CollectiveObserver {
     /// Returns the tallies, sorted by group and kind; tallies without calls are omitted.
     pub fn nonzero_tallies(
         &self,
-    ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, CollectiveTally)> {
+    ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, GroupCollectiveTotals)> {
         self.by_group.iter().enumerate().flat_map(|(group, kinds)| {
             let named = CollectiveKind::ALL.iter().zip(kinds);
             named
@@ -231,19 +231,19 @@ pub struct CollectiveRow {
     /// Links on which the times were measured, if they differ from the machine's. The times in this row are then
     /// derived from the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub derived_from: Option<MeasuredLinks>,
+    pub derived_from: Option<MeasuredAndMachineLinks>,
     /// Calls, bytes and times of the collectives.
     #[serde(flatten)]
-    pub tally: CollectiveTally,
+    pub tally: GroupCollectiveTotals,
     /// The rank that the other members waited for longest in total.
     #[serde(rename = "straggler")]
-    pub latest: Option<LatestRank>,
+    pub latest: Option<LongestAwaitedRank>,
     /// Bus bandwidth in bytes per second; `None` if the transfer time is zero.
     #[serde(rename = "bus_bytes_per_s")]
     pub bus: Option<f64>,
     /// NPU time charged to the collectives.
     #[serde(default)]
-    pub charged: ChargedTime,
+    pub charged: WaitingAndTransferTime,
     /// Role of the group in the job (such as data parallelism), if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
@@ -252,7 +252,7 @@ pub struct CollectiveRow {
 /// Links on which collectives were measured, and the machine's links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MeasuredLinks {
+pub struct MeasuredAndMachineLinks {
     /// Name of the dimension with these links.
     pub dimension: String,
     /// Bandwidth of the measured links, in bytes per second.
@@ -269,7 +269,7 @@ pub struct MeasuredLinks {
     pub machine_latency: Span,
 }
 
-impl MeasuredLinks {
+impl MeasuredAndMachineLinks {
     /// Returns how similar the measured links are to the machine's, from 0 to 1. The similarity is the product of two
     /// ratios: smaller to larger bandwidth, and smaller to larger latency.
     pub(super) fn link_similarity(&self) -> f64 {
@@ -301,7 +301,7 @@ impl MeasuredLinks {
 /// The rank that the rest of its group waited for longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct LatestRank {
+pub struct LongestAwaitedRank {
     /// The rank.
     pub rank: Rank,
     /// Total time that other members waited for this rank.

@@ -7,8 +7,8 @@
 
 use super::NpuTimeCategory;
 use super::Report;
-use super::breakdown::ChargedTime;
-use super::collectives::{CollectiveRow, LatestRank};
+use super::breakdown::WaitingAndTransferTime;
+use super::collectives::{CollectiveRow, LongestAwaitedRank};
 use super::operators::{OperatorTime, table::combine_operator_families};
 use super::settings::{CompiledReplayWithReport, explain_nothing_moved, machine_differences};
 use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean_span, percent_more};
@@ -70,7 +70,7 @@ pub struct DurationOnTwoMachines {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommunicationOnOneMachine {
     /// Time charged to the communication (mean over NPUs).
-    pub mean: ChargedTime,
+    pub mean: WaitingAndTransferTime,
     /// Transfer time summed over calls, then averaged over groups. Zero for messages.
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
@@ -383,7 +383,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
             after,
         }
     });
-    type Charged = fn(&Report) -> ChargedTime;
+    type Charged = fn(&Report) -> WaitingAndTransferTime;
     let of_no_group: [(&str, Charged); 2] = [
         (MESSAGES, |report| report.messages_charged),
         (UNKNOWN_COMMUNICATION, |report| report.unknown_charged),
@@ -391,7 +391,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
     let of_no_group = of_no_group.into_iter().filter_map(|(what, charged)| {
         let [before, after] = reports.map(|report| {
             let mean = mean_charged_time(charged(report), report.rows.len());
-            (mean != ChargedTime::default()).then(|| CommunicationOnOneMachine {
+            (mean != WaitingAndTransferTime::default()).then(|| CommunicationOnOneMachine {
                 mean,
                 ..CommunicationOnOneMachine::default()
             })
@@ -409,8 +409,8 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
     moved
 }
 
-fn mean_charged_time(sum: ChargedTime, npus: usize) -> ChargedTime {
-    ChargedTime {
+fn mean_charged_time(sum: WaitingAndTransferTime, npus: usize) -> WaitingAndTransferTime {
+    WaitingAndTransferTime {
         waiting: mean_span(sum.waiting, npus),
         exposed_waiting: mean_span(sum.exposed_waiting, npus),
         transferring: mean_span(sum.transferring, npus),
@@ -425,7 +425,7 @@ fn summarize_similar_collectives(
     report: &Report,
 ) -> Option<CommunicationOnOneMachine> {
     let first = rows.first()?;
-    let mut charged = ChargedTime::default();
+    let mut charged = WaitingAndTransferTime::default();
     let (mut transfer, mut waited, mut bytes, mut present) = (Span::ZERO, Span::ZERO, 0u64, 0);
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
     for row in rows {
@@ -438,7 +438,7 @@ fn summarize_similar_collectives(
         waited += row.tally.waited;
         bytes = bytes.saturating_add(row.tally.buffers.sum);
         present += row.present as usize;
-        if let Some(LatestRank { rank, waited }) = row.latest {
+        if let Some(LongestAwaitedRank { rank, waited }) = row.latest {
             *late.entry(rank).or_default() += waited;
         }
     }

@@ -4,13 +4,13 @@ use super::Report;
 use super::head::HeadLineLayout;
 use super::summary::format_thousands;
 use chakram_base::units::{Span, format_count, format_percent_change};
-use chakram_engine::{DurationChangeEffect, FailureOutcome};
+use chakram_engine::{DurationChangeEffect, OneFailureEffects};
 use serde::{Deserialize, Serialize};
 
 /// An edit and its effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct EditRow {
+pub struct EditEffectCounts {
     /// Edit as the user wrote it.
     pub edit: String,
     /// Unit of `matched` and `changed`, such as `kernels`.
@@ -42,7 +42,7 @@ impl Report {
     }
 }
 
-impl EditRow {
+impl EditEffectCounts {
     /// Returns the row of an edit that changes the times of kernels or collectives.
     pub(crate) fn of_prices(count: &DurationChangeEffect) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
@@ -70,9 +70,9 @@ impl EditRow {
     }
 }
 
-impl EditRow {
+impl EditEffectCounts {
     /// Returns the row of a failed NPU or of failed links.
-    pub(crate) fn from_failure_outcome(outcome: &FailureOutcome) -> Self {
+    pub(crate) fn from_failure_outcome(outcome: &OneFailureEffects) -> Self {
         let of_links = outcome.links > 0;
         let note = match of_links {
             true => format!(
@@ -112,22 +112,22 @@ pub struct EditReport {
         default,
         skip_serializing_if = "Option::is_none"
     )]
-    pub completed: Option<CompletedInterval>,
+    pub completed: Option<UncapturedRanksInterval>,
     /// One row per edit, in order of application.
-    pub rows: Vec<EditRow>,
+    pub rows: Vec<EditEffectCounts>,
 }
 
 /// Interval of the makespan, if some ranks of the job were not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct CompletedInterval {
+pub struct UncapturedRanksInterval {
     /// The smallest makespan.
     pub low: Span,
     /// The largest makespan.
     pub high: Span,
 }
 
-impl CompletedInterval {
+impl UncapturedRanksInterval {
     /// Returns the smallest and the largest of `makespans`; `None` if it is empty.
     pub fn from_makespans(makespans: &[Span]) -> Option<Self> {
         Some(Self {
@@ -155,7 +155,7 @@ impl EditReport {
                 HeadLineLayout::Line,
             ));
         }
-        if let Some(CompletedInterval { low, high }) = self.completed {
+        if let Some(UncapturedRanksInterval { low, high }) = self.completed {
             let text = format!(
                 "{low} to {high}, with each rank that was not captured as the fastest and as the slowest captured one of its role"
             );

@@ -37,7 +37,7 @@ pub struct FewerMicroBatchReplays {
 /// The whole step, extrapolated from a replay of some micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct StepExtrapolation {
+pub struct WholeStepExtrapolation {
     /// Number of micro-batches in the step.
     pub micro_batches: u32,
     /// Number of micro-batches that were simulated.
@@ -58,14 +58,14 @@ pub struct StepExtrapolation {
 
 impl FewerMicroBatchReplays {
     /// Extrapolates the whole step from the main replay's `makespan`.
-    pub fn extrapolate_steps(&self, makespan: Span) -> StepExtrapolation {
+    pub fn extrapolate_steps(&self, makespan: Span) -> WholeStepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
         let turns = i128::from((self.micro_batches - self.simulated) / self.turn.max(1));
         let (last, before) = (third - second, second - first);
         let span = |ps: i128| Span(u64::try_from(ps.max(0)).unwrap_or(u64::MAX));
         let makespan = span(third + turns * last);
-        StepExtrapolation {
+        WholeStepExtrapolation {
             micro_batches: self.micro_batches,
             simulated: self.simulated,
             makespan,
@@ -79,7 +79,7 @@ impl FewerMicroBatchReplays {
     }
 }
 
-impl StepExtrapolation {
+impl WholeStepExtrapolation {
     /// Returns a line about the extrapolated step.
     pub fn describe_extrapolation(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {

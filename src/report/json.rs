@@ -12,7 +12,7 @@ use std::io::{self, Write};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
-pub enum ReportDocument {
+pub enum ReplayJsonOutput {
     /// The report of one machine.
     Report(Box<Report>),
     /// The comparison of several machines.
@@ -35,7 +35,7 @@ pub enum DocumentError {
     Schema(String),
 }
 
-impl ReportDocument {
+impl ReplayJsonOutput {
     /// Parses a document that [`write_json`] wrote.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ mod tests {
         let settings = SchemaSettings::draft2020_12().for_serialize();
         let schema = settings
             .into_generator()
-            .into_root_schema_for::<ReportDocument>();
+            .into_root_schema_for::<ReplayJsonOutput>();
         let mut text = Vec::new();
         write_json(&mut text, &schema).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.schema.json");

@@ -1,6 +1,6 @@
 //! Energy that kernels use. Only kernels timed by loop nests have a known energy.
 
-use crate::summary::KernelBasis;
+use crate::summary::KernelCountsByDurationMethod;
 use chakram_base::units::{format_count, format_joules};
 use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Total energy of the kernels timed by loop nests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct KernelEnergy {
+pub struct LoopNestEnergyTotal {
     /// Energy in picojoules.
     #[serde(rename = "energy_pj")]
     pub energy: f64,
@@ -18,9 +18,12 @@ pub struct KernelEnergy {
     pub without: u64,
 }
 
-impl KernelEnergy {
+impl LoopNestEnergyTotal {
     /// Returns the energy of a replay's kernels; `None` if no kernel was timed by loop nests.
-    pub(super) fn from_basis(basis: &DurationSourceCounts, kernels: &KernelBasis) -> Option<Self> {
+    pub(super) fn from_basis(
+        basis: &DurationSourceCounts,
+        kernels: &KernelCountsByDurationMethod,
+    ) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,
             kernels: basis.mapped,

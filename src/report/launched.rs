@@ -11,13 +11,13 @@ use super::section::{
 };
 use super::summary::format_thousands;
 use super::table::{left_aligned_column, right_aligned_column};
+use super::{CoRunningJobReport, Report};
 use super::{CollectiveRecord, Observer};
-use super::{NeighbourReport, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CommTiming, CompiledReplay, LaunchFeed, ReplayError, ReplayOutcome, run_launches,
+    CommTiming, CompiledReplay, CompletedReplayTotals, LaunchFeed, ReplayError, run_launches,
 };
 use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::BytesOverOneLink;
@@ -43,7 +43,7 @@ pub fn replay_launched_programs(
     let reports = watched.programs.into_iter().zip(programs).zip(feeds);
     let reports = reports.map(|((watched, program), feed)| {
         let tally = watched.tally;
-        let outcome = ReplayOutcome {
+        let outcome = CompletedReplayTotals {
             makespan: tally.end.since(Time::ZERO),
             nodes: tally.nodes,
             messages: tally.messages,
@@ -72,7 +72,7 @@ pub fn attach_neighbour_reports(reports: Vec<Report>, names: &[String]) -> Optio
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
     let others = names.iter().zip(reports);
-    let others = others.map(|(name, report)| NeighbourReport {
+    let others = others.map(|(name, report)| CoRunningJobReport {
         job: name.clone(),
         report,
     });

@@ -64,8 +64,8 @@ mod two_threads;
 pub mod unknown;
 mod warnings;
 
-pub use breakdown::{BreakdownObserver, ChargedTime};
-pub use busy::{BusyObserver, RankBusyTime};
+pub use breakdown::{BreakdownObserver, WaitingAndTransferTime};
+pub use busy::{RankBusyTime, RankBusyTimeObserver};
 pub use chakram_engine::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use collectives::CollectiveObserver;
 pub use compare::{ComparedMachineResult, MachineComparison, MachineResult};
@@ -83,40 +83,40 @@ pub use summary::HashedInput;
 pub use throughput::Throughput;
 pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
-use aggregation::RankAggregation;
+use aggregation::IdenticalRankMergeResult;
 use breakdown::NpuTime;
 use captured_on::CapturedOn;
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
-use chakram_engine::{ReplayOutcome, StepTimes};
+use chakram_engine::{CompletedReplayTotals, TrainingStepStartAndEnd};
 use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
 use collectives::CollectiveRow;
-use cost::{ReplayCost, TokenRun};
+use cost::{NpuHourCost, TokenRun};
 use edits::EditReport;
-use extrapolation::StepExtrapolation;
+use extrapolation::WholeStepExtrapolation;
 use interval::PredictionInterval;
-use kernel_energy::KernelEnergy;
+use kernel_energy::LoopNestEnergyTotal;
 use keyed::by_part;
 use links::LinkReport;
-use machine_response::MachineResponse;
+use machine_response::NpuTimeByMachineDependence;
 use memory::fitting;
-use memory::pool_memory::PoolMemory;
-use memory::port_memory::PortMemory;
+use memory::pool_memory::RemoteMemoryUse;
+use memory::port_memory::MemoryPortUse;
 use memory_accesses::MemoryAccessRow;
 use modules::ModuleRow;
 use npus::NpuRow;
 use operators::{OperatorTime, sum_over_micro_batches};
-use profiler::ProfilerBasis;
+use profiler::ProfilerAndItsCost;
 use sensitivity::SensitivityReport;
 use serde::{Deserialize, Serialize};
-use settings::GivenSettings;
-use stack::StackReport;
+use settings::GivenSettingTestResults;
+use stack::JobSoftwareStack;
 use steps::StepRow;
 use summary::{
-    CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean_span,
-    percent_more, rounded_mean,
+    CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
+    MachineNameAndSize, Provenance, ReportSchema, mean_span, percent_more, rounded_mean,
 };
-use tiles::TileUse;
+use tiles::TileLinkAndPortUse;
 use unknown::UnknownRow;
 
 /// The result of a replay.
@@ -129,7 +129,7 @@ pub struct Report {
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
     /// Machine that the job was replayed on.
-    pub machine: MachineName,
+    pub machine: MachineNameAndSize,
     /// Number of ranks in the job, with or without a trace.
     pub ranks: u32,
     /// Ranks of the job without a trace.
@@ -137,7 +137,7 @@ pub struct Report {
     pub absent: Vec<Rank>,
     /// The makespan, and counts of the replayed nodes, messages and collectives.
     #[serde(flatten)]
-    pub outcome: ReplayOutcome,
+    pub outcome: CompletedReplayTotals,
     /// End time of the captured run, if every trace records when its rank ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
@@ -154,22 +154,22 @@ pub struct Report {
     /// The profiler that captured the job, and its cost. Present if this cost was subtracted, or if the job also
     /// measured steps without the profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub profiler: Option<ProfilerBasis>,
+    pub profiler: Option<ProfilerAndItsCost>,
     /// Methods that determined the kernels' durations.
-    pub kernels: KernelBasis,
+    pub kernels: KernelCountsByDurationMethod,
     /// Energy of kernels, if any kernel is timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel_energy: Option<KernelEnergy>,
+    pub kernel_energy: Option<LoopNestEnergyTotal>,
     /// Share of the time that changes with the machine.
     #[serde(default)]
-    pub response: MachineResponse,
+    pub response: NpuTimeByMachineDependence,
     /// Prediction interval, and the time by estimation method. Absent if the errors of the methods are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
     /// Network model that timed the communication; `None` if communication kept its recorded times.
     pub network: Option<String>,
     /// Methods that determined the communication's durations.
-    pub communication: CommunicationBasis,
+    pub communication: CommunicationTimingMethods,
     /// Each part of the time: the mean over NPUs, rounded to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
@@ -188,12 +188,12 @@ pub struct Report {
     pub collectives: Vec<CollectiveRow>,
     /// NPU time charged to messages between ranks.
     #[serde(default)]
-    pub messages_charged: ChargedTime,
+    pub messages_charged: WaitingAndTransferTime,
     /// NPU time of communication with an unknown operation or unknown partners.
     #[serde(default)]
-    pub unknown_charged: ChargedTime,
+    pub unknown_charged: WaitingAndTransferTime,
     /// Exposed communication by group, longest time first; groups without exposed communication are omitted.
-    pub exposed: Vec<ExposedRow>,
+    pub exposed: Vec<GroupExposedCommunicationRow>,
     /// Operators, longest total time first.
     pub operators: Vec<OperatorTime>,
     /// Profiled steps of a captured job, sorted by step number. Empty if the job was launched more than once.
@@ -209,8 +209,8 @@ pub struct Report {
     /// Sentences that state why numbers may be misleading.
     pub warnings: Vec<String>,
     /// User settings that have no effect, or an unknown effect.
-    #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
-    pub settings: GivenSettings,
+    #[serde(default, skip_serializing_if = "GivenSettingTestResults::is_empty")]
+    pub settings: GivenSettingTestResults,
     /// Memory of NPUs. One row per rank with allocations or frees in its trace, sorted by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
@@ -220,34 +220,34 @@ pub struct Report {
     pub memory: Vec<MemoryRow>,
     /// Busy time of links and memory ports, on a machine of tiles whose network model has contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tiles: Option<TileUse>,
+    pub tiles: Option<TileLinkAndPortUse>,
     /// Memory at ports that stores data too large for SRAM, if any trace records memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_ports: Vec<PortMemory>,
+    pub memory_ports: Vec<MemoryPortUse>,
     /// Remote memories that store data too large for NPUs, if ranks load from or store to these memories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_pools: Vec<PoolMemory>,
+    pub memory_pools: Vec<RemoteMemoryUse>,
     /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aggregation: Option<RankAggregation>,
+    pub aggregation: Option<IdenticalRankMergeResult>,
     /// The speedups that would shorten the makespan most, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
     /// The job's software stack, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stack: Option<StackReport>,
+    pub stack: Option<JobSoftwareStack>,
     /// Edits that were applied to the job and its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,
     /// Extrapolation to the whole step, if only some of its micro-batches were replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub extrapolation: Option<StepExtrapolation>,
+    pub extrapolation: Option<WholeStepExtrapolation>,
     /// Samples and tokens per second, and utilization of the peak rate, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
     /// Cost of the job's NPUs, if the price of an NPU is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<ReplayCost>,
+    pub cost: Option<NpuHourCost>,
     /// Time and cost of processing a given number of tokens, if the job's token count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
@@ -257,10 +257,10 @@ pub struct Report {
     /// Start and end of each launch, in order, if the job was launched several times or shared the machine with other
     /// jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub launches: Vec<StepTimes>,
+    pub launches: Vec<TrainingStepStartAndEnd>,
     /// Reports of the other jobs on the same machine.
     #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<NeighbourReport>,
+    pub beside: Vec<CoRunningJobReport>,
     /// Bytes per dimension and per link, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkReport>,
@@ -272,7 +272,7 @@ pub struct Report {
 /// Another job on the same machine, and its report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct NeighbourReport {
+pub struct CoRunningJobReport {
     /// Name of the job.
     pub job: String,
     /// Report of the job; its makespan is the job's own end.

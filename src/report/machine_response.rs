@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// NPU time by its dependence on the machine (means over NPUs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MachineResponse {
+pub struct NpuTimeByMachineDependence {
     /// True if the kernels of the captured job ran on a CPU.
     pub kernels_on_cpu: bool,
     /// Compute timed by roofline or curves, exposed transfers over the network, memory, and launches by the machine's
@@ -59,7 +59,7 @@ impl ComputeTimeBySource {
     }
 }
 
-impl MachineResponse {
+impl NpuTimeByMachineDependence {
     /// Returns how the time of `report`, a replay of `prepared`, depends on the machine. The report must already
     /// contain its mean parts.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {

@@ -118,13 +118,13 @@ pub struct MemoryRow {
     pub left: BytesByTensorClass,
     /// Bytes that were freed but never allocated. Null if there are none.
     #[serde(rename = "overfreed")]
-    pub missing: Option<MissingBytes>,
+    pub missing: Option<FreedUnallocatedBytes>,
 }
 
 /// Bytes that were freed but never allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MissingBytes {
+pub struct FreedUnallocatedBytes {
     /// Number of nodes that freed more than was allocated.
     pub nodes: u64,
     /// First node that freed more than was allocated.
@@ -258,11 +258,13 @@ impl<'a> MemoryPeakObserver<'a> {
                 at: peak.at,
                 node: peak.node.map(named),
                 left: totals.settled,
-                missing: totals.missing.map(|(nodes, first, classes)| MissingBytes {
-                    nodes,
-                    first: named(first),
-                    classes,
-                }),
+                missing: totals
+                    .missing
+                    .map(|(nodes, first, classes)| FreedUnallocatedBytes {
+                        nodes,
+                        first: named(first),
+                        classes,
+                    }),
             }
         });
         let mut rows: Vec<MemoryRow> = rows.collect();

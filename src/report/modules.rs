@@ -14,7 +14,7 @@ use super::{CollectiveRecord, Observer, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, InstanceId};
-use chakram_trace::graph::{Graph, Interner, NodeKind};
+use chakram_trace::graph::{DistinctKeyInterner, Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ struct ModuleTimeAccumulator<'a> {
     /// For each graph, the row index of each Python call.
     row_of: Vec<Vec<u32>>,
     /// For each row, the index of its parent row, and the module's name. Row 0 is for nodes outside all modules.
-    rows: Interner<(u32, &'a str)>,
+    rows: DistinctKeyInterner<(u32, &'a str)>,
     sums: Vec<ModuleOwnTimes>,
 }
 
@@ -185,7 +185,7 @@ impl<'a> ModuleObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
-        let mut rows = Interner::default();
+        let mut rows = DistinctKeyInterner::default();
         rows.intern_key((OUTSIDE, ""));
         let row_of = workload.graphs().iter();
         let row_of: Vec<_> = row_of.map(|graph| rows_of(graph, &mut rows)).collect();
@@ -305,7 +305,7 @@ impl ModuleTimeAccumulator<'_> {
 
 /// Returns the row index for each Python call: the row of the call's own module, or else of the innermost module
 /// around the call.
-fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32> {
+fn rows_of<'a>(graph: &'a Graph, rows: &mut DistinctKeyInterner<(u32, &'a str)>) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());
     let mut levels: Vec<u32> = Vec::with_capacity(stacks.calls.len());

@@ -6,7 +6,7 @@ use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
     ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
-    SectionRow, group_adjacent_rows,
+    SectionTableRow, group_adjacent_rows,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::text::format_share;
@@ -198,11 +198,11 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
 }
 
 /// Returns rows that divide the mean NPU's memory time into remote and local accesses. Empty if there is only one kind.
-fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
+fn rows_of_memory_kinds(report: &Report) -> Vec<SectionTableRow> {
     let remote = report.mean_remote_memory;
     let local = report.mean_parts[NpuTimeCategory::Memory as usize].0 - remote.0;
     let row = |name: &str, mean: SectionCellWithValue, time: Span| {
-        SectionRow::from(vec![
+        SectionTableRow::from(vec![
             name.into(),
             mean,
             SectionCellWithValue::percent_cell(time, report.outcome.makespan),

@@ -12,7 +12,7 @@ const OVER: u32 = u32::MAX;
 
 /// Progress of the charged communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommProgress {
+pub enum ChargedCommunicationProgress {
     /// All partners have begun, so the communication transfers.
     Transfers,
     /// A partner has not begun, so the communication waits.
@@ -26,7 +26,7 @@ pub enum CommProgress {
 struct StartedOrEndedCommunication {
     /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
-    progress: CommProgress,
+    progress: ChargedCommunicationProgress,
 }
 
 /// The communications in progress on an NPU.
@@ -58,8 +58,8 @@ impl NpuCommunicationsInProgress {
     pub fn start_comm(&mut self, place: usize, label: u32, for_stage: bool) {
         self.place[place] = self.over + self.open.len() as u32;
         let progress = match for_stage {
-            true => CommProgress::WaitsForStage,
-            false => CommProgress::Waits,
+            true => ChargedCommunicationProgress::WaitsForStage,
+            false => ChargedCommunicationProgress::Waits,
         };
         self.open
             .push_back(StartedOrEndedCommunication { label, progress });
@@ -79,9 +79,9 @@ impl NpuCommunicationsInProgress {
     pub fn begin_transfer(&mut self, place: usize) {
         if let Some((number, open)) = self.open_comm_at(place)
             && open.label != OVER
-            && open.progress != CommProgress::Transfers
+            && open.progress != ChargedCommunicationProgress::Transfers
         {
-            open.progress = CommProgress::Transfers;
+            open.progress = ChargedCommunicationProgress::Transfers;
             self.transferring.push(Reverse(number));
         }
     }
@@ -101,7 +101,7 @@ impl NpuCommunicationsInProgress {
     /// Returns the label and progress of the currently charged communication; `None` if no communication is in
     /// progress.
     #[inline]
-    pub fn charged_comm(&mut self) -> Option<(usize, CommProgress)> {
+    pub fn charged_comm(&mut self) -> Option<(usize, ChargedCommunicationProgress)> {
         let first = self.open.front()?;
         while let Some(&Reverse(number)) = self.transferring.peek() {
             let index = number.checked_sub(self.over);

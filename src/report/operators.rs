@@ -9,7 +9,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::strip_micro_batch;
-use chakram_trace::graph::{Graph, Interner, NodeKind};
+use chakram_trace::graph::{DistinctKeyInterner, Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ fn add_if_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 /// Merges the operators of different micro-batches: `mb0/layer2/norm`, `mb1/layer2/norm` and so on become one row. The
 /// result is sorted by time, longest first, then by name and kind.
 pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
-    let mut names = Interner::default();
+    let mut names = DistinctKeyInterner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
     for operator in operators {
         let key = (strip_micro_batch(&operator.name), operator.kind as u8);
@@ -253,7 +253,7 @@ impl<'a> OperatorObserver<'a> {
     /// Returns the operators (longest time first, then by name and kind). Also returns the loads and stores
     /// by memory.
     pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
-        let mut names = Interner::default();
+        let mut names = DistinctKeyInterner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         // Most ranks have the same names in the same order. For each name index, the first candidate is therefore the
         // row of the latest graph's name; a look-up in a table of a million names misses the caches several times.

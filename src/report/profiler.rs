@@ -14,7 +14,7 @@ use super::Report;
 use super::summary::percent_more;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, format_percent_change};
-use chakram_trace::format::profiler_cost::{CostBasis, StepTimesWithoutProfiler};
+use chakram_trace::format::profiler_cost::{ProfilerCostBasis, StepTimesWithoutProfiler};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ const REPEATS: f64 = 0.03;
 /// The profiler that captured a job, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct ProfilerBasis {
+pub struct ProfilerAndItsCost {
     /// True if this replay subtracts the estimated cost of the profiler.
     pub removed: bool,
     /// Makespan including the profiler's cost.
@@ -45,7 +45,7 @@ pub struct ProfilerBasis {
     pub record_interval_ns: Option<[u64; 2]>,
     /// Method that determined `record_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost_basis: Option<CostBasis>,
+    pub cost_basis: Option<ProfilerCostBasis>,
     /// Number of captured steps. Present only if the job also measured steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
@@ -73,7 +73,7 @@ pub struct WithoutProfiler {
     pub high: Option<Span>,
 }
 
-impl ProfilerBasis {
+impl ProfilerAndItsCost {
     /// Returns the profiler of the job; `None` unless the traces contain the profiler's cost or steps measured without
     /// a profiler.
     pub(super) fn profiler_of_workload(workload: &Workload) -> Option<Self> {
@@ -119,7 +119,8 @@ impl ProfilerBasis {
         without: Span,
         measured: Option<StepTimesWithoutProfiler>,
     ) -> Option<[Span; 2]> {
-        let measured = measured.filter(|_| self.cost_basis == Some(CostBasis::MeasuredSteps));
+        let measured =
+            measured.filter(|_| self.cost_basis == Some(ProfilerCostBasis::MeasuredSteps));
         let range = measured.and_then(|steps| Some((steps.range?, steps.step)));
         let [low, high] = match (range, self.record_ns.zip(self.record_interval_ns)) {
             (Some((range, step)), _) => {
@@ -186,15 +187,15 @@ impl Report {
     }
 }
 
-impl ProfilerBasis {
+impl ProfilerAndItsCost {
     fn cost_text(&self) -> String {
         let Some((ns, basis)) = self.record_ns.zip(self.cost_basis) else {
             return String::new();
         };
         let by = match basis {
-            CostBasis::MeasuredSteps => "by steps that were measured without it",
-            CostBasis::Views => "by operators that compute nothing",
-            CostBasis::OtherJobs => "as on another machine",
+            ProfilerCostBasis::MeasuredSteps => "by steps that were measured without it",
+            ProfilerCostBasis::Views => "by operators that compute nothing",
+            ProfilerCostBasis::OtherJobs => "as on another machine",
         };
         format!("{} a record, {by}; ", Span::from_ns(ns))
     }

@@ -3,30 +3,32 @@
 use super::Observer;
 use super::Report;
 use super::aggregation::EventLoopCountObserver;
-use super::breakdown::{BreakdownObserver, ChargedTime, MessageAndCollectiveTimeTotals, NpuTime};
+use super::breakdown::{
+    BreakdownObserver, MessageAndCollectiveTimeTotals, NpuTime, WaitingAndTransferTime,
+};
 use super::captured_on::CapturedOn;
-use super::collectives::{CollectiveObserver, CollectiveTally};
-use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
+use super::collectives::{CollectiveObserver, GroupCollectiveTotals};
+use super::collectives::{CollectiveRow, LongestAwaitedRank, MeasuredAndMachineLinks};
 use super::critical_path::RunRecorder;
-use super::edits::{EditReport, EditRow};
+use super::edits::{EditEffectCounts, EditReport};
 use super::interval::PredictionInterval;
-use super::kernel_energy::KernelEnergy;
+use super::kernel_energy::LoopNestEnergyTotal;
 use super::links::LinkReport;
-use super::machine_response::MachineResponse;
+use super::machine_response::NpuTimeByMachineDependence;
 use super::memory::{MemoryPeakObserver, MemoryRow, pool_memory, port_memory};
 use super::memory_accesses::MemoryAccessRow;
 use super::modules::ModuleObserver;
 use super::node_table::{NodeTable, NodeTableRowLimit};
 use super::npus::NpuRow;
 use super::operators::{OperatorObserver, OperatorTime};
-use super::profiler::ProfilerBasis;
+use super::profiler::ProfilerAndItsCost;
 use super::relay::run_with_observer_relay;
-use super::settings::GivenSettings;
-use super::stack::StackReport;
+use super::settings::GivenSettingTestResults;
+use super::stack::JobSoftwareStack;
 use super::steps::ProfiledStepObserver;
 use super::summary::{
-    CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema,
-    UNKNOWN_COMMUNICATION, percent_more,
+    CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
+    MESSAGES, MachineNameAndSize, ReportSchema, UNKNOWN_COMMUNICATION, percent_more,
 };
 use super::throughput;
 use super::tiles::TileNetworkOccupancyObserver;
@@ -38,8 +40,8 @@ use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, StopOrMemoryInterruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
-    CommTiming, CompiledReplay, EngineCollectiveBackend, FoldedReplay, PlacedWorkloadGroup,
-    ReplayError, ReplayOutcome, StepTimes,
+    CommTiming, CompiledReplay, CompletedReplayTotals, EngineCollectiveBackend, FoldedReplay,
+    PlacedWorkloadGroup, ReplayError, TrainingStepStartAndEnd,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
@@ -197,7 +199,7 @@ fn replay_part(
     let (calls, simulated) = results.collectives.count_calls();
     let finished = FinishedReplay {
         prepared,
-        outcome: ReplayOutcome {
+        outcome: CompletedReplayTotals {
             nodes: prepared.workload().node_count(),
             messages: prepared.count_sends() + results.collectives.count_messages(),
             closed: calls - simulated,
@@ -285,9 +287,9 @@ fn combine_report_observers<'a, O: Observer>(
 
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
-    pub outcome: ReplayOutcome,
+    pub outcome: CompletedReplayTotals,
     /// Start and end of each launch. Empty if the job was launched only once and had the machine to itself.
-    pub launches: Vec<StepTimes>,
+    pub launches: Vec<TrainingStepStartAndEnd>,
     pub network: String,
 }
 
@@ -394,7 +396,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         .map(Rank)
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
-    let kernels = KernelBasis {
+    let kernels = KernelCountsByDurationMethod {
         priced: basis.priced,
         by_curves: basis.by_curves,
         estimated: basis.estimated,
@@ -404,20 +406,20 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
     let mut report = Report {
         schema: ReportSchema::default(),
         provenance: None,
-        machine: MachineName::from_machine(machine),
+        machine: MachineNameAndSize::from_machine(machine),
         ranks: workload.rank_count(),
         absent,
         captured: None,
         captured_on: CapturedOn::from_workload(workload),
         unknown: Vec::new(),
         lower_bound: false,
-        kernel_energy: KernelEnergy::from_basis(&basis, &kernels),
+        kernel_energy: LoopNestEnergyTotal::from_basis(&basis, &kernels),
         kernels,
-        response: MachineResponse::default(),
-        profiler: ProfilerBasis::profiler_of_workload(workload),
+        response: NpuTimeByMachineDependence::default(),
+        profiler: ProfilerAndItsCost::profiler_of_workload(workload),
         interval: None,
         network: (prepared.comm_timing() == CommTiming::Model).then_some(network),
-        communication: CommunicationBasis {
+        communication: CommunicationTimingMethods {
             lasts_as: prepared.comm_timing(),
             as_recorded: basis.as_recorded,
             unknown: basis.unrecorded,
@@ -440,7 +442,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         modules: modules.into_rows(),
         memory_accesses,
         warnings: Vec::new(),
-        settings: GivenSettings::default(),
+        settings: GivenSettingTestResults::default(),
         memory_ports: port_memory::list_port_memories(prepared, &memory),
         memory_pools: pool_memory::list_pool_memories(prepared, &memory),
         memory,
@@ -448,14 +450,19 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         aggregation: counts.summarize_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| StackReport::of_machine(machine))
+            .then(|| JobSoftwareStack::of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared
                 .price_changes()
                 .iter()
-                .map(EditRow::of_prices)
-                .chain(outcome.failures.iter().map(EditRow::from_failure_outcome))
+                .map(EditEffectCounts::of_prices)
+                .chain(
+                    outcome
+                        .failures
+                        .iter()
+                        .map(EditEffectCounts::from_failure_outcome),
+                )
                 .collect();
             (!rows.is_empty()).then_some(EditReport {
                 completed: None,
@@ -501,7 +508,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         on.detect_kept_kernel_durations(rows.map(|row| &*row.class));
     }
     report.captured = report.last_captured_end().map(|(captured, _)| captured);
-    report.response = MachineResponse::of_report(&report, prepared);
+    report.response = NpuTimeByMachineDependence::of_report(&report, prepared);
     report.interval = PredictionInterval::of_report(&report, prepared);
     report.warnings = collect_warnings(&report, prepared);
     report
@@ -536,7 +543,7 @@ fn build_npu_rows(
 fn build_collective_rows(
     prepared: &CompiledReplay<'_>,
     collectives: &CollectiveObserver,
-    charged: &[ChargedTime],
+    charged: &[WaitingAndTransferTime],
 ) -> Vec<CollectiveRow> {
     let groups: Vec<PlacedWorkloadGroup<'_>> = prepared.group_views().collect();
     let rows = collectives.nonzero_tallies().map(|(index, kind, tally)| {
@@ -553,7 +560,7 @@ fn build_collective_rows(
             measured: prepared.is_measured(kind, group),
             derived_from: derived_from(prepared, kind, group),
             tally,
-            latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
+            latest: latest.map(|(rank, waited)| LongestAwaitedRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),
             charged: charged[index.index() * CollectiveKind::ALL.len() + kind as usize],
             role: role_of_group(prepared, group),
@@ -566,21 +573,21 @@ fn build_collective_rows(
 fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
     charged: &MessageAndCollectiveTimeTotals,
-) -> Vec<ExposedRow> {
+) -> Vec<GroupExposedCommunicationRow> {
     let by_group = prepared
         .group_views()
         .zip(charged.collectives.chunks(CollectiveKind::ALL.len()))
-        .map(|(group, kinds)| ExposedRow {
+        .map(|(group, kinds)| GroupExposedCommunicationRow {
             what: group_label(prepared, &group),
             members: group.members.len() as u32,
-            exposed: kinds.iter().map(ChargedTime::exposed_time).sum(),
+            exposed: kinds.iter().map(WaitingAndTransferTime::exposed_time).sum(),
             role: role_of_group(prepared, &group),
         });
     let of_no_group = [
         (MESSAGES, charged.messages),
         (UNKNOWN_COMMUNICATION, charged.unknown),
     ];
-    let of_no_group = of_no_group.map(|(what, charged)| ExposedRow {
+    let of_no_group = of_no_group.map(|(what, charged)| GroupExposedCommunicationRow {
         what: what.to_owned(),
         members: 0,
         exposed: charged.exposed_time(),
@@ -630,10 +637,10 @@ fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
     group: &PlacedWorkloadGroup<'_>,
-) -> Option<MeasuredLinks> {
+) -> Option<MeasuredAndMachineLinks> {
     let (dimension, measured) = prepared.measured_elsewhere(kind, group)?;
     let dimension = &prepared.machine().topology().dimensions()[dimension];
-    Some(MeasuredLinks {
+    Some(MeasuredAndMachineLinks {
         dimension: dimension.name.clone(),
         bandwidth: measured.bandwidth.bytes_per_second(),
         latency: measured.latency,
@@ -649,7 +656,7 @@ fn algorithm_label_range(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
     group: &PlacedWorkloadGroup<'_>,
-    tally: &CollectiveTally,
+    tally: &GroupCollectiveTotals,
 ) -> String {
     let label = |bytes| algorithm_label(prepared, kind, group, bytes);
     let (small, large) = (label(tally.buffers.smallest), label(tally.buffers.largest));

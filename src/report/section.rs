@@ -141,7 +141,7 @@ impl From<Bytes> for SectionCellWithValue {
 
 /// A row of a table. A note may follow it, and it may be marked for a reason.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SectionRow {
+pub(crate) struct SectionTableRow {
     pub cells: Vec<SectionCellWithValue>,
     /// Note to show below the row.
     pub note: Option<SectionNote>,
@@ -149,7 +149,7 @@ pub(crate) struct SectionRow {
     pub alarm: Option<String>,
 }
 
-impl From<Vec<SectionCellWithValue>> for SectionRow {
+impl From<Vec<SectionCellWithValue>> for SectionTableRow {
     fn from(cells: Vec<SectionCellWithValue>) -> Self {
         Self {
             cells,
@@ -233,7 +233,7 @@ pub(crate) enum ReportTableSubject {
 pub(crate) struct ReportTableWithNotes {
     pub id: ReportTableSubject,
     pub columns: Vec<TextColumn<'static>>,
-    pub rows: Vec<SectionRow>,
+    pub rows: Vec<SectionTableRow>,
     /// True if each column of the text report is as wide as its widest cell. If false, a wide cell shifts the rest of
     /// its row.
     aligned: bool,
@@ -267,7 +267,7 @@ impl ReportTableWithNotes {
     }
 
     /// Adds a row.
-    pub fn push_row(&mut self, row: impl Into<SectionRow>) {
+    pub fn push_row(&mut self, row: impl Into<SectionTableRow>) {
         self.rows.push(row.into());
     }
 

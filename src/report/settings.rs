@@ -38,7 +38,7 @@ pub struct SettingWithoutEffect {
 /// Test results of the settings that the user gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct GivenSettings {
+pub struct GivenSettingTestResults {
     /// Settings that have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
@@ -80,7 +80,7 @@ pub(super) const CSV: &[CsvColumn<Report, SettingWithoutEffect>] = &[
 /// Maximum length of a setting's value in a sentence, in characters.
 const MAX_VALUE: usize = 40;
 
-impl GivenSettings {
+impl GivenSettingTestResults {
     /// Returns true if all settings were tested and have an effect.
     pub fn is_empty(&self) -> bool {
         self.without_effect.is_empty() && self.unchecked.is_empty()
@@ -136,7 +136,7 @@ impl Report {
         kept.machine.npus = 0;
         kept.network = None;
         kept.warnings.clear();
-        kept.settings = GivenSettings::default();
+        kept.settings = GivenSettingTestResults::default();
         kept.pictures = None;
         kept.aggregation = None;
         kept.links = None;

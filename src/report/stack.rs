@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 /// A job's software stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct StackReport {
+pub struct JobSoftwareStack {
     /// Name of the stack.
     pub name: String,
     /// True if the user chose the stack; otherwise the kernel times come from the machine file.
     pub given: bool,
     /// The stack's decisions about kernel times and plan options.
-    pub decided: Vec<StackDecision>,
+    pub decided: Vec<KernelOrPlanDecision>,
     /// Kernel times and plan options of the stack that do not apply to the run, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<StackDecision>,
+    pub left: Vec<KernelOrPlanDecision>,
 }
 
 /// A decision about kernel times or about a plan option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct StackDecision {
+pub struct KernelOrPlanDecision {
     /// Subject of the decision: `attention`, `gemm`, `moving`, `host`, or the key of a plan option.
     pub part: String,
     /// The chosen kernel or value, or the reason why the decision does not apply.
     pub value: String,
 }
 
-impl StackReport {
+impl JobSoftwareStack {
     /// Name of the stack that keeps the kernel times of the machine file.
     pub const REFERENCE: &'static str = "reference";
 
@@ -51,8 +51,8 @@ impl StackReport {
 
     /// Formats the stack as one line: `NAME: decisions; not decisions`.
     pub fn to_line(&self) -> String {
-        let list = |decisions: &[StackDecision]| {
-            let parts = decisions.iter().map(StackDecision::to_text);
+        let list = |decisions: &[KernelOrPlanDecision]| {
+            let parts = decisions.iter().map(KernelOrPlanDecision::to_text);
             parts.collect::<Vec<_>>().join(", ")
         };
         let mut line = self.name.clone();
@@ -68,7 +68,7 @@ impl StackReport {
     }
 }
 
-impl StackDecision {
+impl KernelOrPlanDecision {
     /// Creates a decision: `part` is the subject of the decision, and `value` its result.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
@@ -86,13 +86,13 @@ impl StackDecision {
 }
 
 /// Returns the attention kernels that the machine file names.
-fn attention_of(machine: &Machine) -> Vec<StackDecision> {
+fn attention_of(machine: &Machine) -> Vec<KernelOrPlanDecision> {
     let classes = machine.classes().iter();
     let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());
     let mut kernels: Vec<_> = kernels.collect();
     kernels.dedup();
     let kernels = kernels.into_iter();
     kernels
-        .map(|kernel| StackDecision::new("attention", kernel))
+        .map(|kernel| KernelOrPlanDecision::new("attention", kernel))
         .collect()
 }

@@ -59,14 +59,14 @@ pub struct HashedInput {
 /// Name and size of a machine in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MachineName {
+pub struct MachineNameAndSize {
     /// Name of the machine.
     pub name: String,
     /// Number of NPUs of the machine.
     pub npus: u32,
 }
 
-impl MachineName {
+impl MachineNameAndSize {
     /// Returns the name and size of `machine`.
     pub fn from_machine(machine: &Machine) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl MachineName {
 /// Number of kernels by the method that determined their durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct KernelBasis {
+pub struct KernelCountsByDurationMethod {
     /// Number of kernels timed as the options request: by recorded durations, or by roofline.
     pub priced: u64,
     /// Number of kernels timed by curves of measured kernels.
@@ -98,7 +98,7 @@ pub struct KernelBasis {
 /// Methods that determined the durations of collectives and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct CommunicationBasis {
+pub struct CommunicationTimingMethods {
     /// States whether durations come from the network model or from the traces.
     #[serde(rename = "timing", default)]
     pub lasts_as: CommTiming,
@@ -112,7 +112,7 @@ pub struct CommunicationBasis {
 /// Exposed communication of one group, summed over NPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct ExposedRow {
+pub struct GroupExposedCommunicationRow {
     /// Name of the group, or `messages between ranks`.
     #[serde(rename = "name")]
     pub what: String,
@@ -132,7 +132,7 @@ pub(super) const MESSAGES: &str = "messages between ranks";
 /// Name that users see for communication with an unknown operation or unknown partners.
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
-impl KernelBasis {
+impl KernelCountsByDurationMethod {
     /// Returns the number of kernels, over all methods.
     pub fn kernel_count(&self) -> u64 {
         self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 /// A link between adjacent cores in one direction; for a half-duplex link, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct LinkUse {
+pub struct CoreLinkBusyTime {
     /// Position (x, y) of the core at the link's source.
     pub from: [u32; 2],
     /// Position (x, y) of the core at the link's destination.
@@ -32,7 +32,7 @@ pub struct LinkUse {
 /// A memory port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct PortUse {
+pub struct MemoryPortBusyTime {
     /// Position (x, y) of the core at the port.
     pub core: [u32; 2],
     /// Time during which the port was busy.
@@ -43,18 +43,18 @@ pub struct PortUse {
 /// Busy times of links and ports. Only links and ports with traffic are listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct TileUse {
+pub struct TileLinkAndPortUse {
     /// Number of links on the machine, excluding faulty links.
     pub links_of_machine: u64,
     /// Number of memory ports on the machine.
     pub ports_of_machine: u64,
     /// Links with traffic.
-    pub links: Vec<LinkUse>,
+    pub links: Vec<CoreLinkBusyTime>,
     /// Ports with traffic.
-    pub ports: Vec<PortUse>,
+    pub ports: Vec<MemoryPortBusyTime>,
 }
 
-impl TileUse {
+impl TileLinkAndPortUse {
     /// Returns the mean busy times of all links and of all memory ports.
     pub fn mean_busy(&self) -> [Span; 2] {
         let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
@@ -83,10 +83,10 @@ impl Observer for TileNetworkOccupancyObserver {
 impl TileNetworkOccupancyObserver {
     /// Returns the busy times on the machine of `prepared`; `None` if the machine has no tiles, or if its network model
     /// reports no busy times.
-    pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
+    pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileLinkAndPortUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tile_grid()?);
-        let links = occupancy.links.iter().map(|link| LinkUse {
+        let links = occupancy.links.iter().map(|link| CoreLinkBusyTime {
             from: tiles.coordinates_of_core(link.from.0),
             to: tiles.coordinates_of_core(link.to.0),
             busy: link.busy,
@@ -96,12 +96,12 @@ impl TileNetworkOccupancyObserver {
             .map_or(&[][..], |memory| memory.npus_with_ports());
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
-        Some(TileUse {
+        Some(TileLinkAndPortUse {
             links_of_machine: count_links_between_cores(machine),
             ports_of_machine: cores.len() as u64,
             links: links.collect(),
             ports: used
-                .map(|(core, busy)| PortUse {
+                .map(|(core, busy)| MemoryPortBusyTime {
                     core: tiles.coordinates_of_core(core.0),
                     busy: *busy,
                 })

@@ -41,7 +41,7 @@ pub use selection::TimelineSelection;
 use chrome::ChromeEncoder;
 use counters::WaitingAndSendingCounters;
 use events::{ArrowEnd, RankTrackId, TimelineEncoder, TimelineSlice};
-use nesting::{NestingRange, OpenLaneRanges};
+use nesting::{NodeEnclosingSlice, OpenLaneRanges};
 use origins::TimelineNodeCallers;
 use perfetto::PerfettoEncoder;
 use tracks::ReceiveTrack;
@@ -95,7 +95,7 @@ pub struct TimelineWriter<'a, W> {
     selection: TimelineSelection,
     origins: TimelineNodeCallers<'a>,
     /// Ranges around the current node; stored here to reuse the allocation.
-    path: Vec<NestingRange<'a>>,
+    path: Vec<NodeEnclosingSlice<'a>>,
     encoder: ChromeOrPerfettoEncoder<W>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
-use super::scenario::{ArrivalRateInRequestsOrBytes, ArrivalStream, RequestWork, Scenario};
+use super::scenario::{ArrivalPattern, ArrivalRateInRequestsOrBytes, RequestWork, Scenario};
 use super::tables::{CsvTableRowReader, TimeColumnUnit};
 use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::{Span, Time};
@@ -64,7 +64,7 @@ pub struct OpenLoopArrivalSource<'s> {
 impl<'s> OpenLoopArrivalSource<'s> {
     pub fn new(scenario: &'s Scenario) -> Result<Self, ServeError> {
         let file = match &scenario.stream {
-            ArrivalStream::File { .. } => Some(FileArrivalSource::open_file(scenario)?),
+            ArrivalPattern::File { .. } => Some(FileArrivalSource::open_file(scenario)?),
             _ => None,
         };
         Ok(Self {
@@ -84,9 +84,9 @@ impl<'s> OpenLoopArrivalSource<'s> {
             return Ok(None);
         }
         let arrival = match &self.scenario.stream {
-            ArrivalStream::Poisson(rate) => Some(self.draw_arrival_after_gap(*rate, true)),
-            ArrivalStream::Periodic(rate) => Some(self.draw_arrival_after_gap(*rate, false)),
-            ArrivalStream::Bursts { burst, every } => {
+            ArrivalPattern::Poisson(rate) => Some(self.draw_arrival_after_gap(*rate, true)),
+            ArrivalPattern::Periodic(rate) => Some(self.draw_arrival_after_gap(*rate, false)),
+            ArrivalPattern::Bursts { burst, every } => {
                 let number = self.count / u64::from(*burst);
                 Some(RequestArrival {
                     at: Time::ZERO + every.times(number),
@@ -94,8 +94,8 @@ impl<'s> OpenLoopArrivalSource<'s> {
                     tokens: [0, 0],
                 })
             }
-            ArrivalStream::Closed { .. } => None,
-            ArrivalStream::File { .. } => match &mut self.file {
+            ArrivalPattern::Closed { .. } => None,
+            ArrivalPattern::File { .. } => match &mut self.file {
                 Some(file) => file.next(&mut self.mix)?,
                 None => None,
             },
@@ -200,7 +200,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 
 impl<'s> FileArrivalSource<'s> {
     fn open_file(scenario: &'s Scenario) -> Result<Self, ServeError> {
-        let ArrivalStream::File {
+        let ArrivalPattern::File {
             path,
             repeat,
             speed,

@@ -95,7 +95,7 @@ pub struct OperatorToJobLoweringRules {
 
 /// Jobs with their dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobGraph {
+pub struct VectorProductJobGraph {
     jobs: Vec<EqualVectorProductTasks>,
     /// For each job, the index of its first dependency in `sources`. The last entry is the length
     /// of `sources`.
@@ -105,7 +105,7 @@ pub struct JobGraph {
     layers: u32,
 }
 
-impl Default for JobGraph {
+impl Default for VectorProductJobGraph {
     fn default() -> Self {
         Self {
             jobs: Vec::new(),
@@ -116,7 +116,7 @@ impl Default for JobGraph {
     }
 }
 
-impl JobGraph {
+impl VectorProductJobGraph {
     /// Adds a job that depends on the earlier jobs `after`, and returns its index.
     pub fn add_job(&mut self, job: EqualVectorProductTasks, after: &[u32]) -> u32 {
         let number = self.jobs.len() as u32;
@@ -196,7 +196,7 @@ impl JobGraph {
 
 /// Builds the jobs of a model, operator by operator.
 struct ModelJobGraphBuilder {
-    graph: JobGraph,
+    graph: VectorProductJobGraph,
     lowering: OperatorToJobLoweringRules,
     /// Jobs on which the next job of the chain depends.
     frontier: Vec<u32>,

@@ -44,19 +44,19 @@ pub use import::{
     MeasurementGroupMeanTimes, MeasurementImportDefaults, format_platform_file, import_measurements,
 };
 pub use jobs::{
-    ConvolutionVectorProductSplit, EqualVectorProductTasks, JobGraph, OperatorToJobLoweringRules,
-    ParallelBranchRule,
+    ConvolutionVectorProductSplit, EqualVectorProductTasks, OperatorToJobLoweringRules,
+    ParallelBranchRule, VectorProductJobGraph,
 };
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreCountAndClock, MeasuredLatency, Platform, read_platform_text};
 pub use presets::{PRESETS, PlatformPreset};
 pub use report::compare::{RatePoint, RateSweep, ServeCapacity};
 pub use report::{
-    PlatformFacts, ServeParts, ServeReport, ServeRow, ServeRowKind, TimeSum, compare, html, rows,
-    text,
+    PlatformFacts, ServeReport, ServeRow, ServeRowKind, SummedServeTimeParts, WideTimeSum, compare,
+    html, rows, text,
 };
 pub use scenario::{
-    ArrivalRateInRequestsOrBytes, ArrivalStream, ModelWorkAndDeadlineLocations, RequestWork,
+    ArrivalPattern, ArrivalRateInRequestsOrBytes, ModelWorkAndDeadlineLocations, RequestWork,
     RunStopRule, Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};

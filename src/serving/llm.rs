@@ -2,9 +2,9 @@
 //! store keys and values in blocks.
 //!
 //! ```text
-//! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmRunState ──launches of steps──► the one loop (engine)
-//! machine ─► LlmDeployment ┘                      │  StepScheduler, KvBlockPool: who takes part, by rules
-//!            rules, blocks, prices of steps      └─► LlmRunRecorder ─► LlmReport
+//! scenario ─► LlmScenario ───────┬─► RequestSource ─► LlmRunState ──launches of steps──► the one loop (engine)
+//! machine ─► IdenticalLlmEngines ┘                       │  StepScheduler, KvBlockPool: who takes part, by rules
+//!            rules, blocks, prices of steps              └─► LlmRunRecorder ─► LlmReport
 //! ```
 
 mod block_pool;
@@ -35,7 +35,7 @@ mod token_work;
 mod workload;
 
 pub use deployment::{
-    EngineMachineAndMemory, LlmDeployment, NpuMemoryBreakdown, TensorDegreeCandidate,
+    EngineMachineAndMemory, IdenticalLlmEngines, NpuMemoryBreakdown, TensorDegreeCandidate,
 };
 pub use limits::LlmTimeLimits;
 pub use observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver, NoLlmObserver};
@@ -54,10 +54,10 @@ pub use rules::{
     WaitingRequestOrder,
 };
 pub use scenario::{
-    ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, ScenarioRulesSourceText, ServedLlm,
-    is_llm_scenario,
+    ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, LlmServingOptions,
+    ScenarioRulesSourceText, is_llm_scenario,
 };
-pub use scheduler::{ComposedEngineStep, PreemptedRequest, RequestStepShare};
+pub use scheduler::{ComposedEngineStep, PreemptedRequestLoss, RequestStepShare};
 pub use step_cost::{StepTimeCalculator, StepTimePart};
 pub use step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 pub use step_price::StepTimeSource;
@@ -95,7 +95,7 @@ pub fn serve_llm(
     machine: Option<&Machine>,
     observer: &mut dyn LlmObserver,
 ) -> Result<LlmReport, ServeError> {
-    let deployment = LlmDeployment::new(scenario, machine)?;
+    let deployment = IdenticalLlmEngines::new(scenario, machine)?;
     let recorder = feed::run(scenario, &deployment, observer)?;
     let few = (1..=MOST_REPEATED).contains(&recorder.completed_in_all);
     let saturated = match few && scenario.workload.mean_rate().is_some() {
@@ -114,7 +114,7 @@ pub fn serve_llm(
 /// per second. The report divides the arrival rate by it.
 fn serve_llm_on_engines(
     scenario: &LlmScenario,
-    deployment: &LlmDeployment,
+    deployment: &IdenticalLlmEngines,
     saturated: Option<f64>,
 ) -> Result<LlmReport, ServeError> {
     let recorder = feed::run(scenario, deployment, &mut NoLlmObserver)?;
@@ -128,7 +128,7 @@ fn serve_llm_on_engines(
 /// the third quarter. Returns `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
-    deployment: &LlmDeployment,
+    deployment: &IdenticalLlmEngines,
 ) -> Result<Option<f64>, ServeError> {
     // Later turns arrive only after answers to earlier turns, so they cannot arrive at once.
     if scenario

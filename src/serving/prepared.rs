@@ -2,10 +2,10 @@
 //! platform can serve the models.
 
 use super::error::ServeError;
-use super::jobs::JobGraph;
+use super::jobs::VectorProductJobGraph;
 use super::platform::Platform;
 use super::random::{RandomPurpose, RandomStream};
-use super::request::RequestState;
+use super::request::RequestInSystem;
 use super::scenario::{RequestWork, Scenario, ServedModel, ServicePolicyKind};
 use super::tables::LatencyCurve;
 use super::traced::TracedJobWithTimes;
@@ -315,7 +315,7 @@ impl<'s> ModelWithJobTimes<'s> {
     }
 
     /// Returns the model's jobs of vector products; `None` for other models.
-    pub fn vector_jobs(&self) -> Option<&'s JobGraph> {
+    pub fn vector_jobs(&self) -> Option<&'s VectorProductJobGraph> {
         match &self.served.work {
             RequestWork::Vectors(graph) => Some(graph),
             _ => None,
@@ -336,7 +336,7 @@ impl<'s> ModelWithJobTimes<'s> {
     pub(super) fn draw_job_durations(
         &self,
         of: &ScenarioWithModelTimes<'_>,
-        requests: &[RequestState],
+        requests: &[RequestInSystem],
     ) -> [Span; 2] {
         let seed = of.scenario.seed;
         let first = requests.first().map_or(0, |request| request.number);
@@ -413,7 +413,7 @@ impl<'s> ModelWithJobTimes<'s> {
     pub(super) fn unloaded_time(
         &self,
         of: &ScenarioWithModelTimes<'_>,
-        requests: &[RequestState],
+        requests: &[RequestInSystem],
         ended: &[bool],
     ) -> Span {
         let lengths = self.draw_job_durations(of, requests);
@@ -489,6 +489,7 @@ impl<'s> ModelWithJobTimes<'s> {
 
     /// Returns the number of multiplications per request; `None` if unknown.
     pub fn multiplication_count(&self) -> Option<u64> {
-        self.vector_jobs().map(JobGraph::multiplication_count)
+        self.vector_jobs()
+            .map(VectorProductJobGraph::multiplication_count)
     }
 }

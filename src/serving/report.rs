@@ -58,7 +58,7 @@ pub struct ServeReport {
     pub active: LevelSummary,
     /// Time in the system, summed over all completed requests, in picoseconds. Little's law has
     /// been checked: this value equals the number of requests in the system, summed over time.
-    pub time_in_system_ps: TimeSum,
+    pub time_in_system_ps: WideTimeSum,
     /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
 }
@@ -109,7 +109,7 @@ pub struct ServeRow {
     /// Number of multiplications per request; only for models that consist of vector products.
     pub multiplications: Option<u64>,
     /// Parts of the serve time, summed over requests.
-    pub parts: ServeParts,
+    pub parts: SummedServeTimeParts,
     /// Maximum number of requests that were served together.
     pub largest_batch: u32,
     /// Fraction of the requests that were completed within their limit; `None` if the requests have
@@ -136,22 +136,22 @@ pub enum ServeRowKind {
 /// the serve times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ServeParts {
+pub struct SummedServeTimeParts {
     /// Datapath latency.
-    pub datapath_ps: TimeSum,
+    pub datapath_ps: WideTimeSum,
     /// Time in the queue: the remainder of the serve time.
-    pub queue_ps: TimeSum,
+    pub queue_ps: WideTimeSum,
     /// Time in which at least one job of the request ran.
-    pub compute_ps: TimeSum,
+    pub compute_ps: WideTimeSum,
     /// Total time from each preemption until the request continued.
-    pub preempted_ps: TimeSum,
+    pub preempted_ps: WideTimeSum,
     /// Sum of the other parts, which equals the sum of the serve times.
-    pub serve_ps: TimeSum,
+    pub serve_ps: WideTimeSum,
 }
 
-impl ServeParts {
+impl SummedServeTimeParts {
     /// Returns the four parts without their sum: datapath, queue, compute, preempted.
-    pub fn parts_without_sum(&self) -> [TimeSum; 4] {
+    pub fn parts_without_sum(&self) -> [WideTimeSum; 4] {
         [
             self.datapath_ps,
             self.queue_ps,
@@ -163,15 +163,15 @@ impl ServeParts {
 
 /// A sum of times in picoseconds, which may exceed 64 bits. In JSON, it is a string of digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TimeSum(pub u128);
+pub struct WideTimeSum(pub u128);
 
-impl Serialize for TimeSum {
+impl Serialize for WideTimeSum {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for TimeSum {
+impl<'de> Deserialize<'de> for WideTimeSum {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(serde::de::Error::custom)
@@ -179,9 +179,9 @@ impl<'de> Deserialize<'de> for TimeSum {
 }
 
 #[cfg(test)]
-impl schemars::JsonSchema for TimeSum {
+impl schemars::JsonSchema for WideTimeSum {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "TimeSum".into()
+        "WideTimeSum".into()
     }
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         String::json_schema(generator)
@@ -190,7 +190,7 @@ impl schemars::JsonSchema for TimeSum {
 
 impl ServeRow {
     /// Returns the mean of `part` per completed request.
-    pub fn mean_part_time(&self, part: TimeSum) -> Span {
+    pub fn mean_part_time(&self, part: WideTimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
         Span(((part.0 + count / 2) / count) as u64)
     }
@@ -228,7 +228,7 @@ impl ServeReport {
         });
         let closed = matches!(
             scenario.stream,
-            super::scenario::ArrivalStream::Closed { .. }
+            super::scenario::ArrivalPattern::Closed { .. }
         );
         let offered_load = prepared.offered_load(measured.filter(|_| !closed));
         let window = Span(recorder.end.0);
@@ -260,7 +260,7 @@ impl ServeReport {
             utilisation,
             queue: recorder.queue.summarize_level_until(recorder.end),
             active: recorder.active.summarize_level_until(recorder.end),
-            time_in_system_ps: TimeSum(recorder.little_ps),
+            time_in_system_ps: WideTimeSum(recorder.little_ps),
             warnings: Vec::new(),
         };
         report.warnings = describe::report_warnings(&report, prepared);
@@ -291,7 +291,7 @@ fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Ve
     };
     let row = |name: &str, kind, recorded: &RequestGroupStatistics, limited: bool| {
         let completed = recorded.serve.sample_count();
-        let [datapath, queue, compute, preempted] = recorded.parts_ps.map(TimeSum);
+        let [datapath, queue, compute, preempted] = recorded.parts_ps.map(WideTimeSum);
         let percents = PERCENTS.iter();
         ServeRow {
             name: name.to_owned(),
@@ -306,12 +306,12 @@ fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Ve
             alone: None,
             datapath: None,
             multiplications: None,
-            parts: ServeParts {
+            parts: SummedServeTimeParts {
                 datapath_ps: datapath,
                 queue_ps: queue,
                 compute_ps: compute,
                 preempted_ps: preempted,
-                serve_ps: TimeSum(recorded.serve.sum_ps()),
+                serve_ps: WideTimeSum(recorded.serve.sum_ps()),
             },
             largest_batch: recorded.together,
             attained: (limited && completed > 0).then(|| recorded.met as f64 / completed as f64),

@@ -37,7 +37,7 @@
 //!   job file. Each request launches the job on the platform's machine.
 
 use super::error::ServeError;
-use super::jobs::JobGraph;
+use super::jobs::VectorProductJobGraph;
 use super::tables::LatencyCurve;
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::config::{
@@ -63,7 +63,7 @@ pub struct Scenario {
     /// Models, at least one.
     pub models: Vec<ServedModel>,
     /// Arrivals of requests over time.
-    pub stream: ArrivalStream,
+    pub stream: ArrivalPattern,
     /// Condition that ends the run.
     pub stop: RunStopRule,
     /// Number of initial requests that reports do not count.
@@ -112,7 +112,7 @@ pub struct ModelWorkAndDeadlineLocations {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestWork {
     /// The work is a graph of vector-product jobs.
-    Vectors(JobGraph),
+    Vectors(VectorProductJobGraph),
     /// The latency is constant, or exponentially distributed.
     Latency {
         /// The constant latency, or the mean latency.
@@ -139,7 +139,7 @@ pub enum RequestWork {
 
 /// Arrivals of requests over time.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ArrivalStream {
+pub enum ArrivalPattern {
     /// Requests arrive independently of one another, at a mean rate.
     Poisson(ArrivalRateInRequestsOrBytes),
     /// Requests arrive at equal intervals.
@@ -301,8 +301,8 @@ impl Scenario {
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRateInRequestsOrBytes::Requests(rate);
         let stream = match self.stream {
-            ArrivalStream::Poisson(_) => ArrivalStream::Poisson(rate),
-            ArrivalStream::Periodic(_) => ArrivalStream::Periodic(rate),
+            ArrivalPattern::Poisson(_) => ArrivalPattern::Poisson(rate),
+            ArrivalPattern::Periodic(_) => ArrivalPattern::Periodic(rate),
             _ => return None,
         };
         Some(Self {
@@ -316,7 +316,7 @@ impl Scenario {
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {
-            ArrivalStream::Poisson(rate) | ArrivalStream::Periodic(rate) => Some(match rate {
+            ArrivalPattern::Poisson(rate) | ArrivalPattern::Periodic(rate) => Some(match rate {
                 ArrivalRateInRequestsOrBytes::Requests(rate) => rate,
                 ArrivalRateInRequestsOrBytes::Bytes(bandwidth) => {
                     let models = self.models.iter();
@@ -326,8 +326,8 @@ impl Scenario {
                     bandwidth.bytes_per_second() / (mean / total)
                 }
             }),
-            ArrivalStream::Bursts { burst, every } => Some(f64::from(burst) / every.as_seconds()),
-            ArrivalStream::Closed { .. } | ArrivalStream::File { .. } => None,
+            ArrivalPattern::Bursts { burst, every } => Some(f64::from(burst) / every.as_seconds()),
+            ArrivalPattern::Closed { .. } | ArrivalPattern::File { .. } => None,
         }
     }
 }

@@ -20,8 +20,8 @@ use super::policy::{self, QueuedRequest, ServiceQueue};
 use super::prepared::{ModelWithJobTimes, ScenarioWithModelTimes};
 use super::random::{RandomPurpose, RandomStream};
 use super::recorder::ServeRunRecorder;
-use super::request::RequestState;
-use super::scenario::ArrivalStream;
+use super::request::RequestInSystem;
+use super::scenario::ArrivalPattern;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use std::cmp::Reverse;
@@ -38,7 +38,7 @@ use flight::{BatchInFlight, Slab};
 
 /// State of a processor.
 #[derive(Debug)]
-struct ProcessorState {
+struct ProcessorCoresAndSlots {
     cores: CoreFreeTimes,
     /// Number of further batches that the processor can take.
     free_slots: u32,
@@ -78,16 +78,16 @@ pub(super) struct ServeRunState<'s> {
     /// Number of user requests that have been scheduled so far.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, DatapathOrThinkTimeEnd)>>,
-    requests: Slab<RequestState>,
+    requests: Slab<RequestInSystem>,
     flights: Slab<BatchInFlight>,
     /// Batches that have ended; their allocations are reused.
     ended_flights: Vec<BatchInFlight>,
-    processors: Vec<ProcessorState>,
+    processors: Vec<ProcessorCoresAndSlots>,
     /// Index of the processor that gets the next request, if the policy has no slots.
     turn: usize,
     /// The policy's last choice of requests; reused to keep the allocation.
     batch: Vec<QueuedRequest>,
-    states: Vec<RequestState>,
+    states: Vec<RequestInSystem>,
     /// Batches that have begun but are not yet launched in the event loop.
     launches: Vec<BatchLaunchForEventLoop>,
     recorder: ServeRunRecorder<'s>,
@@ -109,7 +109,7 @@ impl<'s> ServeRunState<'s> {
         let scenario = prepared.scenario;
         let mut arrivals = OpenLoopArrivalSource::new(scenario)?;
         let next_arrival = arrivals.next()?;
-        let processor = || ProcessorState {
+        let processor = || ProcessorCoresAndSlots {
             cores: CoreFreeTimes::new(prepared.cores),
             free_slots: scenario.policy.slots.unwrap_or(u32::MAX),
             traces: 0,
@@ -140,7 +140,7 @@ impl<'s> ServeRunState<'s> {
             failure: None,
             prepared,
         };
-        if let ArrivalStream::Closed { users, .. } = scenario.stream {
+        if let ArrivalPattern::Closed { users, .. } = scenario.stream {
             (0..users).for_each(|_| server.ask_at(Time::ZERO));
         }
         Ok(server)

@@ -22,7 +22,7 @@ pub use verdict::{ArchiveCheckResults, FailedPrediction};
 use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselinePrediction, WorkloadEntry};
 use chakram_base::units::Span;
-use chakram_engine::OptionRefusal;
+use chakram_engine::UnusableOptionReason;
 use chakram_hardware::machine::{MachineError, find_source};
 use chakram_jobs::{self as job, ReplaySettings, ReplaySettingsError};
 use chakram_report::NpuTimeCategory;
@@ -51,7 +51,7 @@ pub enum RegressionError {
     Trace(#[from] chakram_trace::format::TraceError),
     /// The machine lacks a property that an option needs.
     #[error(transparent)]
-    Option(#[from] OptionRefusal),
+    Option(#[from] UnusableOptionReason),
     /// Options contradict each other, or name files that cannot be read.
     #[error(transparent)]
     Settings(#[from] ReplaySettingsError),
@@ -86,7 +86,7 @@ pub struct PredictionWithIneffectiveOption {
     pub report: Report,
     /// The first option that has no effect on this workload. This need not be an error: in a corpus, it may affect only
     /// some of the workloads.
-    pub ineffective: Option<OptionRefusal>,
+    pub ineffective: Option<UnusableOptionReason>,
 }
 
 /// Predicts the time of a workload on the machine in the text `machine`.
@@ -229,7 +229,7 @@ pub fn check_baseline(
         let after = String::from_utf8_lossy(&report_text(&report)).into_owned();
         let before_machine =
             String::from_utf8_lossy(&archive.read_object(&baseline.machine_blake3)?).into_owned();
-        let found = reports::ReportDiff::new(
+        let found = reports::ReportDiffByMachine::new(
             &reports::read_report(&before).map_err(wrong)?,
             &reports::read_report(&after).map_err(wrong)?,
         );

@@ -3,7 +3,7 @@
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A
 //! model is a list of sub-layers with dependencies ([`SubLayerTaskGraph`]). A schedule assigns each chip one sub-layer
-//! per step ([`ChipSchedule`]). [`ChipMachine::simulate_steps`] tracks the data on each chip, and so finds where the
+//! per step ([`SubLayersByAcceleratorAndStep`]). [`MultiChipMachine::simulate_steps`] tracks the data on each chip, and so finds where the
 //! data of each step come from. The simulation has a barrier after each stage. It also computes the time and energy of
 //! each step. For chips without barriers, [`ScheduleWithCosts`] writes traces for a replay.
 
@@ -16,20 +16,20 @@ mod record;
 mod steps;
 mod traces;
 
-pub use cycles::CycleTable;
+pub use cycles::LayerCyclesAndEnergyTable;
 pub use family::{DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords};
 pub use list::{ChipAssignmentRule, schedule_tasks};
-pub use partition::CutDirection;
+pub use partition::MatrixCutDirection;
 pub use record::{SubLayerShapeAndKind, parse_schedule, write_schedule};
 pub use steps::{
-    ChipDataNeedOrEviction, ChipMachine, DataId, ScheduleRunError, StepCostsAndTransferLog,
+    ChipDataNeedOrEviction, DataId, MultiChipMachine, ScheduleRunError, StepCostsAndTransferLog,
     StepTimeAndEnergy, SubLayerTimeAndEnergy, TransferSource,
 };
 pub use traces::ScheduleWithCosts;
 
 /// A part of a layer that one accelerator computes in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubLayer {
+pub struct LayerPartOfOneAccelerator {
     /// Name of the sub-layer's nodes in written traces.
     pub name: String,
     /// Type and sizes of the computation.
@@ -51,19 +51,19 @@ pub struct SubLayer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubLayerTaskGraph {
     /// The sub-layers. Each comes after its dependencies.
-    pub tasks: Vec<SubLayer>,
+    pub tasks: Vec<LayerPartOfOneAccelerator>,
 }
 
 /// The sub-layer that an accelerator runs in a step, for each accelerator and step; `None` if the
 /// accelerator is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChipSchedule {
+pub struct SubLayersByAcceleratorAndStep {
     /// A list for each accelerator, with an entry per step. The accelerators of a chip are
     /// consecutive.
     pub chips: Vec<Vec<Option<u32>>>,
 }
 
-impl ChipSchedule {
+impl SubLayersByAcceleratorAndStep {
     /// Returns the number of steps, which is the same on all accelerators.
     pub fn step_count(&self) -> usize {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)

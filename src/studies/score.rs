@@ -9,7 +9,7 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheckObserver,
+    CompiledReplay, ReplayError, ReplayOptions, RepresentativeCheckObserver, UnusableOptionReason,
     replay_representatives,
 };
 use chakram_trace::format::TraceError;
@@ -82,7 +82,7 @@ pub enum ScoreError {
         /// Line of the run in the table, counted from 1.
         line: u64,
         /// The option, and the reason why it has no effect.
-        refusal: OptionRefusal,
+        refusal: UnusableOptionReason,
     },
     /// The table as a whole is invalid.
     #[error("{file}: {why}")]
@@ -97,7 +97,7 @@ pub enum ScoreError {
 /// Reason why a run cannot be predicted.
 #[derive(Debug)]
 enum RunPredictionFault {
-    Option(OptionRefusal),
+    Option(UnusableOptionReason),
     Other(String),
 }
 
@@ -116,8 +116,8 @@ impl RunPredictionFault {
     }
 }
 
-impl From<OptionRefusal> for RunPredictionFault {
-    fn from(refusal: OptionRefusal) -> Self {
+impl From<UnusableOptionReason> for RunPredictionFault {
+    fn from(refusal: UnusableOptionReason) -> Self {
         Self::Option(refusal)
     }
 }

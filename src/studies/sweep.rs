@@ -22,7 +22,7 @@ mod table;
 mod without_effect;
 
 pub use check::{StudyError, load_study};
-pub use command::{PointCommand, PointWorkload};
+pub use command::{ModelOrTracesArgument, PointCommand};
 pub use evaluate::PointEvaluator;
 pub use explanation::explain_row;
 pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};

@@ -2,7 +2,7 @@
 //!
 //! A regular file is first written under a temporary name in its folder, then synced, and finally renamed. The new file
 //! gets the permissions of the file that it replaces. Writers follow symbolic links. Devices, pipes, sockets and
-//! descriptors (`/dev/stdout`) are written directly, without a temporary file. [`OutputSet`] ensures that a command
+//! descriptors (`/dev/stdout`) are written directly, without a temporary file. [`OutputsAndProtectedInputs`] ensures that a command
 //! never replaces one of its inputs and never writes two outputs to one file.
 
 mod output;
@@ -11,6 +11,6 @@ mod target;
 mod temporary;
 
 pub use output::OutputFile;
-pub use outputs::{OutputClaim, OutputSet, UncommittedOutputHandle, numbered_path};
+pub use outputs::{OutputClaim, OutputsAndProtectedInputs, UncommittedOutputHandle, numbered_path};
 pub use target::file_identity;
 pub use temporary::{defer_signal, remove_temporaries};

@@ -49,7 +49,7 @@ pub use escape::{
     is_harmful_character,
 };
 pub use family::{append_name_family, strip_micro_batch};
-pub use file::{FoundTraces, JobFileVerifyLevel, RankFile, TraceContents, discover_traces};
+pub use file::{DecompressedTraceFile, FoundTraces, JobFileVerifyLevel, RankFile, discover_traces};
 pub use labels::{NodeLabels, TrainingPhase};
 pub use old_schemas::SchemaGeneration;
 pub use op::{GroupName, MemoryLocation, Op};

@@ -40,7 +40,7 @@ mod visit;
 pub use builder::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
 pub use captured_timeline::ComputedNodeTimeline;
 pub use csr::Csr;
-pub use intern::{Interner, NodeIdMap, StringArenaInterner, stable_hash};
+pub use intern::{DistinctKeyInterner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;
 pub use read::{ProfilerOverheadRemovalPolicy, ProfilerOverheadStatedByTrace};
 pub use visit::BidirectionalEdges;

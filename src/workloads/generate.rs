@@ -41,7 +41,7 @@ pub use memory::LoadKernelStorePattern;
 pub use p2p::{P2pPattern, TrafficPattern};
 pub use palm::PalmPattern;
 pub use plan::ParallelismPlan;
-pub use training::TrainingPattern;
+pub use training::ModelAndParallelismPlan;
 
 /// A pattern of work to generate traces for.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +59,7 @@ pub enum WorkloadPattern {
     /// Training of a transformer on a wafer, as PALM's public code models it.
     Palm(PalmPattern),
     /// Training or inference of a model under a parallelism plan.
-    Training(Box<TrainingPattern>),
+    Training(Box<ModelAndParallelismPlan>),
 }
 
 impl WorkloadPattern {

@@ -30,7 +30,7 @@
 
 use cost::hash_parts;
 use layout::JobGroupsAndCommunications;
-use meet::{SimulationOutcome, create_clock, draw_pace, simulate_job};
+use meet::{SimulatedHistoriesAndTallies, create_clock, draw_pace, simulate_job};
 use program::StepProgram;
 use simulate::SimulatedRankState;
 use std::fs::File;
@@ -61,9 +61,9 @@ mod tensor;
 mod tests;
 mod truth;
 
-pub use options::{Bound, Device, JobParallelism, OptionError, Options};
+pub use options::{Device, JobParallelism, LaunchOrKernelBound, OptionError, Options};
 pub use simulate::CommunicationWaiterKind;
-pub use truth::{CommunicationTruth, JobTruth, MemberTruth, RankTruth, WaitTruth};
+pub use truth::{CommunicationTruth, JobTruth, MemberTruth, RankTruth, ThreadOrStreamWaitTruth};
 
 /// Value of Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
@@ -79,7 +79,7 @@ pub struct CapturableJob {
     layout: JobGroupsAndCommunications,
     /// One program for all ranks, or one program per stage.
     programs: Vec<StepProgram>,
-    outcome: SimulationOutcome,
+    outcome: SimulatedHistoriesAndTallies,
 }
 
 /// Simulates the job that `options` describe.

@@ -13,7 +13,7 @@ pub struct PortTestTraffic {
     pub latency: u64,
     /// `true` if a message crosses its last link before it occupies the receiver's port.
     pub last_link_first: bool,
-    pub accesses: Vec<MemoryAccess>,
+    pub accesses: Vec<NpuLoadOrStore>,
     pub messages: Vec<PortMessage>,
     pub pool_latency: u64,
     /// Time that a chunk takes in each stage of the pool; `port` is a chunk's time in a port.
@@ -25,7 +25,7 @@ pub struct PortTestTraffic {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct MemoryAccess {
+pub struct NpuLoadOrStore {
     pub npu: usize,
     pub store: bool,
 }

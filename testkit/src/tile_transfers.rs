@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Times of a link, in ps: per byte, and latency of the first byte.
 #[derive(Clone, Copy, Debug)]
-pub struct LinkTime {
+pub struct LinkByteTimeAndLatency {
     pub ps_per_byte: u64,
     pub latency_ps: u64,
 }
@@ -21,15 +21,15 @@ pub struct GridOfDiesAndCores {
     pub torus: bool,
     pub half_duplex: bool,
     pub store_and_forward: bool,
-    pub inside: LinkTime,
-    pub border: LinkTime,
+    pub inside: LinkByteTimeAndLatency,
+    pub border: LinkByteTimeAndLatency,
 }
 
 /// A memory port at a core, with the latency and the time per byte of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPort {
     pub number: u32,
-    pub time: LinkTime,
+    pub time: LinkByteTimeAndLatency,
 }
 
 /// A transfer of bytes from one core to another. For a load or store, one of the two cores is the

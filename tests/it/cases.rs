@@ -5,7 +5,7 @@
 //! `BLESS=1 cargo test --test it cases` rewrites the goldens. The commit must state why the new
 //! answer is right.
 
-use chakram::trace::TraceContents;
+use chakram::trace::DecompressedTraceFile;
 use std::path::Path;
 use std::process::Command;
 
@@ -136,8 +136,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             // contents.
             let fresh = prefix.with_file_name(name);
             let (old, new) = (
-                TraceContents::open_current_schema(&path).unwrap(),
-                TraceContents::open_current_schema(&fresh).unwrap(),
+                DecompressedTraceFile::open_current_schema(&path).unwrap(),
+                DecompressedTraceFile::open_current_schema(&fresh).unwrap(),
             );
             assert!(old.as_slice() == new.as_slice(), "{}", path.display());
             found += 1;

@@ -1,7 +1,7 @@
 //! Tests the program from a shell: exit codes, the order of files, and outputs.
 
 use chakram::trace::{
-    AttributeValue as Field, CollectiveKind, GroupName, NodeView, Op, Sink, TraceContents,
+    AttributeValue as Field, CollectiveKind, DecompressedTraceFile, GroupName, NodeView, Op, Sink,
     TraceWriter,
 };
 use chakram::units::Span;
@@ -464,7 +464,8 @@ fn conversions_write_where_they_are_told() {
         "convert", "pytorch", captures, "-o", &new, "-z", "gz", "--format", "json",
     ]);
     let read = |name: &str| {
-        TraceContents::open_current_schema(&folder.path().join(name)).expect("it was written")
+        DecompressedTraceFile::open_current_schema(&folder.path().join(name))
+            .expect("it was written")
     };
     for rank in 0..2 {
         let first = read(&format!("run.{rank}.et"));

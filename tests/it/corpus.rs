@@ -7,11 +7,11 @@ mod cases;
 use crate::harness::replay::NodeEventCounter;
 pub use captures::refusal;
 pub use cases::{machine, rank_of, sizes};
-use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, ReplayOutcome};
+use chakram::engine::{CompiledReplay, CompletedReplayTotals, KernelDurationSource, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::internals::groups;
 use chakram::machine::Machine;
-use chakram::trace::TraceContents;
+use chakram::trace::DecompressedTraceFile;
 use chakram::units::Time;
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// Replays a case to the end, or returns the error message.
-fn replay(case: &CaseFiles) -> Result<ReplayOutcome, String> {
+fn replay(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
     let sizes = sizes(case);
     let mut builder = WorkloadBuilder::default();
     if let Some(text) = case.get("comm.json") {
@@ -67,7 +67,7 @@ fn run(
     workload: &Workload,
     machine: &Machine,
     options: ReplayOptions,
-) -> Result<ReplayOutcome, String> {
+) -> Result<CompletedReplayTotals, String> {
     let prepared = CompiledReplay::new(workload, machine, &options).map_err(|e| e.to_string())?;
     let (outcome, count) = prepared
         .run(NodeEventCounter::default())
@@ -98,7 +98,7 @@ fn a_captured_trace_loads_and_replays() {
     let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
     let (graph, binding) = Graph::read_graph(contents, 0, DependencyPolicy::Auto).unwrap();
     // Control dependencies form cycles in this file, so only data dependencies are enforced.

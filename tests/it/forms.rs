@@ -2,7 +2,7 @@
 //! commands that read these forms.
 
 use super::commands::{answer, chakram, code};
-use chakram::trace::TraceContents;
+use chakram::trace::DecompressedTraceFile;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -85,7 +85,7 @@ fn one_file_goes_through_pipes() {
         "-o",
         &at(folder, "y.et.gz"),
     ]);
-    let back = TraceContents::open_current_schema(&folder.join("y.et.gz")).unwrap();
+    let back = DecompressedTraceFile::open_current_schema(&folder.join("y.et.gz")).unwrap();
     assert!(back.as_slice() == whole);
 }
 

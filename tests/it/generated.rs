@@ -4,7 +4,7 @@ use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::capture::{
-    Bound, CapturableJob, Device, JobParallelism, JobTruth, Options, generate_capture,
+    CapturableJob, Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options, generate_capture,
 };
 
 /// A rank's two files.
@@ -54,7 +54,7 @@ fn jobs() -> Vec<Options> {
             ..new(Device::Cuda, JobParallelism::Ddp, 4)
         },
         Options {
-            bound: Bound::Launch,
+            bound: LaunchOrKernelBound::Launch,
             ..new(Device::Cuda, JobParallelism::Functional, 2)
         },
     ]

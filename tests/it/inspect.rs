@@ -9,7 +9,7 @@ mod whole;
 
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
-use chakram::trace::TraceContents;
+use chakram::trace::DecompressedTraceFile;
 use prost::Message;
 use serde_json::Value;
 use std::path::Path;
@@ -71,7 +71,7 @@ pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(file);
-    let contents = TraceContents::open_current_schema(&path).expect("it is there");
+    let contents = DecompressedTraceFile::open_current_schema(&path).expect("it is there");
     let mut rest = contents.as_slice();
     let metadata = GlobalMetadata::decode_length_delimited(&mut rest).expect("it is sound");
     let mut nodes = Vec::new();

@@ -4,7 +4,8 @@
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{
-    CheckedWorkloadPattern, CollectivePattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, CollectivePattern, ModelAndParallelismPlan, ParallelismPlan,
+    WorkloadPattern,
 };
 use chakram::machine::Machine;
 use chakram::model::Model;
@@ -125,7 +126,7 @@ fn step((model, tensor): &(Model, u32), machine: &Machine) -> f64 {
 
 fn milliseconds(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 {
     let model = model.clone();
-    let pattern = TrainingPattern { model, plan };
+    let pattern = ModelAndParallelismPlan { model, plan };
     let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern))).unwrap();
     let workload = job.build_workload().unwrap();
     let prepared = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap();

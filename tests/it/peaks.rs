@@ -4,7 +4,7 @@
 use crate::commands::{chakram, code};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
-    CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
 };
 use chakram::ids::Rank;
 use chakram::machine::Machine;
@@ -116,7 +116,7 @@ fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
     let model = chakram::model::Model::load_named("gpt2-small").unwrap();
-    let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
+    let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
     let workload = CheckedWorkloadPattern::new(pattern)
         .unwrap()
         .build_workload()

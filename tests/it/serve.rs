@@ -19,9 +19,9 @@ use std::path::Path;
 
 /// Keeps requests by id.
 #[derive(Default)]
-pub struct RequestLog(pub Vec<CompletedRequest>);
+pub struct CompletedRequestCollector(pub Vec<CompletedRequest>);
 
-impl RequestObserver for RequestLog {
+impl RequestObserver for CompletedRequestCollector {
     fn on_completed(&mut self, request: &CompletedRequest) -> std::io::Result<()> {
         self.0.push(*request);
         Ok(())
@@ -38,7 +38,7 @@ pub fn served(
     scenario: &Scenario,
     platform: Option<&Platform>,
 ) -> (ServeReport, Vec<CompletedRequest>) {
-    let mut log = RequestLog::default();
+    let mut log = CompletedRequestCollector::default();
     let report = serve_requests(
         scenario,
         platform,

@@ -56,9 +56,9 @@ fn refused(args: &[&str]) -> String {
 }
 
 /// A folder for the files of a test.
-struct Folder(tempfile::TempDir);
+struct TemporaryTestFolder(tempfile::TempDir);
 
-impl Folder {
+impl TemporaryTestFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("there is room"))
     }

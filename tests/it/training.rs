@@ -2,10 +2,11 @@
 //! and memory.
 
 use chakram::engine::{
-    CompiledReplay, KernelDurationSource, ReplayOptions, ReplayOutcome, RooflinePeakFraction,
+    CompiledReplay, CompletedReplayTotals, KernelDurationSource, ReplayOptions,
+    RooflinePeakFraction,
 };
 use chakram::generate::{
-    CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
 };
 use chakram::machine::Machine;
 use chakram::model::{
@@ -129,7 +130,7 @@ fn bert() -> Model {
 }
 
 fn job(model: &Model, plan: &ParallelismPlan) -> Result<CheckedWorkloadPattern, String> {
-    let training = TrainingPattern {
+    let training = ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
     };
@@ -137,7 +138,7 @@ fn job(model: &Model, plan: &ParallelismPlan) -> Result<CheckedWorkloadPattern, 
         .map_err(|error| error.to_string())
 }
 
-fn replay(job: &CheckedWorkloadPattern, machine: &Machine) -> ReplayOutcome {
+fn replay(job: &CheckedWorkloadPattern, machine: &Machine) -> CompletedReplayTotals {
     replay_with(job, machine, ()).0
 }
 
@@ -145,7 +146,7 @@ fn replay_with<O: Observer>(
     job: &CheckedWorkloadPattern,
     machine: &Machine,
     observer: O,
-) -> (ReplayOutcome, O) {
+) -> (CompletedReplayTotals, O) {
     replay_under(job, machine, observer, |_| ())
 }
 
@@ -155,7 +156,7 @@ fn replay_under<O: Observer>(
     machine: &Machine,
     observer: O,
     change: impl Fn(&mut ReplayOptions),
-) -> (ReplayOutcome, O) {
+) -> (CompletedReplayTotals, O) {
     let workload = job.build_workload().unwrap();
     let options = ReplayOptions::with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());

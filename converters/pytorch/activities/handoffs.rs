@@ -2,14 +2,14 @@
 
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
-use super::thread_chains::ThreadChains;
+use super::thread_chains::ActivitiesByThread;
 use super::{Activities, Activity, InferredDependencyCounts, find_worker_threads};
 
 /// Adds a dependency for each thread that starts, or continues after a pause, when another thread has
 /// finished its work. For example, `backward()` continues after the device's autograd thread has
 /// finished.
 pub(super) fn link_handoffs(
-    chains: &ThreadChains,
+    chains: &ActivitiesByThread,
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &mut Activities,
@@ -62,7 +62,11 @@ pub(super) fn link_handoffs(
 
 /// Returns the gaps that are longer than Python's usual gaps, and the start of every thread except
 /// the first.
-fn find_thread_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
+fn find_thread_gaps(
+    chains: &ActivitiesByThread,
+    free: &[u32],
+    list: &[Activity],
+) -> Vec<ThreadGap> {
     /// Minimum length of a gap, in ns; shorter gaps usually come from Python code.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
@@ -103,7 +107,7 @@ struct ActivitiesByEnd {
 }
 
 impl ActivitiesByEnd {
-    fn new(chains: &ThreadChains, threads: &[u32], list: &[Activity]) -> Self {
+    fn new(chains: &ActivitiesByThread, threads: &[u32], list: &[Activity]) -> Self {
         let of = |&thread: &u32| {
             chains
                 .activities_of(thread)
@@ -168,7 +172,7 @@ mod tests {
                     list.push(Activity { kind, begin, end });
                 }
             }
-            let chains = ThreadChains::from_sorted_chains(chains);
+            let chains = ActivitiesByThread::from_sorted_chains(chains);
             let all: Vec<u32> = (0..threads as u32).collect();
             let merged = ActivitiesByEnd::new(&chains, &all, &list);
             for time in -1..100 {

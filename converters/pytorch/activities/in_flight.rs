@@ -3,7 +3,7 @@
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::group_calls_by_worker;
-use super::thread_chains::ThreadChains;
+use super::thread_chains::ActivitiesByThread;
 use super::{Activities, Activity, ActivityLane, ActivitySourceEvent, CallLaneAndSubmitter};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -15,7 +15,7 @@ type LanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
 pub(super) fn create_in_flight_activities(
     rank: &RankTimeline,
     calls: &CommCalls,
-    chains: &ThreadChains,
+    chains: &ActivitiesByThread,
     activities: &mut Activities,
 ) {
     let mut order: Vec<u32> = (0..calls.list.len() as u32)

@@ -36,7 +36,7 @@ impl ActivityEndUpperBounds {
 }
 
 /// Activities of each thread, sorted by start, without overlaps.
-pub(super) struct ThreadChains(Vec<Vec<u32>>);
+pub(super) struct ActivitiesByThread(Vec<Vec<u32>>);
 
 /// Chooses the time of each host interval's activity, and orders the activities of each thread.
 pub(super) fn build_thread_chains(
@@ -45,7 +45,7 @@ pub(super) fn build_thread_chains(
     bounds: ActivityEndUpperBounds,
     waits: &[HostWait],
     activities: &mut Activities,
-) -> ThreadChains {
+) -> ActivitiesByThread {
     // Earliest start of the activity, for host intervals that contain a wait.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
@@ -198,7 +198,7 @@ pub(super) fn build_thread_chains(
         }
         chains.push(chain);
     }
-    ThreadChains(chains)
+    ActivitiesByThread(chains)
 }
 
 /// Merges overlapping intervals; returns the result sorted by start.
@@ -214,7 +214,7 @@ fn merge_intervals(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     list
 }
 
-impl ThreadChains {
+impl ActivitiesByThread {
     /// Returns the last activity of `thread` that had ended by `time`.
     pub(super) fn last_activity_before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
@@ -251,7 +251,7 @@ impl ThreadChains {
 }
 
 #[cfg(test)]
-impl ThreadChains {
+impl ActivitiesByThread {
     /// Wraps existing chains, without checks.
     pub(super) fn from_sorted_chains(chains: Vec<Vec<u32>>) -> Self {
         Self(chains)

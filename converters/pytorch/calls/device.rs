@@ -13,7 +13,7 @@ use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::args::{self, parse_comm_call};
-use super::requests::{CommRequest, DeferredRequests};
+use super::requests::{DeferredRequests, RequestHostIntervals};
 use super::{CallArgs, CommCall, CommCalls, CommOp, UserCommKernelRules};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
@@ -276,7 +276,7 @@ struct LaunchContext {
 
 impl LaunchContext {
     /// Returns the context of a request that a later launch executes.
-    fn from_request(request: CommRequest) -> Self {
+    fn from_request(request: RequestHostIntervals) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
             records: records.into_iter().collect(),

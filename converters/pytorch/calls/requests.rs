@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// The host intervals that describe a communication request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CommRequest {
+pub(super) struct RequestHostIntervals {
     /// Host interval of `record_param_comms`, or [`NONE`].
     pub record: u32,
     /// Host interval of the `c10d` operator, or [`NONE`].
@@ -24,14 +24,14 @@ pub(super) struct CommRequest {
 #[derive(Debug, Default)]
 pub(super) struct DeferredRequests {
     /// Requests, by the host interval of the launch that executes them.
-    by_launch: BTreeMap<u32, Vec<CommRequest>>,
+    by_launch: BTreeMap<u32, Vec<RequestHostIntervals>>,
     /// Requests without a known launch.
-    pub unlaunched: Vec<CommRequest>,
+    pub unlaunched: Vec<RequestHostIntervals>,
 }
 
 impl DeferredRequests {
     /// Returns the requests that the launch `item` executes, in program order.
-    pub fn requests_executed_by_launch(&self, item: u32) -> &[CommRequest] {
+    pub fn requests_executed_by_launch(&self, item: u32) -> &[RequestHostIntervals] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
@@ -118,16 +118,16 @@ impl CommRecordOperatorOrLaunch {
 #[derive(Debug, Default)]
 struct ThreadRequestTraversal {
     /// The open request, its end, and whether it launched a kernel itself.
-    open: Option<(CommRequest, i64, bool)>,
+    open: Option<(RequestHostIntervals, i64, bool)>,
     /// Requests that have ended and wait for a launch.
-    pending: Vec<CommRequest>,
+    pending: Vec<RequestHostIntervals>,
     /// Requests that the last launch executed. Launches right after it execute the same requests.
-    last: Vec<CommRequest>,
+    last: Vec<RequestHostIntervals>,
 }
 
 impl ThreadRequestTraversal {
     /// Closes the open request if it ended by `now`.
-    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
+    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<RequestHostIntervals>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
             return;
         };
@@ -149,7 +149,7 @@ impl ThreadRequestTraversal {
                     request.record = record;
                 }
             }
-            open => *open = Some((CommRequest { record, operator }, end, false)),
+            open => *open = Some((RequestHostIntervals { record, operator }, end, false)),
         }
     }
 
@@ -166,7 +166,7 @@ impl ThreadRequestTraversal {
     }
 
     /// Returns the requests that a launch outside all requests executes.
-    fn take_unlaunched_requests(&mut self) -> Vec<CommRequest> {
+    fn take_unlaunched_requests(&mut self) -> Vec<RequestHostIntervals> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);
         }

@@ -1,7 +1,7 @@
 //! Converts activities to nodes of a trace.
 
 use super::super::activities::{Activities, Activity, ActivityLane, ActivitySourceEvent};
-use super::super::alike_kernels::{KernelWork, SameNameWorkEstimator};
+use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithCost};
 use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{HostIntervalCosts, duration_of_device_interval};
@@ -16,7 +16,7 @@ use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::split_sizes::{AllToAllSplitText, format_size_list};
 use chakram_trace::format::write::{
-    AttributeValue, NamedAttribute, NodeExtras, NodeInputsOrOutputs, TraceWriter,
+    AttributeValue, NamedAttribute, NodeFieldsBeyondView, NodeInputsOrOutputs, TraceWriter,
 };
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 use std::io::Write;
@@ -46,7 +46,9 @@ pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 impl<'a> ActivityEmitter<'a> {
     /// Returns the rank's device work except communication. The FLOPs and bytes are the values
     /// recorded for operators and copies.
-    pub fn iter_computing_kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
+    pub fn iter_computing_kernels(
+        &self,
+    ) -> impl Iterator<Item = TimedKernelWithCost> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
             ActivitySourceEvent::Device(index) if !self.is_unknown_communication(index) => {
@@ -63,7 +65,7 @@ impl<'a> ActivityEmitter<'a> {
 
     /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, a copy's with the copy
     /// itself.
-    fn recorded_work_of_kernel(&self, index: u32) -> KernelWork {
+    fn recorded_work_of_kernel(&self, index: u32) -> TimedKernelWithCost {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
         let (cost, dtype) = match event.category {
@@ -84,7 +86,7 @@ impl<'a> ActivityEmitter<'a> {
                 (cost, None)
             }
         };
-        KernelWork {
+        TimedKernelWithCost {
             name: event.name,
             time: duration_of_device_interval(own),
             cost,
@@ -101,7 +103,7 @@ impl<'a> ActivityEmitter<'a> {
         attributes: &mut Vec<NamedAttribute<'static>>,
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
-        let mut extra = NodeExtras::default();
+        let mut extra = NodeFieldsBeyondView::default();
         let (item_index, name) = match activity.kind {
             ActivitySourceEvent::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
@@ -301,7 +303,7 @@ impl<'a> ActivityEmitter<'a> {
             true => None,
             false => self.alike.estimate_work(told.name, told.time),
         };
-        let KernelWork { cost, dtype, .. } = alike.unwrap_or(told);
+        let TimedKernelWithCost { cost, dtype, .. } = alike.unwrap_or(told);
         let op = Op::Compute {
             flops: cost.flops,
             bytes: cost.bytes,

@@ -30,7 +30,7 @@ pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorStreamAndS
 const CLEAR: i64 = 1_000;
 
 /// A communicator, as seen by one rank.
-struct Communicator {
+struct CommunicatorOnRank {
     /// Index of the rank.
     rank: usize,
     key: CommunicatorStreamAndSize,
@@ -47,7 +47,7 @@ pub(super) fn assign_communicator_groups(
     own: &[Vec<u32>],
     world: u32,
 ) -> GroupsByRankAndCommunicator {
-    let seen: Vec<Vec<Communicator>> = (0..)
+    let seen: Vec<Vec<CommunicatorOnRank>> = (0..)
         .zip(calls)
         .map(|(r, calls)| collect_communicators(r, calls))
         .collect();
@@ -95,7 +95,7 @@ pub(super) fn assign_communicator_groups(
 /// Name of groups that no capture names.
 const UNNAMED: &str = "unnamed";
 
-fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
+fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<CommunicatorOnRank> {
     let mut found: BTreeMap<CommunicatorStreamAndSize, Vec<(CollectiveKind, u64, i64)>> =
         BTreeMap::new();
     for call in &calls.list {
@@ -110,12 +110,12 @@ fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
     }
     let of = found.into_iter().map(|(key, mut calls)| {
         calls.sort_by_key(|call| call.2);
-        Communicator { rank, key, calls }
+        CommunicatorOnRank { rank, key, calls }
     });
     of.collect()
 }
 
-impl Communicator {
+impl CommunicatorOnRank {
     /// Compares the end times of this communicator's collectives with `other`'s. Returns the mean deviation of the
     /// differences, in ns, or `None` if the collectives differ. If the clocks are `apart` (not shared), first removes
     /// the constant offset between the clocks.
@@ -202,8 +202,8 @@ fn is_clearly_farther(own: i64, other: i64) -> bool {
 /// Returns the members of a communicator without a declared group, or `None` unless every member finds the same set of
 /// nearest ranks.
 fn find_undeclared_members(
-    communicator: &Communicator,
-    seen: &[Vec<Communicator>],
+    communicator: &CommunicatorOnRank,
+    seen: &[Vec<CommunicatorOnRank>],
     ranks: &[RankTimeline],
 ) -> Option<Vec<(usize, CommunicatorStreamAndSize)>> {
     clock_assumptions(ranks).find_map(|apart| {
@@ -219,10 +219,10 @@ fn find_undeclared_members(
 /// Returns the declared group of a communicator: the group among `fitting` whose end times are
 /// clearly nearest. Returns `None` if no group is clearly nearest.
 fn find_declared_group(
-    communicator: &Communicator,
+    communicator: &CommunicatorOnRank,
     fitting: &[u32],
     groups: &[JobGroup],
-    seen: &[Vec<Communicator>],
+    seen: &[Vec<CommunicatorOnRank>],
     ranks: &[RankTimeline],
 ) -> Option<u32> {
     clock_assumptions(ranks).find_map(|apart| {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Worker threads of a rank, in pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
-pub(super) struct WorkerPools {
+pub(super) struct WorkerThreadPools {
     /// Candidate partitions of the threads into pools. The first pairs neighbours by number, and the second splits the
     /// threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
@@ -21,7 +21,7 @@ pub(super) struct WorkerPools {
     named: BTreeMap<u32, u32>,
 }
 
-impl WorkerPools {
+impl WorkerThreadPools {
     pub(super) fn new(
         rank: &RankTimeline,
         calls: &CommCalls,
@@ -113,7 +113,7 @@ pub(super) fn assign_worker_groups(
     calls: &[CommCalls],
     groups: &[JobGroup],
     own: &[Vec<u32>],
-    pools: &[WorkerPools],
+    pools: &[WorkerThreadPools],
 ) -> GroupsByRankAndWorker {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<(
@@ -153,7 +153,7 @@ pub(super) fn assign_worker_groups(
 /// Returns the groups of a rank's threads under `choice`, or `None` if `choice` does not fit the rank.
 fn groups_of_threads(
     own: &[u32],
-    pools: &WorkerPools,
+    pools: &WorkerThreadPools,
     (way, places): ThreadPartitionAndUsedGroups,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();

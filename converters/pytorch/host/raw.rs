@@ -1,7 +1,7 @@
 //! Parses nodes as the observer writes them: in the flat form (schema 1.0.1) or in the nested form
 //! (later schemas).
 
-use crate::pytorch::JsonString;
+use crate::pytorch::DecodedJsonString;
 use crate::pytorch::stream::{JsonScanner, JsonValueText, SeenKeys};
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawOperands<'de>, A::Error> {
         let (mut values, mut shapes, mut types) = (None, None, None);
-        while let Some(JsonString(key)) = entries.next_key()? {
+        while let Some(DecodedJsonString(key)) = entries.next_key()? {
             let slot = match &*key {
                 "values" => &mut values,
                 "shapes" => &mut shapes,

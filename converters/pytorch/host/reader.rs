@@ -16,14 +16,14 @@ use crate::pytorch::{
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, escape_name};
-use chakram_trace::graph::{Interner, StringArenaInterner};
+use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use std::borrow::Cow;
 
 /// The host trace under construction.
 #[derive(Default)]
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
-    forms: Interner<SharedOperatorProperties>,
+    forms: DistinctKeyInterner<SharedOperatorProperties>,
     /// JSON texts of shapes and types. `python` maps each to the index of the same text in Python's notation.
     json: StringArenaInterner,
     python: Vec<u32>,

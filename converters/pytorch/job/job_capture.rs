@@ -1,9 +1,9 @@
 //! Joins the captures of a job's ranks. Matches calls, estimates clock offsets, and separates
 //! waiting from transfer.
 
-use super::rank_capture::RankCapture;
+use super::rank_capture::AnalysedRankCapture;
 use crate::pytorch::activities::Activities;
-use crate::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRank};
+use crate::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRankWithTimeline};
 use crate::pytorch::calls::CommCalls;
 use crate::pytorch::clock::{self, ClockCorrection};
 use crate::pytorch::emit::{self, CallSizeRootAndPartners};
@@ -56,9 +56,12 @@ pub(super) struct MatchedJobCapture {
 impl MatchedJobCapture {
     /// Matches the captures `parts`. If `infer` is set, it is the number of ranks in the job, and
     /// ranks without a capture are inferred.
-    pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
+    pub fn new(
+        mut parts: Vec<AnalysedRankCapture>,
+        infer: Option<u32>,
+    ) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
-        let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
+        let twice = |pair: &&[AnalysedRankCapture]| pair[0].rank.rank == pair[1].rank.rank;
         if let Some(pair) = parts.windows(2).find(twice) {
             let (one, other) = (&pair[0], &pair[1]);
             return Err(TraceError::invalid_file(
@@ -73,7 +76,7 @@ impl MatchedJobCapture {
         }
         let world = world_size(&parts, infer)?;
         check_together(&parts)?;
-        let captured_steps = parts.iter().map(RankCapture::captured_steps).max();
+        let captured_steps = parts.iter().map(AnalysedRankCapture::captured_steps).max();
         let mut steps = UnprofiledStepDurations::step_durations_of_job(
             parts.iter().filter_map(|part| part.steps.as_ref()),
         );
@@ -103,11 +106,11 @@ impl MatchedJobCapture {
                 TraceError::invalid_file(file(unknown.rank), unknown.found, &unknown.hint)
             })?;
         let disagree = |no: CallMismatch| TraceError::invalid_file(file(u32::MAX), no.0, ONE_RUN);
-        let captured = ranks.iter().map(|rank| JobRank {
+        let captured = ranks.iter().map(|rank| JobRankWithTimeline {
             number: rank.rank,
             timeline: rank,
         });
-        let captured: Vec<JobRank<'_>> = captured.collect();
+        let captured: Vec<JobRankWithTimeline<'_>> = captured.collect();
         let mut matches =
             call_matching::expand_pattern(&captured, &calls, &groups).map_err(disagree)?;
         let offsets = clock::estimate_offsets(&ranks, &calls, &matches);
@@ -122,11 +125,11 @@ impl MatchedJobCapture {
                 TraceError::invalid_file(file(unknown.nearest), unknown.to_string(), hint)
             })?;
             (models, calls) = found.into_iter().unzip();
-            let all = models.iter().map(|model| JobRank {
+            let all = models.iter().map(|model| JobRankWithTimeline {
                 number: model.number,
                 timeline: &ranks[model.capture],
             });
-            let all: Vec<JobRank<'_>> = all.collect();
+            let all: Vec<JobRankWithTimeline<'_>> = all.collect();
             matches = call_matching::expand_pattern(&all, &calls, &groups).map_err(disagree)?;
         }
         let seen = JobCallsWithCaptures {
@@ -277,8 +280,8 @@ const LARGEST_WORLD: u32 = 1 << 20;
 
 /// Returns the number of ranks in the job. Fails unless all captures and `wanted` agree on this
 /// number.
-fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
-    let said = |part: &RankCapture| part.rank.kineto.world_size;
+fn world_size(parts: &[AnalysedRankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
+    let said = |part: &AnalysedRankCapture| part.rank.kineto.world_size;
     let first = parts.iter().find(|part| said(part).is_some());
     for part in parts {
         if let (Some(first), Some(own)) = (first, said(part))
@@ -300,8 +303,9 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
         .map(|part| part.rank.rank.saturating_add(1))
         .max();
     let known = first.and_then(said);
-    let implied =
-        |part: &RankCapture| group_inference::lower_bound_of_world_size(&part.rank, &part.calls);
+    let implied = |part: &AnalysedRankCapture| {
+        group_inference::lower_bound_of_world_size(&part.rank, &part.calls)
+    };
     let implied = match known {
         Some(_) => None,
         None => parts.iter().map(implied).max(),
@@ -338,8 +342,8 @@ const APART: i64 = 10_000_000_000;
 
 /// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks that were
 /// profiled in different periods.
-fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
-    let mut processes: BTreeMap<(Option<&str>, u64), &RankCapture> = BTreeMap::new();
+fn check_together(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
+    let mut processes: BTreeMap<(Option<&str>, u64), &AnalysedRankCapture> = BTreeMap::new();
     for part in parts {
         let rank = &part.rank;
         let Some(process) = rank.process else {
@@ -399,8 +403,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
 
 /// Returns true if neither capture states its rank and they do not overlap in time. Such captures are successive
 /// windows of one process, not two ranks.
-fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
-    let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
+fn are_consecutive_captures(one: &AnalysedRankCapture, other: &AnalysedRankCapture) -> bool {
+    let says = |part: &AnalysedRankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());
     let apart = one_span.1 <= other_span.0 || other_span.1 <= one_span.0;
     apart && !says(one) && !says(other)

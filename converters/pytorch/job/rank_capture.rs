@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A rank's capture, with its calls and activities.
-pub(super) struct RankCapture {
+pub(super) struct AnalysedRankCapture {
     pub rank: RankTimeline,
     pub calls: CommCalls,
     pub activities: Activities,
@@ -157,7 +157,7 @@ fn check_device_work_supported(rank: &RankTimeline, file: &Path) -> Result<(), T
 /// Maximum distance of times from 1970, in ns, which reaches until 2116. The sum of two such times does not overflow.
 const FARTHEST: i64 = 1 << 62;
 
-impl RankCapture {
+impl AnalysedRankCapture {
     /// Extracts the calls and activities from the files of the rank `number`.
     pub fn new(
         number: u32,

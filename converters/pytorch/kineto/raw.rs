@@ -1,7 +1,7 @@
 //! Events as Kineto writes them.
 
 use crate::pytorch::stream::{ElementLayouts, JsonScanner, JsonValueText, SeenKeys};
-use crate::pytorch::{JsonString, number};
+use crate::pytorch::{DecodedJsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -247,7 +247,7 @@ impl<'de> Visitor<'de> for UsedEventArgsVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<UsedEventArgs<'de>, A::Error> {
         let mut args = UsedEventArgs::default();
-        while let Some(JsonString(key)) = entries.next_key()? {
+        while let Some(DecodedJsonString(key)) = entries.next_key()? {
             let Some(slot) = args.field_of_argument(&key) else {
                 entries.next_value::<IgnoredAny>()?;
                 continue;

@@ -14,7 +14,7 @@ use crate::pytorch::{
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
-use chakram_trace::graph::Interner;
+use chakram_trace::graph::DistinctKeyInterner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) struct KinetoReader {
     layouts: ElementLayouts,
     tracks: TrackTable,
     operands: OperatorInputCache,
-    details: Interner<SharedEventProperties>,
+    details: DistinctKeyInterner<SharedEventProperties>,
     /// For each name, by text index, the arguments that the conversion uses from events with this name.
     named: Vec<EventNameArgumentUse>,
     left_out: BTreeMap<String, u64>,

@@ -64,7 +64,7 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
 }
 
 /// Key of a size class: the collective kind's index, the group size, and the base-2 logarithm of the bytes.
-type SizeClass = (usize, usize, Option<u32>);
+type CollectiveSizeClassKey = (usize, usize, Option<u32>);
 
 /// Times of a size class: for each collective, the smallest time of any member.
 #[derive(Default)]
@@ -105,7 +105,7 @@ pub(super) fn bound_collective_transfers(
     };
     let on_device =
         |&(rank, call): &RankAndCommIndex| job.calls[rank as usize].list[call as usize].on_device();
-    let mut classes: BTreeMap<SizeClass, SizeClassTimes> = BTreeMap::new();
+    let mut classes: BTreeMap<CollectiveSizeClassKey, SizeClassTimes> = BTreeMap::new();
     for matched in &matches.collectives {
         // A transfer of zero can only result from inaccurate clocks, so ignore it.
         let own = matched
@@ -121,12 +121,12 @@ pub(super) fn bound_collective_transfers(
         }
     }
     let least = classes.into_iter();
-    let mut smallest: BTreeMap<SizeClass, u64> = least
+    let mut smallest: BTreeMap<CollectiveSizeClassKey, u64> = least
         .map(|(class, times)| (class, times.transfer_time()))
         .collect();
     // Visit the classes from the largest size to the smallest, because a smaller collective cannot
     // take longer than a larger one.
-    let mut larger: Option<(SizeClass, u64)> = None;
+    let mut larger: Option<(CollectiveSizeClassKey, u64)> = None;
     for (class, least) in smallest.iter_mut().rev() {
         if let Some((above, bound)) = larger
             && (above.0, above.1) == (class.0, class.1)

@@ -5,7 +5,7 @@
 mod plain;
 
 use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff_file};
-use chakram_trace::format::TraceContents;
+use chakram_trace::format::DecompressedTraceFile;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus_path, sample_every_nth};
@@ -42,7 +42,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// Parses the whole file as JSON. Returns `None` if the file is not valid JSON.
 fn parsed(path: &Path) -> Option<Value> {
-    let contents = TraceContents::open_any_file(path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()
 }
 

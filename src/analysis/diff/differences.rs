@@ -188,7 +188,7 @@ mod tests {
     use crate::diff::matching::same_ids;
     use chakram_trace::format::Op;
     use chakram_trace::format::scan::NodeView;
-    use chakram_trace::format::write::{NodeExtras, TraceWriter};
+    use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
 
     /// Builds a chain of a hundred nodes. Every third node also depends on the node five places earlier. `edit` changes
     /// a node, or drops it by returning false.
@@ -207,7 +207,7 @@ mod tests {
                 kept.push(id);
                 let node = NodeView::new(id, &name, Op::Host);
                 writer
-                    .write_node(&node, &deps, &NodeExtras::default())
+                    .write_node(&node, &deps, &NodeFieldsBeyondView::default())
                     .unwrap();
             }
         }

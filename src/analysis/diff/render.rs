@@ -28,7 +28,7 @@ impl DiffRenderOptions<'_> {
 
 /// Result of a check of differences against thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ThresholdVerdict {
+pub struct ExceededThresholds {
     /// One sentence per violated threshold.
     pub exceeded: Vec<String>,
 }
@@ -39,7 +39,7 @@ pub struct DiffThresholds {
     /// Maximum percentage by which any total may increase or decrease.
     pub threshold: Option<f64>,
     /// Aspects that must not differ.
-    pub aspects: Vec<super::DiffAspect>,
+    pub aspects: Vec<super::DifferingAspect>,
 }
 
 impl DiffThresholds {
@@ -48,8 +48,8 @@ impl DiffThresholds {
     pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],
-        differs: impl Fn(super::DiffAspect) -> bool,
-    ) -> ThresholdVerdict {
+        differs: impl Fn(super::DifferingAspect) -> bool,
+    ) -> ExceededThresholds {
         let mut exceeded = Vec::new();
         if let Some(threshold) = self.threshold {
             for (what, shift) in totals
@@ -65,11 +65,11 @@ impl DiffThresholds {
                 exceeded.push(format!("{} differs", words::name_of_aspect(aspect)));
             }
         }
-        ThresholdVerdict { exceeded }
+        ExceededThresholds { exceeded }
     }
 
     /// Checks the differences between traces against these thresholds.
-    pub fn evaluate_tally(&self, tally: &DiffTally) -> ThresholdVerdict {
+    pub fn evaluate_tally(&self, tally: &DiffTally) -> ExceededThresholds {
         let totals = [
             ("time", tally.total.total_time()),
             ("bytes", tally.total.bytes),

@@ -15,8 +15,8 @@ pub use json::render_json as json;
 pub use read::{ComparedReportDocument, ReportComparisonError, read_report};
 pub use text::render_text as text;
 
-use super::render::{DiffThresholds, ThresholdVerdict};
-use super::{AmountChange, DiffAspect};
+use super::render::{DiffThresholds, ExceededThresholds};
+use super::{AmountChange, DifferingAspect};
 use chakram_report::MachineResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ pub struct RankFinishTimeChange {
 
 /// Comparison of two report documents.
 #[derive(Clone, Debug)]
-pub struct ReportDiff {
+pub struct ReportDiffByMachine {
     /// Notes about different inputs, which make the two documents less comparable.
     pub notes: Vec<String>,
     /// For each document, the machines that only it contains.
@@ -112,7 +112,7 @@ pub struct ReportDiff {
     pub replays: Vec<ReplayDiff>,
 }
 
-impl ReportDiff {
+impl ReportDiffByMachine {
     /// Compares two documents, machine by machine.
     pub fn new(first: &ComparedReportDocument, second: &ComparedReportDocument) -> Self {
         let mut notes = Vec::new();
@@ -178,12 +178,12 @@ impl ReportDiff {
     }
 
     /// Returns true if any replay differs in this aspect.
-    pub fn differs_in(&self, aspect: DiffAspect) -> bool {
+    pub fn differs_in(&self, aspect: DifferingAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
         match aspect {
-            DiffAspect::Structure => alone || replays.any(|replay| replay.structure),
-            DiffAspect::Time => replays.any(|replay| {
+            DifferingAspect::Structure => alone || replays.any(|replay| replay.structure),
+            DifferingAspect::Time => replays.any(|replay| {
                 let parts = replay
                     .parts
                     .iter()
@@ -198,7 +198,7 @@ impl ReportDiff {
                     .any(|rank| rank.finish.signed_increase() != 0);
                 replay.makespan.signed_increase() != 0 || parts || transfers || ranks
             }),
-            DiffAspect::Bytes => replays.any(|replay| {
+            DifferingAspect::Bytes => replays.any(|replay| {
                 replay
                     .collectives
                     .iter()
@@ -208,7 +208,7 @@ impl ReportDiff {
     }
 
     /// Checks the differences against `limits`.
-    pub fn evaluate_thresholds(&self, limits: &DiffThresholds) -> ThresholdVerdict {
+    pub fn evaluate_thresholds(&self, limits: &DiffThresholds) -> ExceededThresholds {
         let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),
             _ => format!("the makespan on {}", replay.before_machine),

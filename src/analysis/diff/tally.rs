@@ -10,7 +10,7 @@ mod amounts;
 pub use amounts::{ComparedNodeTotals, GroupBy};
 
 use super::differences::TraceDiff;
-use super::fields::{DiffAspect, NodeField, type_name};
+use super::fields::{DifferingAspect, NodeField, type_name};
 use super::value::FieldValue;
 use chakram_base::units::Span;
 use chakram_trace::graph::RawTrace;
@@ -101,7 +101,7 @@ pub struct NodeAmountChange {
 }
 
 type NodeAmountChangeSortKey<'s> = (
-    DiffAspect,
+    DifferingAspect,
     Reverse<u64>,
     &'s NodeField,
     &'s str,
@@ -292,7 +292,7 @@ impl DiffTally {
             let amounts = (field.before.as_number(), field.after.as_number());
             match (field.field.aspect_of_field(), amounts) {
                 // Times and sizes differ from node to node, so list their changes one by one.
-                (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
+                (DifferingAspect::Time | DifferingAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts
                         .entry(ChangeKind::Field(field.field.clone()))
@@ -345,7 +345,7 @@ impl DiffTally {
         let Some(most) = keep.singles else { return };
         let times = self
             .largest
-            .partition_point(|s| s.field.aspect_of_field() == DiffAspect::Time);
+            .partition_point(|s| s.field.aspect_of_field() == DifferingAspect::Time);
         // Changes of times come before changes of sizes; cut each group to the limit.
         let mut sizes = self.largest.split_off(times);
         self.largest.truncate(most);
@@ -401,13 +401,13 @@ impl DiffTally {
     }
 
     /// Returns true if the jobs differ in this aspect.
-    pub fn differs_in(&self, aspect: DiffAspect) -> bool {
+    pub fn differs_in(&self, aspect: DifferingAspect) -> bool {
         let of = |change: &ChangeKind| match change {
             ChangeKind::Field(field) => field.aspect_of_field(),
-            _ => DiffAspect::Structure,
+            _ => DifferingAspect::Structure,
         };
         let ranks =
-            aspect == DiffAspect::Structure && self.only.iter().any(|list| !list.is_empty());
+            aspect == DifferingAspect::Structure && self.only.iter().any(|list| !list.is_empty());
         ranks || self.counts.keys().any(|change| of(change) == aspect)
     }
 }

@@ -14,7 +14,7 @@ pub use text::{LeakKind, TextLeak, contains_leak, find_leaks};
 
 /// Location of a string in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TextLocation {
+pub struct TraceStringLocation {
     /// Index of the record, where the metadata record is 0.
     pub record: usize,
     /// Id of the node; `None` for the metadata record.
@@ -31,7 +31,7 @@ pub struct AuditFinding {
     /// The private part of the string.
     pub text: String,
     /// Location of the first occurrence.
-    pub place: TextLocation,
+    pub place: TraceStringLocation,
     /// Number of occurrences in fields with this name.
     pub count: u64,
 }
@@ -87,7 +87,7 @@ impl TraceAuditFindings {
     }
 
     fn search_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
-        let mut place = TextLocation {
+        let mut place = TraceStringLocation {
             record: record.number,
             node: None,
             field: String::new(),
@@ -124,7 +124,13 @@ impl TraceAuditFindings {
         Ok(())
     }
 
-    fn search_io(&mut self, message: &[u8], at: usize, which: &str, place: &mut TextLocation) {
+    fn search_io(
+        &mut self,
+        message: &[u8],
+        at: usize,
+        which: &str,
+        place: &mut TraceStringLocation,
+    ) {
         const PARTS: [&str; 3] = ["values", "shapes", "types"];
         self.for_each_field(
             message,
@@ -143,7 +149,7 @@ impl TraceAuditFindings {
         );
     }
 
-    fn search_attribute(&mut self, message: &[u8], at: usize, place: &mut TextLocation) {
+    fn search_attribute(&mut self, message: &[u8], at: usize, place: &mut TraceStringLocation) {
         let mut name = String::new();
         self.for_each_field(message, at, place, |this, number, bytes, _, place| {
             if number == 1 {
@@ -197,8 +203,8 @@ impl TraceAuditFindings {
         &mut self,
         message: &[u8],
         at: usize,
-        place: &mut TextLocation,
-        mut each: impl FnMut(&mut Self, u32, &[u8], usize, &mut TextLocation),
+        place: &mut TraceStringLocation,
+        mut each: impl FnMut(&mut Self, u32, &[u8], usize, &mut TraceStringLocation),
     ) {
         let mut cursor = WireCursor::new(message, at);
         while !cursor.is_empty() {
@@ -220,7 +226,7 @@ impl TraceAuditFindings {
         bytes: &[u8],
         at: usize,
         label: &str,
-        place: &mut TextLocation,
+        place: &mut TraceStringLocation,
         depth: usize,
     ) {
         self.search_bytes(bytes, label, place);
@@ -241,7 +247,7 @@ impl TraceAuditFindings {
     }
 
     /// Searches those parts of `bytes` that are valid UTF-8.
-    fn search_bytes(&mut self, bytes: &[u8], label: &str, place: &mut TextLocation) {
+    fn search_bytes(&mut self, bytes: &[u8], label: &str, place: &mut TraceStringLocation) {
         place.field.clear();
         place.field.push_str(label);
         self.texts += 1;
@@ -252,7 +258,7 @@ impl TraceAuditFindings {
         }
     }
 
-    fn add_finding(&mut self, kind: LeakKind, text: &str, place: &TextLocation) {
+    fn add_finding(&mut self, kind: LeakKind, text: &str, place: &TraceStringLocation) {
         let key = (kind, text.to_owned(), place.field.clone());
         let finding = self.found.entry(key).or_insert_with(|| AuditFinding {
             kind,

@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceErrorLocation;
 use chakram_trace::format::file::{
-    FoundTraces, HashAddressedTraceStore, RankFile, TraceContents, TraceStoredByHash,
+    DecompressedTraceFile, FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
 };
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ struct OnDemandStepSliceStore {
 enum WholeTraceSource {
     File(RankFile),
     /// Contents read from a pipe, stored because a pipe can be read only once.
-    Held(Arc<TraceContents>),
+    Held(Arc<DecompressedTraceFile>),
 }
 
 impl WholeTraceSource {
@@ -33,7 +33,7 @@ impl WholeTraceSource {
         let opened;
         let contents = match self {
             Self::File(file) => {
-                opened = TraceContents::open_verified(file)?;
+                opened = DecompressedTraceFile::open_verified(file)?;
                 &opened
             }
             Self::Held(contents) => contents,
@@ -63,7 +63,7 @@ pub fn select_step(
     found: &FoundTraces,
     step: u64,
     groups: &DeclaredGroups,
-    piped: Option<TraceContents>,
+    piped: Option<DecompressedTraceFile>,
 ) -> Result<FoundTraces, TraceError> {
     let target = SliceNodeSelector::Step(step);
     let mut matches = JobCommunication::default();
@@ -76,7 +76,7 @@ pub fn select_step(
             true => {
                 let contents = match &piped {
                     Some(contents) => Arc::clone(contents),
-                    None => Arc::new(TraceContents::open_current_schema(&file.path)?),
+                    None => Arc::new(DecompressedTraceFile::open_current_schema(&file.path)?),
                 };
                 piped = Some(Arc::clone(&contents));
                 WholeTraceSource::Held(contents)

@@ -1,15 +1,15 @@
 //! Edits captured or generated jobs: changes batch sizes, layers, buckets, replicas, stages and so on.
 //!
-//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditRow). The
+//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditEffectCounts). The
 //! time of a kernel whose work changes is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
 //! program keep the recorded times of the part that they repeat. Edits that cancel each other restore the original
 //! bytes.
 
 use chakram_base::bounds;
-use chakram_report::edits::EditRow;
+use chakram_report::edits::EditEffectCounts;
 use chakram_report::summary::format_thousands;
 use chakram_trace::format::file::{
-    FoundTraces, HashAddressedTraceStore, RankFile, TraceContents, TraceStoredByHash,
+    DecompressedTraceFile, FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
 };
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{TraceError, TraceErrorLocation};
@@ -35,7 +35,7 @@ pub use roles::AbsentRankModelRule;
 
 use gradients::CollectiveTimesPerKib;
 use kept_records::OriginalRecordsToRestore;
-use kernels::{BatchSequenceHiddenFactors, KernelScaler};
+use kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use layers::{BucketLimitAndLayerBytes, JobRepeatedLayerLabels};
 use program::{NewAttributeValue, RankProgram};
 use repeat::{NextStageRanksAndPassOrder, StagesToPipelineEnd};
@@ -111,7 +111,7 @@ pub struct EditedJob {
     /// The groups that are declared outside the traces.
     pub groups: DeclaredGroups,
     /// One row per edit, in order of application.
-    pub rows: Vec<EditRow>,
+    pub rows: Vec<EditEffectCounts>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,
 }
@@ -139,7 +139,7 @@ fn check_memory_for_copies(items: usize, times: u64) -> Result<(), TraceError> {
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
 
-/// Returns the unit of the counts in an edit's [`EditRow`], such as kernels or layers.
+/// Returns the unit of the counts in an edit's [`EditEffectCounts`], such as kernels or layers.
 fn unit_of_edit_counts(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
@@ -172,7 +172,7 @@ pub fn edit_job(
 ) -> Result<EditedJob, TraceError> {
     let mut rates = CollectiveTimesPerKib::default();
     let mut stages = NextStageRanksAndPassOrder::default();
-    let read = |file: &RankFile| TraceContents::open_verified(file);
+    let read = |file: &RankFile| DecompressedTraceFile::open_verified(file);
     let mut sizes = 0_u64;
     let mut traces: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
     let mut known: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
@@ -283,7 +283,7 @@ pub fn edit_job(
             }
         }
         completed += counts.completed;
-        rows.push(EditRow {
+        rows.push(EditEffectCounts {
             edit: edit.to_string(),
             counts: unit_of_edit_counts(&edit).to_owned(),
             matched: counts.matched,
@@ -458,7 +458,7 @@ fn edit_rank(
             },
         )?,
         JobEdit::Hidden(change) => {
-            let hidden = KernelScaler::new(&program)
+            let hidden = KernelWorkAndTimeScaler::new(&program)
                 .model_widths()
                 .factor_of_width_change(change)?;
             scale_program_sizes(
@@ -480,7 +480,7 @@ fn edit_rank(
         }
         JobEdit::Accumulate(times) => repeat::repeat_passes_before_optimizer(&mut program, times)?,
         JobEdit::MicroBatches(times) => {
-            let scaler = KernelScaler::new(&program);
+            let scaler = KernelWorkAndTimeScaler::new(&program);
             repeat::split_micro_batches(&mut program, times, place, &scaler)?
         }
         JobEdit::Bucket(limit) => gradients::regroup_gradients(&mut program, limit, rates, None)?,
@@ -568,7 +568,7 @@ fn scale_program_sizes(
             .multiply_checked(by.hidden)
             .ok_or_else(too_large)?,
     };
-    let scaler = KernelScaler::new(program);
+    let scaler = KernelWorkAndTimeScaler::new(program);
     let found = scaler.scale_items(program, all, &|_| true);
     let earlier_words = program.earlier.clone().unwrap_or_default();
     let others = earlier_words.split_ascii_whitespace().filter(|word| {

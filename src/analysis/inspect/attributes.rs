@@ -2,7 +2,7 @@
 
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{WireCursor, WireValue};
-use chakram_trace::graph::{Interner, RawTrace};
+use chakram_trace::graph::{DistinctKeyInterner, RawTrace};
 use std::collections::BTreeMap;
 
 /// Fields that are counted like attributes, each with its number, name and type.
@@ -18,7 +18,7 @@ pub fn count_attributes(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
-    let mut known: Interner<(&[u8], &'static str)> = Interner::default();
+    let mut known: DistinctKeyInterner<(&[u8], &'static str)> = DistinctKeyInterner::default();
     // For each attribute: the number of nodes that have it, and the last of these nodes.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];

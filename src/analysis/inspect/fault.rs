@@ -18,7 +18,7 @@ pub struct CountedFault {
 
 /// Faults of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FaultSummary {
+pub struct RejectedAndRepairedFaults {
     /// Faults that make a replay reject the file.
     pub faults: Vec<CountedFault>,
     /// Faults that a replay repairs and reports in a notice.
@@ -28,7 +28,7 @@ pub struct FaultSummary {
 /// Maximum number of unreadable records that are listed one by one.
 const NAMED: usize = 5;
 
-impl FaultSummary {
+impl RejectedAndRepairedFaults {
     /// Returns the number of faults that make a replay reject the file.
     pub fn fault_count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()

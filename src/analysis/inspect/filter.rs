@@ -2,7 +2,7 @@
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
-use super::trace::InspectedTrace;
+use super::trace::InspectedRankTrace;
 use chakram_base::units::Time;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
@@ -13,14 +13,14 @@ use std::str::FromStr;
 /// Case-sensitive pattern for names. A pattern that contains `*`, `?` or `[` must match the whole name. Any other
 /// pattern must occur somewhere in the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NamePattern {
+pub enum NameGlobOrSubstring {
     /// Glob pattern that matches the whole name.
     Whole(Box<glob::Pattern>),
     /// String that the name must contain.
     Part(String),
 }
 
-impl NamePattern {
+impl NameGlobOrSubstring {
     /// Returns true if `name` matches the pattern.
     pub fn matches_name(&self, name: &str) -> bool {
         match self {
@@ -37,13 +37,13 @@ impl NamePattern {
     }
 }
 
-impl fmt::Display for NamePattern {
+impl fmt::Display for NameGlobOrSubstring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_text())
     }
 }
 
-impl FromStr for NamePattern {
+impl FromStr for NameGlobOrSubstring {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -178,13 +178,13 @@ impl FromStr for AttributeFilter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
     /// Patterns for the node's name, which must match one of them.
-    pub names: Vec<NamePattern>,
+    pub names: Vec<NameGlobOrSubstring>,
     /// Types of selected nodes.
     pub types: Vec<ClassFilter>,
     /// Groups; the node must be a collective of one of these groups.
     pub groups: Vec<String>,
     /// Patterns for the name of the node's lane; the name in tables or the name in the file must match one of them.
-    pub lanes: Vec<NamePattern>,
+    pub lanes: Vec<NameGlobOrSubstring>,
     /// Attributes that the node must have. Among several values of an attribute, one is enough.
     pub labels: Vec<AttributeFilter>,
     /// Start of the time window: the node must end after this time. A node without a duration may also start and end
@@ -202,7 +202,7 @@ impl NodeFilter {
 
     /// Returns one entry per node of `trace`: true if the node is selected; `None` if all nodes are
     /// selected.
-    pub fn select_nodes(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
+    pub fn select_nodes(&self, trace: &InspectedRankTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
         }
@@ -260,7 +260,7 @@ impl NodeFilter {
     }
 
     /// Returns true if the node overlaps the time window. A node without times is never in the window.
-    fn matches_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
+    fn matches_time(&self, trace: &InspectedRankTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;
         }
@@ -273,7 +273,7 @@ impl NodeFilter {
     }
 }
 
-fn matches_lane(wanted: &NamePattern, key: &LaneKey, name: Option<&str>) -> bool {
+fn matches_lane(wanted: &NameGlobOrSubstring, key: &LaneKey, name: Option<&str>) -> bool {
     wanted.as_text() == key.to_string() || name.is_some_and(|name| wanted.matches_name(name))
 }
 
@@ -283,13 +283,18 @@ mod tests {
 
     #[test]
     fn patterns_fit_whole_names_and_other_texts_parts() {
-        let fits = |pattern: &str, name| pattern.parse::<NamePattern>().unwrap().matches_name(name);
+        let fits = |pattern: &str, name| {
+            pattern
+                .parse::<NameGlobOrSubstring>()
+                .unwrap()
+                .matches_name(name)
+        };
         assert!(fits("aten::*mm", "aten::addmm") && !fits("aten::*mm", "aten::mm_out"));
         assert!(fits("mm", "aten::mm_out") && !fits("MM", "aten::mm"));
         assert!(fits("layer?/m*", "layer3/mlp/1") && !fits("layer?/m*", "layer31/mlp"));
         assert!(fits("", "anything"));
         assert!(
-            "a[".parse::<NamePattern>()
+            "a[".parse::<NameGlobOrSubstring>()
                 .unwrap_err()
                 .contains("[[] a bracket")
         );

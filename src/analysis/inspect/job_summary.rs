@@ -3,9 +3,9 @@
 use super::filter::NodeFilter;
 use super::parallel::for_each_in_order;
 use super::summary::{JobInspectionSummary, RankInspectionSummary};
-use super::trace::InspectedTrace;
+use super::trace::InspectedRankTrace;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{RankFile, TraceContents};
+use chakram_trace::format::file::{DecompressedTraceFile, RankFile};
 
 /// Summarizes the nodes in `files` that match `filter`, with up to `threads` threads. `files` must be sorted by rank.
 ///
@@ -51,14 +51,15 @@ pub fn inspect_job_with_progress(
 }
 
 fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspectionSummary, TraceError> {
-    let contents = TraceContents::open_verified(file)?;
+    let contents = DecompressedTraceFile::open_verified(file)?;
     let length = contents.as_slice().len() as u64;
     let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
     if filter.is_empty() {
         return RankInspectionSummary::inspect_contents(file.rank, &file.path, size, &contents);
     }
-    let trace =
-        InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
+    let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
+        contents.with_source(e)
+    })?;
     let sizes = (size, length);
     Ok(RankInspectionSummary::new(
         &trace, filter, &file.path, sizes,

@@ -3,7 +3,7 @@
 use super::class::NodeClass;
 use chakram_trace::format::{GroupName, Op};
 use chakram_trace::graph::captured_timeline::NONE;
-use chakram_trace::graph::{Interner, Lane, RawTrace};
+use chakram_trace::graph::{DistinctKeyInterner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -57,7 +57,7 @@ impl fmt::Display for LaneKey {
 
 /// A rank's lanes, assigned to nodes by the rules of replays.
 #[derive(Debug)]
-pub struct LaneTable<'a> {
+pub struct NodeLaneTable<'a> {
     /// Index of each node's lane in `keys`.
     of: Vec<u32>,
     /// The lanes, in order of first use. The value of a lane is the index in `groups` for a group, and the rank for a
@@ -68,11 +68,11 @@ pub struct LaneTable<'a> {
     names: BTreeMap<(bool, i64), String>,
 }
 
-impl<'a> LaneTable<'a> {
+impl<'a> NodeLaneTable<'a> {
     /// Assigns the nodes of `raw` to lanes.
     pub fn new(raw: &RawTrace<'a>) -> Self {
-        let mut lanes = Interner::default();
-        let mut groups = Interner::default();
+        let mut lanes = DistinctKeyInterner::default();
+        let mut groups = DistinctKeyInterner::default();
         let mut of = Vec::with_capacity(raw.nodes.len());
         for item in &raw.nodes {
             let view = &item.view;

@@ -1,7 +1,7 @@
 //! A node with all its fields, and its neighbourhood.
 
 use super::row::NodeRow;
-use super::trace::InspectedTrace;
+use super::trace::InspectedRankTrace;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::escape_name;
 use chakram_trace::format::wire::{WireCursor, WireValue};
@@ -10,7 +10,7 @@ use chakram_trace::graph::neighbourhood::find_neighbourhood;
 use std::collections::BTreeMap;
 
 /// An attribute or other field of a node: its name, its type, and its value as text.
-pub type FieldText = (String, &'static str, String);
+pub type FieldNameTypeAndText = (String, &'static str, String);
 
 /// A node with all its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub struct NodeWithAllFields<'a> {
     /// file.
     pub place: (usize, usize),
     /// All fields except name, id and dependencies, in file order.
-    pub fields: Vec<FieldText>,
+    pub fields: Vec<FieldNameTypeAndText>,
 }
 
 /// A node near another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NearbyNode<'a> {
+pub struct NodeAtDistance<'a> {
     /// The node as a row of a list.
     pub row: NodeRow<'a>,
     /// Number of dependencies on the shortest path to the other node.
@@ -41,7 +41,7 @@ pub struct NearbyNode<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NearbyNodes<'a> {
     /// The listed nodes, nearest first.
-    pub nodes: Vec<NearbyNode<'a>>,
+    pub nodes: Vec<NodeAtDistance<'a>>,
     /// True if the list omits some nodes.
     pub more: bool,
 }
@@ -65,7 +65,7 @@ pub struct NodeNeighbourhood<'a> {
 impl<'a> NodeNeighbourhood<'a> {
     /// Collects the node `id` of `trace`, and the nodes up to `depth` dependencies away from it: at most `most` on
     /// each side. Returns `None` if there is no such node.
-    pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
+    pub fn new(trace: &InspectedRankTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find_node(id)?;
         let raw = &trace.raw;
         let next = raw.build_successors(|node, dep| dep.node != node);
@@ -106,7 +106,7 @@ impl<'a> NodeNeighbourhood<'a> {
                 };
                 nearer.map(pair).all(|pair| pairs.get(&pair) == Some(&true))
             };
-            let nodes = found.iter().map(|&(node, distance)| NearbyNode {
+            let nodes = found.iter().map(|&(node, distance)| NodeAtDistance {
                 row: trace.row_of_node(node),
                 distance,
                 control: control(node, distance),
@@ -174,7 +174,7 @@ impl<'a> NodeNeighbourhood<'a> {
 }
 
 /// Decodes all fields of `node`.
-fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeWithAllFields<'a> {
+fn read_record<'a>(trace: &InspectedRankTrace<'a>, node: u32) -> NodeWithAllFields<'a> {
     let item = &trace.raw.nodes[node as usize];
     let mut fields = Vec::new();
     let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
@@ -215,7 +215,7 @@ fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeWithAllFields<'
 }
 
 /// Appends the values, shapes and types of the node's inputs or outputs, each as text.
-fn collect_io_texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
+fn collect_io_texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldNameTypeAndText>) {
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
         let Ok((number, wire)) = cursor.read_field() else {

@@ -2,7 +2,7 @@
 
 use super::class::NodeClass;
 use super::times::TraceTimingCompleteness;
-use super::trace::InspectedTrace;
+use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError};
@@ -43,7 +43,7 @@ impl RankPathInput {
     /// Extracts the data from an inspected trace.
     ///
     /// Fails if the names of nodes take more than 4 GiB.
-    pub fn new(trace: InspectedTrace<'_>) -> Result<Self, TraceError> {
+    pub fn new(trace: InspectedRankTrace<'_>) -> Result<Self, TraceError> {
         let nodes = &trace.raw.nodes;
         let mut names = StringArenaInterner::default();
         let mut name_of = Vec::with_capacity(nodes.len());
@@ -115,7 +115,7 @@ impl RankPathInput {
 }
 
 /// Lists the collectives and messages of a rank, numbered in program order and sorted by node.
-fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
+fn collect_communication(trace: &InspectedRankTrace<'_>) -> RankComms {
     let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();
     for item in &raw.nodes {

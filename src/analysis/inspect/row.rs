@@ -2,7 +2,7 @@
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
-use super::trace::InspectedTrace;
+use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::Op;
 
@@ -37,7 +37,7 @@ pub struct NodeRow<'a> {
     pub bytes: u64,
 }
 
-impl<'a> InspectedTrace<'a> {
+impl<'a> InspectedRankTrace<'a> {
     /// Returns the row of `node`.
     pub fn row_of_node(&self, node: u32) -> NodeRow<'a> {
         let view = &self.raw.nodes[node as usize].view;

@@ -2,18 +2,18 @@
 
 use super::attributes;
 use super::class::NodeClass;
-use super::fault::{CountedFault, FaultSummary};
+use super::fault::{CountedFault, RejectedAndRepairedFaults};
 use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
 use super::metadata::TraceMetadataRecord;
 use super::table::{NodeSums, RankSpreadTable};
 use super::times::TraceTimingCompleteness;
-use super::trace::InspectedTrace;
+use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::format::groups::parse_group_metadata;
 use chakram_trace::format::{CollectiveKind, Op, TraceError, append_name_family};
-use chakram_trace::graph::{DeclaredGroups, Interner, RawTrace, StringArenaInterner};
+use chakram_trace::graph::{DeclaredGroups, DistinctKeyInterner, RawTrace, StringArenaInterner};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ pub struct RankOverview {
     /// Number of nodes with a start time in the file.
     pub given_starts: u64,
     /// Faults of the file.
-    pub faults: FaultSummary,
+    pub faults: RejectedAndRepairedFaults,
 }
 
 /// The summary of one rank.
@@ -80,7 +80,7 @@ impl RankInspectionSummary {
     /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the size of the file and
     /// the size of its contents, in bytes.
     pub fn new(
-        trace: &InspectedTrace<'_>,
+        trace: &InspectedRankTrace<'_>,
         filter: &NodeFilter,
         path: &Path,
         sizes: (u64, u64),
@@ -96,14 +96,14 @@ impl RankInspectionSummary {
         rank: u32,
         path: &Path,
         file_bytes: u64,
-        contents: &TraceContents,
+        contents: &DecompressedTraceFile,
     ) -> Result<Self, TraceError> {
         // Attribute counts need only records, so compute them in parallel to the sums, which need decoded nodes.
         let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
         let (trace, attributes) =
-            InspectedTrace::read_trace_while_running(rank, bytes, told, count)?;
+            InspectedRankTrace::read_trace_while_running(rank, bytes, told, count)?;
         let sizes = (file_bytes, bytes.len() as u64);
         Ok(Self::sum_selected_nodes(
             &trace,
@@ -115,13 +115,13 @@ impl RankInspectionSummary {
     }
 
     fn sum_selected_nodes(
-        trace: &InspectedTrace<'_>,
+        trace: &InspectedRankTrace<'_>,
         selected: impl Fn(u32) -> bool,
         attributes: BTreeMap<(String, &'static str), u64>,
         path: &Path,
         (file_bytes, contents_bytes): (u64, u64),
     ) -> Self {
-        let sums = RankSumTables::new(trace, selected);
+        let sums = OneRankNodeSums::new(trace, selected);
         let raw = &trace.raw;
         let control = raw
             .node_indices()
@@ -166,7 +166,10 @@ impl RankInspectionSummary {
 }
 
 /// Returns the groups that metadata nodes declare. Declarations that cannot be decoded are added to `faults`.
-fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
+fn collect_groups(
+    trace: &InspectedRankTrace<'_>,
+    faults: &mut RejectedAndRepairedFaults,
+) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
     for item in &trace.raw.nodes {
         let Some(text) = item.view.groups else {
@@ -185,7 +188,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
     groups
 }
 
-struct RankSumTables {
+struct OneRankNodeSums {
     selected: u64,
     types: BTreeMap<NodeClass, NodeSums>,
     lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
@@ -196,14 +199,14 @@ struct RankSumTables {
 
 /// Sums by a key with few distinct values. Keys are in order of first occurrence.
 struct NodeSumsByKey<K> {
-    keys: Interner<K>,
+    keys: DistinctKeyInterner<K>,
     sums: Vec<NodeSums>,
 }
 
 impl<K: std::hash::Hash + Eq + Clone> NodeSumsByKey<K> {
     fn new() -> Self {
         Self {
-            keys: Interner::default(),
+            keys: DistinctKeyInterner::default(),
             sums: Vec::new(),
         }
     }
@@ -226,8 +229,8 @@ impl<K: std::hash::Hash + Eq + Clone> NodeSumsByKey<K> {
     }
 }
 
-impl RankSumTables {
-    fn new(trace: &InspectedTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
+impl OneRankNodeSums {
+    fn new(trace: &InspectedRankTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
         let mut types = NodeSumsByKey::new();
         let mut lanes = NodeSumsByKey::new();
         let mut collectives = NodeSumsByKey::new();

@@ -1,7 +1,7 @@
 //! Start and end times of a rank's nodes, and the source of these times.
 
 use super::class::NodeClass;
-use super::lanes::LaneTable;
+use super::lanes::NodeLaneTable;
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::captured_timeline::{NONE, NodeDelayDurationAndLane};
 use chakram_trace::graph::raw_trace::RawPredecessorDependency;
@@ -50,14 +50,14 @@ impl RankNodeTimes {
     pub fn new(
         raw: &RawTrace<'_>,
         classes: &[NodeClass],
-        lanes: &LaneTable<'_>,
+        lanes: &NodeLaneTable<'_>,
         next: &Csr,
     ) -> Self {
         let step = |node: u32| NodeDelayDurationAndLane {
             delay: raw.nodes[node as usize].view.delay,
             length: raw.nodes[node as usize].view.total_duration(),
             lane: lanes.find_exclusive_lane(node),
-            settles: LaneTable::starts_after_other_events(classes[node as usize]),
+            settles: NodeLaneTable::starts_after_other_events(classes[node as usize]),
         };
         let mut run = ComputedNodeTimeline::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
@@ -104,7 +104,7 @@ impl RankNodeTimes {
 fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
-    lanes: &LaneTable<'_>,
+    lanes: &NodeLaneTable<'_>,
     run: &mut ComputedNodeTimeline,
 ) {
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;

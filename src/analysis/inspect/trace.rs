@@ -1,8 +1,8 @@
 //! The trace of one rank, prepared for inspection.
 
 use super::class::NodeClass;
-use super::fault::FaultSummary;
-use super::lanes::LaneTable;
+use super::fault::RejectedAndRepairedFaults;
+use super::lanes::NodeLaneTable;
 use super::metadata::TraceMetadataRecord;
 use super::times::RankNodeTimes;
 use chakram_base::interrupt::wrap_with_current_token;
@@ -13,7 +13,7 @@ use std::{panic, thread};
 
 /// A rank's trace, with data that inspections derive from it.
 #[derive(Debug)]
-pub struct InspectedTrace<'a> {
+pub struct InspectedRankTrace<'a> {
     /// Rank of the trace.
     pub rank: u32,
     /// Nodes and dependencies; records that could not be decoded are in `faults` instead.
@@ -23,24 +23,28 @@ pub struct InspectedTrace<'a> {
     /// Type of each node.
     pub classes: Vec<NodeClass>,
     /// Lane of each node.
-    pub lanes: LaneTable<'a>,
+    pub lanes: NodeLaneTable<'a>,
     /// For each node, its successors by enforced dependencies.
     pub next: Csr,
     /// Times of the nodes.
     pub times: RankNodeTimes,
     /// Faults of the trace.
-    pub faults: FaultSummary,
+    pub faults: RejectedAndRepairedFaults,
 }
 
 struct DerivedTraceData<'a> {
-    lanes: LaneTable<'a>,
+    lanes: NodeLaneTable<'a>,
     next: Csr,
     times: RankNodeTimes,
 }
 
 impl<'a> DerivedTraceData<'a> {
-    fn new(raw: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
-        let lanes = LaneTable::new(raw);
+    fn new(
+        raw: &RawTrace<'a>,
+        classes: &[NodeClass],
+        faults: &mut RejectedAndRepairedFaults,
+    ) -> Self {
+        let lanes = NodeLaneTable::new(raw);
         let mut next = raw.build_successors(|node, dep| dep.node != node);
         let mut times = RankNodeTimes::new(raw, classes, &lanes, &next);
         // Nodes that did not run are on a cycle, or depend on one.
@@ -61,7 +65,7 @@ impl<'a> DerivedTraceData<'a> {
     }
 }
 
-impl<'a> InspectedTrace<'a> {
+impl<'a> InspectedRankTrace<'a> {
     /// Reads the trace of `rank` from decompressed contents; `told` adds the name of the file to an error.
     ///
     /// Fails only if neither the metadata record nor any node can be decoded.
@@ -97,7 +101,7 @@ impl<'a> InspectedTrace<'a> {
         for node in raw.faults.iter().filter_map(|fault| fault.node) {
             classes[node as usize] = NodeClass::Unreadable;
         }
-        let mut faults = FaultSummary::default();
+        let mut faults = RejectedAndRepairedFaults::default();
         faults.add_unreadable_records(&mut raw);
         faults.add_structure_faults(&raw);
         let (analysis, beside) = thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! Checks that a trace does not free more memory than it allocates.
 
-use super::defects::{DefectLocation, DefectLog};
+use super::defects::{DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::node::TraceReducedForValidation;
 use chakram_trace::format::TensorClass;
@@ -25,7 +25,10 @@ pub(super) fn check_allocations(raw: &TraceReducedForValidation<'_>, findings: &
                 let found = format!(
                     "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
                 );
-                (DefectLocation::of_node(&raw.nodes[node as usize]), found)
+                (
+                    DefectLocationInFile::of_node(&raw.nodes[node as usize]),
+                    found,
+                )
             });
         }
     }

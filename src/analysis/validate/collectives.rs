@@ -2,10 +2,10 @@
 
 use super::NONE;
 use super::communication::{CollectiveCallDigest, CommunicationDigest};
-use super::defects::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::groups::ResolvedGroup;
 use super::kind::DefectKind;
-use super::trace::ValidatedTrace;
+use super::trace::TraceDefectsAndDigest;
 use chakram_trace::matching::{
     CollectiveSignature, MemberCalls, RankAndCommIndex, find_disagreement,
 };
@@ -13,12 +13,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Gives access to the calls of one party: the members of one group.
-struct GroupCallLookup<'a> {
-    members: &'a [(u32, &'a ValidatedTrace)],
+struct OneGroupMemberCalls<'a> {
+    members: &'a [(u32, &'a TraceDefectsAndDigest)],
     party: &'a ResolvedGroup,
 }
 
-impl<'a> GroupCallLookup<'a> {
+impl<'a> OneGroupMemberCalls<'a> {
     fn find_call(
         &self,
         (rank, call): RankAndCommIndex,
@@ -44,11 +44,11 @@ impl<'a> GroupCallLookup<'a> {
         self.members[member.rank as usize].0
     }
 
-    fn location_of_call(&self, at: Option<RankAndCommIndex>) -> DefectLocation {
+    fn location_of_call(&self, at: Option<RankAndCommIndex>) -> DefectLocationInFile {
         let site = |(_, facts, call): (u32, &CommunicationDigest, &CollectiveCallDigest)| {
             facts.location_of_node(&call.node)
         };
-        at.map_or_else(DefectLocation::default, |at| site(self.find_call(at)))
+        at.map_or_else(DefectLocationInFile::default, |at| site(self.find_call(at)))
     }
 
     /// Describes the `k`-th call of a member.
@@ -159,7 +159,7 @@ impl<'a> GroupCallLookup<'a> {
 /// For each party, compares the collectives of its members and returns their calls. The list of a party is empty if its
 /// members differ.
 pub(super) fn check_collectives<'a>(
-    members: &[(u32, &'a ValidatedTrace)],
+    members: &[(u32, &'a TraceDefectsAndDigest)],
     parties: &[ResolvedGroup],
     findings: &mut DefectLog,
 ) -> Vec<Vec<MemberCalls<'a>>> {
@@ -186,7 +186,7 @@ pub(super) fn check_collectives<'a>(
             let slots = slots.iter().copied();
             sequences.push(facts.calls_of.calls_of_member(index as u32, slots));
         }
-        let calls = GroupCallLookup { members, party };
+        let calls = OneGroupMemberCalls { members, party };
         for at in sequences.iter().flat_map(MemberCalls::iter) {
             calls.check_call(at, findings);
         }

@@ -1,18 +1,18 @@
 //! Digest of a trace: collectives, messages, and other facts that must agree with other ranks.
 
 use super::NONE;
-use super::defects::DefectLocation;
+use super::defects::DefectLocationInFile;
 use super::dependencies::NodeProgramOrder;
 use super::node::{TraceReducedForValidation, ValidationRole};
 use super::wait::TraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
-use chakram_trace::graph::{Interner, StringArenaInterner};
+use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use chakram_trace::matching::TraceCallsByGroupSlot;
 
 /// Facts about a node that remain after its record is dropped from memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeDigest {
+pub(super) struct NodeIdBytesAndPlace {
     pub id: u64,
     /// Size in bytes, as recorded in the file.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub(super) struct NodeDigest {
 /// A member's part in a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveCallDigest {
-    pub node: NodeDigest,
+    pub node: NodeIdBytesAndPlace,
     pub slot: u32,
     /// Rank of the root, or [`NONE`] for the group's first member.
     pub root: u32,
@@ -35,7 +35,7 @@ pub(super) struct CollectiveCallDigest {
 /// A send or receive, which is one end of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
-    pub node: NodeDigest,
+    pub node: NodeIdBytesAndPlace,
     /// The rank at the other end of the message.
     pub peer: u32,
     /// The node's own rank, if recorded; otherwise [`NONE`].
@@ -47,7 +47,7 @@ pub(super) struct MessageDigest {
 /// A load whose data switches gather, or a store whose data switches reduce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InSwitchAccess {
-    pub node: NodeDigest,
+    pub node: NodeIdBytesAndPlace,
     pub store: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct CommunicationDigest {
 #[derive(Debug, Default)]
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
-    slots: Interner<GroupReference>,
+    slots: DistinctKeyInterner<GroupReference>,
     /// Group slot of the previous call. Most calls use the same group, and the stored slot saves them a copy of its
     /// name.
     last: Option<u32>,
@@ -170,14 +170,14 @@ impl DigestCollector {
         i: u32,
         name: &str,
         bytes: u64,
-    ) -> NodeDigest {
+    ) -> NodeIdBytesAndPlace {
         /// Maximum stored length of a name, in bytes; messages show fewer bytes.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
         let end = ends.find(|&end| name.is_char_boundary(end));
         let name = &name[..end.unwrap_or(0)];
-        NodeDigest {
+        NodeIdBytesAndPlace {
             id: item.view.id,
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
@@ -215,8 +215,8 @@ impl DigestCollector {
 
 impl CommunicationDigest {
     /// Returns the location of a node in the trace.
-    pub fn location_of_node(&self, node: &NodeDigest) -> DefectLocation {
-        DefectLocation {
+    pub fn location_of_node(&self, node: &NodeIdBytesAndPlace) -> DefectLocationInFile {
+        DefectLocationInFile {
             node: Some(node.id),
             name: match node.name {
                 NONE => String::new(),
@@ -230,7 +230,7 @@ impl CommunicationDigest {
     /// Describes the first message or collective after `place` in program order or, if `place` is `None`, the first one
     /// in the trace.
     pub fn next(&self, place: Option<u32>) -> String {
-        let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
+        let behind = |node: &NodeIdBytesAndPlace| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));
         let message = self.messages.partition_point(|m| behind(&m.node));
         match (self.calls.get(call), self.messages.get(message)) {

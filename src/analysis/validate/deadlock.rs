@@ -10,7 +10,7 @@ use super::NONE;
 use super::defects::{Defect, DefectLog};
 use super::groups::ResolvedGroup;
 use super::kind::DefectKind;
-use super::trace::ValidatedTrace;
+use super::trace::TraceDefectsAndDigest;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::find_short_cycle;
@@ -19,7 +19,7 @@ use chakram_trace::matching::{MemberCalls, RankAndCommIndex};
 /// The graph of waits, over all ranks. The vertices of each trace come first, then one vertex for each collective of
 /// each party (group). Such a vertex represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
-    members: &'a [(u32, &'a ValidatedTrace)],
+    members: &'a [(u32, &'a TraceDefectsAndDigest)],
     /// For each trace, the index of its first vertex.
     first: Vec<u32>,
     parties: &'a [ResolvedGroup],
@@ -32,7 +32,7 @@ struct WaitGraph<'a> {
 /// Searches for a cycle of waits. `sequences` contains the calls of each party's members, and `pairs` the
 /// matched messages.
 pub(super) fn check_deadlock(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     parties: &[ResolvedGroup],
     sequences: &[Vec<MemberCalls<'_>>],
     pairs: &[(RankAndCommIndex, RankAndCommIndex)],

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Location of a defect in a trace's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DefectLocation {
+pub struct DefectLocationInFile {
     /// Id of the defective node.
     pub node: Option<u64>,
     /// Name of the defective node, shortened.
@@ -20,7 +20,7 @@ pub struct DefectLocation {
     pub offset: Option<usize>,
 }
 
-impl DefectLocation {
+impl DefectLocationInFile {
     /// Returns the location of a node.
     pub(super) fn of_node(item: &NodeReducedForValidation<'_>) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl DefectLocation {
     }
 }
 
-impl fmt::Display for DefectLocation {
+impl fmt::Display for DefectLocationInFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(node) = self.node {
             write!(f, "node {node}")?;
@@ -67,18 +67,22 @@ pub struct Defect {
     /// Rank of the defective trace; `None` if the defect is in several traces.
     pub rank: Option<u32>,
     /// Location in this trace.
-    pub site: DefectLocation,
+    pub site: DefectLocationInFile,
     /// Part of a sentence: the found and the expected value.
     pub found: String,
     /// Remedy, if it is more specific than the kind's.
     pub hint: Option<String>,
     /// Rank and location of the contradicting node in another trace.
-    pub against: Option<(u32, DefectLocation)>,
+    pub against: Option<(u32, DefectLocationInFile)>,
 }
 
 impl Defect {
     /// Creates a defect at location `site` of a trace, without a rank.
-    pub(super) fn new(kind: DefectKind, site: DefectLocation, found: impl Into<String>) -> Self {
+    pub(super) fn new(
+        kind: DefectKind,
+        site: DefectLocationInFile,
+        found: impl Into<String>,
+    ) -> Self {
         Self {
             kind,
             rank: None,
@@ -143,7 +147,7 @@ impl DefectLog {
     pub(super) fn add_defect(
         &mut self,
         kind: DefectKind,
-        make: impl FnOnce() -> (DefectLocation, String),
+        make: impl FnOnce() -> (DefectLocationInFile, String),
     ) {
         self.counts[kind as usize] += 1;
         if self.kept[kind as usize].len() < self.show {
@@ -226,7 +230,7 @@ mod tests {
         let mut trace = DefectLog::new(2);
         for i in 0..5 {
             trace.add_defect(DefectKind::SelfData, || {
-                (DefectLocation::default(), format!("{i}"))
+                (DefectLocationInFile::default(), format!("{i}"))
             });
         }
         assert_eq!(trace.count_of_kind(DefectKind::SelfData), 5);

@@ -2,7 +2,7 @@
 //! dependencies, cycles, and nodes that depend on cycles.
 
 use super::NONE;
-use super::defects::{DefectLocation, DefectLog};
+use super::defects::{DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::node::TraceReducedForValidation;
 use chakram_trace::format::{escape_name, scan};
@@ -116,7 +116,7 @@ impl DependencyChecker {
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
-        findings.add_defect(kind, || (DefectLocation::of_node(item), found));
+        findings.add_defect(kind, || (DefectLocationInFile::of_node(item), found));
     }
 
     /// Reports repeated dependencies of one kind on one node.
@@ -133,7 +133,7 @@ impl DependencyChecker {
         let mut again = |id: u64| {
             findings.add_defect(DefectKind::DuplicateDependency, || {
                 let found = format!("the node names node {id} more than once");
-                (DefectLocation::of_node(&raw.nodes[i as usize]), found)
+                (DefectLocationInFile::of_node(&raw.nodes[i as usize]), found)
             });
         };
         if deps.len() <= FEW {
@@ -180,7 +180,7 @@ impl DependencyChecker {
                     let cycle = find_cycle_among(&rows, &stuck);
                     let first = cycle.first().copied().unwrap_or(0);
                     findings.add_defect(DefectKind::ControlCycle, || {
-                        let site = DefectLocation::of_node(&raw.nodes[first as usize]);
+                        let site = DefectLocationInFile::of_node(&raw.nodes[first as usize]);
                         (site, cycle_text(raw, &cycle))
                     });
                 }
@@ -205,7 +205,7 @@ impl DependencyChecker {
                 let cycle = find_cycle_among(&rows, &stuck);
                 let first = cycle.first().copied().unwrap_or(0);
                 findings.add_defect(DefectKind::Cycle, || {
-                    let site = DefectLocation::of_node(&raw.nodes[first as usize]);
+                    let site = DefectLocationInFile::of_node(&raw.nodes[first as usize]);
                     (site, cycle_text(raw, &cycle))
                 });
                 let stuck: Vec<u32> = raw.node_indices().filter(|&n| stuck[n as usize]).collect();
@@ -280,7 +280,7 @@ impl DependencyChecker {
                         raw.nodes[origin as usize].view.id
                     ),
                 };
-                (DefectLocation::of_node(&raw.nodes[node as usize]), found)
+                (DefectLocationInFile::of_node(&raw.nodes[node as usize]), found)
             });
         }
     }
@@ -294,7 +294,7 @@ impl DependencyChecker {
             if item.view.role.is_doing_work() {
                 findings.add_defect(DefectKind::Isolated, || {
                     let found = "the node depends on no node, and no node depends on it";
-                    (DefectLocation::of_node(item), found.to_owned())
+                    (DefectLocationInFile::of_node(item), found.to_owned())
                 });
             }
         }
@@ -339,14 +339,14 @@ fn cycle_text(raw: &TraceReducedForValidation<'_>, cycle: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DefectKind, ValidatedTrace};
+    use super::super::{DefectKind, TraceDefectsAndDigest};
     use chakram_trace::format::Op;
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
     /// Builds a trace of the kernels 0 to `count` - 1; `deps` returns the dependencies of a kernel.
-    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> ValidatedTrace {
+    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> TraceDefectsAndDigest {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
             let op = Op::Compute {
@@ -358,7 +358,7 @@ mod tests {
                 .unwrap();
         }
         let contents = file.into_inner();
-        ValidatedTrace::check_trace(&contents, DependencyPolicy::Auto, 2)
+        TraceDefectsAndDigest::check_trace(&contents, DependencyPolicy::Auto, 2)
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Determines the ranks of the groups that traces name.
 
 use super::ValidateOptions;
-use super::defects::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
-use super::trace::ValidatedTrace;
+use super::trace::TraceDefectsAndDigest;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::escape_name;
 use std::collections::BTreeMap;
@@ -49,13 +49,13 @@ const WORLD: usize = 0;
 
 /// Groups resolved so far. As in a replay, a group is identified by name and members, so equal names with different
 /// members are different groups.
-struct GroupInterner<'a> {
+struct NamedGroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
     by_name: BTreeMap<&'a str, Vec<usize>>,
 }
 
-impl<'a> GroupInterner<'a> {
+impl<'a> NamedGroupInterner<'a> {
     fn new(ranks: u32) -> Self {
         Self {
             names: vec![None],
@@ -95,7 +95,7 @@ impl<'a> GroupInterner<'a> {
             );
             findings.push(Defect::new(
                 DefectKind::MemberTwice,
-                DefectLocation::default(),
+                DefectLocationInFile::default(),
                 found,
             ));
         }
@@ -117,13 +117,13 @@ const UNKNOWN: usize = usize::MAX;
 
 /// Returns the groups that `members` (ranks in ascending order, with their traces) use in a job of `ranks` ranks.
 pub(super) fn bind_groups(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     ranks: u32,
     options: &ValidateOptions,
     findings: &mut DefectLog,
 ) -> Vec<ResolvedGroup> {
     report_redeclared_groups(members, options, findings);
-    let mut groups = GroupInterner::new(ranks);
+    let mut groups = NamedGroupInterner::new(ranks);
     // In traces, the name 0 means all ranks, so a declared group with this name must contain all ranks.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolve_members(zero) != groups.members[WORLD]) {
@@ -133,7 +133,7 @@ pub(super) fn bind_groups(
         );
         findings.push(Defect::new(
             DefectKind::GroupZero,
-            DefectLocation::default(),
+            DefectLocationInFile::default(),
             found,
         ));
     }
@@ -281,7 +281,7 @@ type GroupMembersAndDeclarer<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that several ranks declare with different members, if the member lists have a rank in common.
 fn report_redeclared_groups(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     options: &ValidateOptions,
     findings: &mut DefectLog,
 ) {
@@ -310,8 +310,12 @@ fn report_redeclared_groups(
                     ranks::format_ranks(other)
                 );
                 findings.push(
-                    Defect::new(DefectKind::Redeclared, DefectLocation::default(), found)
-                        .set_defect_rank(rank),
+                    Defect::new(
+                        DefectKind::Redeclared,
+                        DefectLocationInFile::default(),
+                        found,
+                    )
+                    .set_defect_rank(rank),
                 );
             }
             variants.push((ranks, Some(rank)));

@@ -1,22 +1,29 @@
 //! Compares the traces of all ranks of a job.
 
-use super::defects::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
-use super::trace::ValidatedTrace;
+use super::trace::TraceDefectsAndDigest;
 use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ranks};
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::escape_name;
 
 /// Returns the defects of single traces and of the whole job. `members` must be in ascending order of ranks.
-pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
+pub fn validate_job(
+    members: &[(u32, &TraceDefectsAndDigest)],
+    options: &ValidateOptions,
+) -> DefectLog {
     let mut findings = DefectLog::new(options.show);
-    let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
+    let mut first: Vec<(u32, &TraceDefectsAndDigest)> = Vec::with_capacity(members.len());
     for &(rank, trace) in members {
         findings.add_trace_defects(&trace.findings, rank);
         match first.last() {
             Some(&(last, _)) if last == rank => {
                 let found = "two traces are of this rank";
-                let defect = Defect::new(DefectKind::RankTwice, DefectLocation::default(), found);
+                let defect = Defect::new(
+                    DefectKind::RankTwice,
+                    DefectLocationInFile::default(),
+                    found,
+                );
                 findings.push(defect.set_defect_rank(rank));
             }
             _ => first.push((rank, trace)),
@@ -40,7 +47,7 @@ pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOption
 /// Returns the number of ranks in the job. Reports every rank at or above `limit` that has a trace, receives or sends a
 /// message, or is a member of a declared group.
 fn infer_job_size(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     options: &ValidateOptions,
     limit: u32,
     findings: &mut DefectLog,
@@ -53,15 +60,18 @@ fn infer_job_size(
         }
         !within
     };
-    let beyond = |site: DefectLocation, what: String| {
+    let beyond = |site: DefectLocationInFile, what: String| {
         let found = format!("{what}, but the job has at most {limit} ranks, which count from 0");
         Defect::new(DefectKind::BeyondJob, site, found)
     };
     for &(rank, trace) in members {
         if seen(rank) {
             findings.push(
-                beyond(DefectLocation::default(), format!("this is rank {rank}"))
-                    .set_defect_rank(rank),
+                beyond(
+                    DefectLocationInFile::default(),
+                    format!("this is rank {rank}"),
+                )
+                .set_defect_rank(rank),
             );
         }
         // Ignore ranks that only an incomplete trace names, because a broken record may contain any number.
@@ -79,7 +89,8 @@ fn infer_job_size(
             for &member in ranks {
                 if seen(member) {
                     let what = format!("group `{}` has rank {member}", escape_name(name));
-                    findings.push(beyond(DefectLocation::default(), what).set_defect_rank(rank));
+                    findings
+                        .push(beyond(DefectLocationInFile::default(), what).set_defect_rank(rank));
                 }
             }
         }
@@ -88,7 +99,7 @@ fn infer_job_size(
         for &member in ranks {
             if seen(member) {
                 let what = format!("group `{}` has rank {member}", escape_name(name));
-                findings.push(beyond(DefectLocation::default(), what));
+                findings.push(beyond(DefectLocationInFile::default(), what));
             }
         }
     }
@@ -104,7 +115,7 @@ fn infer_job_size(
 /// Returns the job's ranks that have no trace. Reports missing ranks as a defect, unless they are accepted as copies
 /// of other ranks.
 fn find_missing_ranks(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     options: &ValidateOptions,
     ranks: u32,
     findings: &mut DefectLog,
@@ -123,7 +134,11 @@ fn find_missing_ranks(
             if missing.len() == 1 { "has" } else { "have" },
             named.unwrap_or_default()
         );
-        let defect = Defect::new(DefectKind::MissingRank, DefectLocation::default(), found);
+        let defect = Defect::new(
+            DefectKind::MissingRank,
+            DefectLocationInFile::default(),
+            found,
+        );
         findings.push(defect.set_defect_rank(first));
         findings.count_more(DefectKind::MissingRank, missing.len() as u64 - 1);
     }
@@ -132,7 +147,7 @@ fn find_missing_ranks(
 
 /// Describes the first use of a `missing` rank in the traces.
 fn describe_first_use_of_missing(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     missing: &[u32],
 ) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();

@@ -4,7 +4,7 @@
 //! change. Counts are complete; lists contain only the first defects of each kind.
 
 use super::ValidationReport;
-use super::defects::{Defect, DefectCountsBySeverity, DefectLocation};
+use super::defects::{Defect, DefectCountsBySeverity, DefectLocationInFile};
 use super::kind::DefectKind;
 use chakram_report::document::VersionedDocument;
 use serde::Serialize;
@@ -108,7 +108,7 @@ fn build_defect_row(defect: &Defect) -> DefectRow<'_> {
     }
 }
 
-fn build_location_row(rank: Option<u32>, site: &DefectLocation) -> LocationRow<'_> {
+fn build_location_row(rank: Option<u32>, site: &DefectLocationInFile) -> LocationRow<'_> {
     LocationRow {
         rank,
         node: site.node,

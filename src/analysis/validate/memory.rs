@@ -2,16 +2,16 @@
 //! on all ranks.
 
 use super::communication::InSwitchAccess;
-use super::defects::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
-use super::trace::ValidatedTrace;
+use super::trace::TraceDefectsAndDigest;
 use chakram_trace::matching::first_difference;
 
 /// Compares each rank's in-switch accesses with those of the first rank that has any. `missing` contains the ranks
 /// without a trace.
 pub(super) fn check_switch_accesses(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     missing: &[u32],
     findings: &mut DefectLog,
 ) {
@@ -19,7 +19,7 @@ pub(super) fn check_switch_accesses(
     let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
         return;
     };
-    let of = |trace: &ValidatedTrace, access: Option<&InSwitchAccess>| match access {
+    let of = |trace: &TraceDefectsAndDigest, access: Option<&InSwitchAccess>| match access {
         Some(access) => (
             trace.facts.location_of_node(&access.node),
             format!(
@@ -29,7 +29,7 @@ pub(super) fn check_switch_accesses(
                 trace.facts.location_of_node(&access.node)
             ),
         ),
-        None => (DefectLocation::default(), "no further one".to_owned()),
+        None => (DefectLocationInFile::default(), "no further one".to_owned()),
     };
     let own = &trace.facts.accesses;
     if !missing.is_empty() {

@@ -2,13 +2,13 @@
 
 use super::NONE;
 use super::communication::{CommunicationDigest, MessageDigest};
-use super::defects::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
-use super::trace::ValidatedTrace;
+use super::trace::TraceDefectsAndDigest;
 use chakram_trace::matching::{MessageDisagreement, MessageHalf, RankAndCommIndex, match_messages};
 
 /// Finds messages by trace index, and by message index within the trace.
-struct MessagesByTraceAndIndex<'a>(&'a [(u32, &'a ValidatedTrace)]);
+struct MessagesByTraceAndIndex<'a>(&'a [(u32, &'a TraceDefectsAndDigest)]);
 
 impl<'a> MessagesByTraceAndIndex<'a> {
     fn find_message(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
@@ -16,7 +16,7 @@ impl<'a> MessagesByTraceAndIndex<'a> {
         (facts, &facts.messages[half.at.1 as usize])
     }
 
-    fn location_of_message(&self, half: &MessageHalf) -> DefectLocation {
+    fn location_of_message(&self, half: &MessageHalf) -> DefectLocationInFile {
         let (facts, message) = self.find_message(half);
         facts.location_of_node(&message.node)
     }
@@ -94,7 +94,7 @@ impl<'a> MessagesByTraceAndIndex<'a> {
 /// Matches the k-th send with the k-th receive of equal sender, receiver and tag. Returns the matched messages, each as
 /// its send and receive.
 pub(super) fn check_messages(
-    members: &[(u32, &ValidatedTrace)],
+    members: &[(u32, &TraceDefectsAndDigest)],
     findings: &mut DefectLog,
 ) -> Vec<(RankAndCommIndex, RankAndCommIndex)> {
     let mut halves = Vec::new();

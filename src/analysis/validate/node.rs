@@ -11,11 +11,11 @@ use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, NotableNodeContents<'a>>;
 
 /// A node reduced to the data that validation needs.
-pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndRole>;
+pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, ValidatedNodeEntry>;
 
 /// Data stored for every node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeIdAndRole {
+pub(super) struct ValidatedNodeEntry {
     pub id: u64,
     pub role: ValidationRole,
 }
@@ -115,18 +115,18 @@ impl<'a> NotableNodeContents<'a> {
 }
 
 impl<'a> NodeRetention<'a> for NotableNodeContents<'a> {
-    type Kept = NodeIdAndRole;
+    type Kept = ValidatedNodeEntry;
 
     #[inline(always)]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeIdAndRole {
-        NodeIdAndRole {
+    fn retain_view(&mut self, view: &NodeView<'a>) -> ValidatedNodeEntry {
+        ValidatedNodeEntry {
             id: view.id,
             role: self.classify_node_role(view),
         }
     }
 
     #[inline]
-    fn node_id(kept: &NodeIdAndRole) -> u64 {
+    fn node_id(kept: &ValidatedNodeEntry) -> u64 {
         kept.id
     }
 }

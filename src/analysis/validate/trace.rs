@@ -2,7 +2,7 @@
 
 use super::allocations;
 use super::communication::{CommunicationDigest, DigestCollector};
-use super::defects::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::dependencies::DependencyChecker;
 use super::kind::DefectKind;
 use super::node::{NodeReducedForValidation, TraceReducedForValidation, ValidationRole};
@@ -15,14 +15,14 @@ use chakram_trace::graph::raw_trace::ReadFault;
 
 /// The defects of one trace, and a digest that is compared with other ranks.
 #[derive(Debug)]
-pub struct ValidatedTrace {
+pub struct TraceDefectsAndDigest {
     nodes: u64,
     edges: u64,
     pub(super) findings: DefectLog,
     pub(super) facts: CommunicationDigest,
 }
 
-impl ValidatedTrace {
+impl TraceDefectsAndDigest {
     /// Checks the decompressed contents of a trace file; `policy` selects which dependencies are enforced. The first
     /// `show` defects of each kind are stored.
     pub fn check_trace(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
@@ -88,7 +88,7 @@ impl ValidatedTrace {
     /// Returns the result for a trace that could not be opened.
     pub fn from_read_error(error: &TraceError, show: usize) -> Self {
         let mut findings = DefectLog::new(show);
-        findings.push(defect_from_error(error, DefectLocation::default()));
+        findings.push(defect_from_error(error, DefectLocationInFile::default()));
         Self {
             nodes: 0,
             edges: 0,
@@ -117,12 +117,12 @@ impl ValidatedTrace {
 fn defect_from_read_fault(raw: &TraceReducedForValidation<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
-        .map(|node| DefectLocation::of_node(&raw.nodes[node as usize]));
+        .map(|node| DefectLocationInFile::of_node(&raw.nodes[node as usize]));
     defect_from_error(&fault.error, site.unwrap_or_default())
 }
 
 /// Converts a reader's error to a defect; the defect's location comes from `site` and from the error.
-fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
+fn defect_from_error(error: &TraceError, site: DefectLocationInFile) -> Defect {
     match error.fault() {
         error::TraceErrorKind::Io { doing, source, .. } => Defect::new(
             DefectKind::Unreadable,
@@ -133,7 +133,7 @@ fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
             Defect::new(DefectKind::Unreadable, site, interruption.to_string())
         }
         error::TraceErrorKind::Malformed { place, found } => {
-            let mut at = DefectLocation::from_trace_location(place);
+            let mut at = DefectLocationInFile::from_trace_location(place);
             at.node = at.node.or(site.node);
             at.name = site.name;
             Defect::new(DefectKind::Unreadable, at, found)
@@ -141,7 +141,7 @@ fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
         error::TraceErrorKind::Refused { place, found, hint } => {
             let site = match site.node {
                 Some(_) => site,
-                None => DefectLocation::from_trace_location(place),
+                None => DefectLocationInFile::from_trace_location(place),
             };
             Defect {
                 hint: Some(hint.clone()),
@@ -172,7 +172,9 @@ fn check_node_work(
             None => return,
         },
     };
-    findings.add_defect(kind, || (DefectLocation::of_node(item), found.to_owned()));
+    findings.add_defect(kind, || {
+        (DefectLocationInFile::of_node(item), found.to_owned())
+    });
 }
 
 fn declare_node_groups(
@@ -184,7 +186,10 @@ fn declare_node_groups(
     let groups = match parse_group_metadata(item.view.id, text) {
         Ok(groups) => groups,
         Err(error) => {
-            return findings.push(defect_from_error(&error, DefectLocation::of_node(item)));
+            return findings.push(defect_from_error(
+                &error,
+                DefectLocationInFile::of_node(item),
+            ));
         }
     };
     for (name, ranks) in groups {
@@ -197,7 +202,7 @@ fn declare_node_groups(
                         super::ranks::format_ranks(&ranks),
                         super::ranks::format_ranks(known)
                     );
-                    (DefectLocation::of_node(item), found)
+                    (DefectLocationInFile::of_node(item), found)
                 })
             }
             Some(_) => {}
@@ -228,7 +233,7 @@ fn report_duplicate_id(
             if again.record.bytes.is_empty() {
                 found += "; the record is empty, as in a file overwritten by zeros";
             }
-            (DefectLocation::of_node(again), found)
+            (DefectLocationInFile::of_node(again), found)
         });
     }
     first

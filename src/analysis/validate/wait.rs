@@ -129,7 +129,7 @@ impl TraceWaitGraph {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ValidatedTrace;
+    use super::super::TraceDefectsAndDigest;
     use chakram_trace::format::Op;
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{Sink, TraceWriter};
@@ -164,7 +164,8 @@ mod tests {
             file.receive_node(&NodeView::new(id, "n", op), &deps)
                 .unwrap();
         }
-        let trace = ValidatedTrace::check_trace(&file.into_inner(), DependencyPolicy::Auto, 1);
+        let trace =
+            TraceDefectsAndDigest::check_trace(&file.into_inner(), DependencyPolicy::Auto, 1);
         let waits = &trace.facts.waits;
         let before = (0..waits.len() as u32).map(|v| waits.predecessors_of(v).to_vec());
         (waits.messages.clone(), before.collect())

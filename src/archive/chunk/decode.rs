@@ -10,7 +10,7 @@ use zstd::zstd_safe::{DCtx, get_error_name};
 
 /// A decoded chunk: its unpacked frame and its columns.
 #[derive(Debug)]
-pub struct DecodedChunk {
+pub struct DecodedFrameAndColumns {
     pub(super) unpacked: Vec<u8>,
     pub(super) columns: Option<ChunkTemplatesAndColumns>,
     /// True if records in the columns have length prefixes.
@@ -98,7 +98,7 @@ fn decompress_into(
     Ok(())
 }
 
-impl DecodedChunk {
+impl DecodedFrameAndColumns {
     /// Decodes a chunk that contains `bytes` bytes of an object. The chunk's frame unpacks to
     /// `unpacked` bytes.
     pub fn decode_frame(

@@ -40,11 +40,11 @@ fn round_trip(
     encoded
 }
 
-fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedChunk {
+fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedFrameAndColumns {
     let base = chunk
         .base
         .map(|(object, at)| read(all, &all[object as usize][at as usize]));
-    DecodedChunk::decode_frame(
+    DecodedFrameAndColumns::decode_frame(
         &chunk.frame,
         chunk.coding,
         (chunk.unpacked, chunk.bytes),

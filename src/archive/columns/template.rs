@@ -18,7 +18,7 @@ pub struct ChunkAddedTemplates {
     first: usize,
     /// Encoded size of all templates of the layer, in bytes.
     bytes: usize,
-    steps: Vec<TemplateStep>,
+    steps: Vec<LiteralWithFollowingPart>,
     /// Literals of all steps.
     literals: Vec<u8>,
     /// Column of each template slot, for all templates in record order.
@@ -36,8 +36,8 @@ struct TemplateArrayEnds {
 
 /// A template in the form that is used to write records.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordTemplate<'t> {
-    steps: &'t [TemplateStep],
+pub struct RecordLiteralsAndSlots<'t> {
+    steps: &'t [LiteralWithFollowingPart],
     /// Literals of the steps; literals of later templates may follow.
     literals: &'t [u8],
     /// Total length of the literals of all steps.
@@ -46,7 +46,7 @@ pub struct RecordTemplate<'t> {
 
 /// A step in writing a record: a literal and the part that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TemplateStep {
+struct LiteralWithFollowingPart {
     /// Length of the literal.
     literal: u32,
     /// Column of the slot, if a slot follows.
@@ -141,9 +141,9 @@ impl TemplateTable {
 
     /// Returns template `number`.
     #[inline]
-    pub fn get(&self, number: usize) -> RecordTemplate<'_> {
+    pub fn get(&self, number: usize) -> RecordLiteralsAndSlots<'_> {
         let (layer, [from, to]) = self.template_ends(number);
-        RecordTemplate {
+        RecordLiteralsAndSlots {
             steps: &layer.steps[from.steps..to.steps],
             literals: &layer.literals[from.literals..],
             length: to.literals - from.literals,
@@ -223,7 +223,7 @@ impl ChunkAddedTemplates {
         behind: PartAfterLiteral,
         column: u32,
     ) {
-        self.steps.push(TemplateStep {
+        self.steps.push(LiteralWithFollowingPart {
             literal: (std::mem::take(literal) + more) as u32,
             column,
             behind,
@@ -263,7 +263,7 @@ impl ChunkAddedTemplates {
     }
 }
 
-impl RecordTemplate<'_> {
+impl RecordLiteralsAndSlots<'_> {
     /// Returns the maximum number of bytes that a record needs while it is written.
     #[inline]
     pub fn max_record_bytes(&self) -> usize {

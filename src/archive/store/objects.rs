@@ -2,7 +2,7 @@
 
 use super::Archive;
 use crate::ArchiveError;
-use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedChunk, take_records};
+use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedFrameAndColumns, take_records};
 use crate::document::{ChunkRow, SegmentObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct ObjectIndexAndChunkCache {
     indices: OnceLock<ArchiveObjectIndex>,
     /// Recently used bases, in decoded form.
-    decoded: Mutex<VecDeque<(ChunkPlace, Arc<DecodedChunk>)>>,
+    decoded: Mutex<VecDeque<(ChunkPlaceInObject, Arc<DecodedFrameAndColumns>)>>,
     /// Memory that later chunks reuse.
     buffers: Mutex<Vec<ChunkBuffers>>,
 }
@@ -21,14 +21,14 @@ pub struct ObjectIndexAndChunkCache {
 /// Location of an object: index of its segment, and index of the object in the segment.
 type ObjectPlace = (usize, usize);
 /// Location of a chunk: location of its object, and index of the chunk in the object.
-type ChunkPlace = (ObjectPlace, usize);
+type ChunkPlaceInObject = (ObjectPlace, usize);
 
 /// Objects of all segments.
 #[derive(Debug, Default)]
 struct ArchiveObjectIndex {
     indices: Vec<SegmentObjectIndex>,
     /// For each base, the last chunk that uses it.
-    bases: BTreeMap<ChunkPlace, ChunkPlace>,
+    bases: BTreeMap<ChunkPlaceInObject, ChunkPlaceInObject>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
@@ -207,7 +207,7 @@ impl Archive {
     /// Passes the bytes of a chunk to `out`, in whole records.
     fn copy_chunk_records(
         &self,
-        place: ChunkPlace,
+        place: ChunkPlaceInObject,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         let pool = || {
@@ -233,7 +233,7 @@ impl Archive {
 
     /// Drops cached bases that no chunk after `place` uses. Objects are usually read in order, so they are not needed
     /// again.
-    fn release_unused_bases(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
+    fn release_unused_bases(&self, place: ChunkPlaceInObject, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
         };
@@ -242,7 +242,7 @@ impl Archive {
             .decoded
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let is_over = |base: &ChunkPlace| {
+        let is_over = |base: &ChunkPlaceInObject| {
             let last = index.bases.get(base);
             last.is_some_and(|last| *last <= place)
         };
@@ -258,10 +258,10 @@ impl Archive {
     /// Decodes a chunk and its bases.
     fn decode_chunk(
         &self,
-        place: ChunkPlace,
+        place: ChunkPlaceInObject,
         depth: usize,
         buffers: &mut ChunkBuffers,
-    ) -> Result<Arc<DecodedChunk>, ArchiveError> {
+    ) -> Result<Arc<DecodedFrameAndColumns>, ArchiveError> {
         let kept = || {
             self.cache
                 .decoded
@@ -299,7 +299,8 @@ impl Archive {
         let file = &segment.file;
         file.read_into(segment.start + chunk.0, chunk.1, &mut frame)?;
         let sizes = (chunk.3, chunk.4);
-        let decoded = DecodedChunk::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
+        let decoded =
+            DecodedFrameAndColumns::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
         // Cache only bases, because later chunks need nothing else.

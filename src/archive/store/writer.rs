@@ -2,7 +2,7 @@
 //! segments by one segment.
 
 use super::Archive;
-use crate::document::{CatalogueChange, SCHEMA, SegmentWriteIntent};
+use crate::document::{SCHEMA, SegmentWriteIntent, WorkloadCatalogueChange};
 use crate::segment_file::{SegmentBodyCallback, write_file, write_segment};
 use crate::tail::UncommittedArchiveTail;
 use crate::{ArchiveError, folder};
@@ -204,7 +204,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
         return folder::create_empty(path);
     }
     write_file(path, plan.to_segment_plan(), &mut |_| {
-        Ok(CatalogueChange::default())
+        Ok(WorkloadCatalogueChange::default())
     })
 }
 

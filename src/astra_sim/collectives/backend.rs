@@ -10,11 +10,11 @@ use crate::{
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use chakram_hardware::collective::{
-    BegunStagePassage, BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity,
-    ChunkStageRoutes, CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
-    CollectiveMatchingRules, CollectiveRequest, EndpointMessageProcessing, EventsInInsertionOrder,
-    FlowShopInput, FlowShopResult, GroupMembers, MemberLinePosition, PostedReceive,
-    SameInstantOrderAfterMessages, ScriptAction, ScriptMember, ScriptMemberEvent,
+    BegunStagePassage, BusEventScheduler, ChunkQueueIndexAndCapacity, ChunkStageRoutes,
+    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
+    CollectiveMatchingRules, CollectiveRequest, EndpointBusTransfer, EndpointMessageProcessing,
+    EventsInInsertionOrder, FlowShopInput, FlowShopResult, GroupMembers, MemberLinePosition,
+    PostedReceive, SameInstantOrderAfterMessages, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
     SendStepWithConditions, StageStartOrReception, TransferCompletionToken,
     UncontendedMessageCostFunctions, WaitingChunkPriority, simulate_flow_shop_observed,
 };
@@ -282,7 +282,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         &mut self,
         stage: &CollectiveChunkPhase,
         extent: &GroupPlacement,
-        player: ScriptMember,
+        player: ScriptMemberKey,
         _: Position,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
@@ -314,7 +314,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         position: MemberLinePosition,
         of: StageStartOrReception,
         ticket: TransferCompletionToken,
-    ) -> BusTransfer {
+    ) -> EndpointBusTransfer {
         stage.bus_transfer(
             MemberQueueAndDirection::from_packed(slot),
             position,
@@ -327,7 +327,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         &mut self,
         now: Time,
         npu: Npu,
-        load: BusTransfer,
+        load: EndpointBusTransfer,
         clock: &mut impl BusEventScheduler,
     ) {
         self.buses[npu.index()].accept_transfer(now, load, clock);

@@ -21,7 +21,7 @@ pub(super) enum TreeRole {
 
 /// A message up or down the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TreeMessage {
+pub(super) struct TreeMessageWithCredits {
     pub to: u32,
     /// Number of credits that the sender needs before the message.
     pub after: u32,
@@ -80,7 +80,7 @@ impl TreeRole {
     }
 
     /// Returns the `i`-th message.
-    pub fn nth_send(self, i: u32) -> Option<TreeMessage> {
+    pub fn nth_send(self, i: u32) -> Option<TreeMessageWithCredits> {
         // Members post receives from their children at the start, and the receive from their parent after they have
         // sent their message up.
         let (to, after, recv_posted) = match (self, i) {
@@ -91,7 +91,7 @@ impl TreeRole {
             (Self::Root { child }, 0) => (child, 1, 1),
             _ => return None,
         };
-        Some(TreeMessage {
+        Some(TreeMessageWithCredits {
             to,
             after,
             recv_posted,

@@ -3,7 +3,7 @@
 use super::*;
 use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::write::{AttributeValue, NodeExtras, TraceWriter};
+use chakram_trace::format::write::{AttributeValue, NodeFieldsBeyondView, TraceWriter};
 
 type TensorInputOutputLists<'a> = (&'a [&'a str], &'a [&'a str]);
 
@@ -12,7 +12,7 @@ fn trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);
     writer
-        .write_node(&nothing, &[], &NodeExtras::default())
+        .write_node(&nothing, &[], &NodeFieldsBeyondView::default())
         .unwrap();
     for (id, lists) in nodes.iter().enumerate().rev() {
         let kernel = Op::Compute {
@@ -27,9 +27,9 @@ fn trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
                 ("outputs", AttributeValue::Texts(outputs)),
             ]
         });
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             attributes: attributes.as_ref().map_or(&[], |both| both.as_slice()),
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         writer.write_node(&node, &[], &extra).unwrap();
     }

@@ -9,13 +9,13 @@ use chakram_archive::{
     WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
-use chakram_engine::OptionRefusal;
+use chakram_engine::UnusableOptionReason;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
     self, ArchiveCheckResults, CheckWorkloadFeaturesAndTime, FailedPrediction,
     PredictionWithIneffectiveOption, page, verdict,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::escape_name;
 use clap::{Args, Parser, ValueEnum};
 use std::error::Error;
@@ -161,7 +161,7 @@ fn draft_baseline(
     machine: &str,
     options: &ReplaySettings,
     args: &BaselineArgs,
-) -> Result<(BaselinePredictionDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
+) -> Result<(BaselinePredictionDraft, Option<UnusableOptionReason>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
     let predicted = regression::predict_run(archive, entry, machine, &text, options);
@@ -262,7 +262,7 @@ type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a BaselinePrediction);
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
 pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(&args.archive);
     let junit = args
         .junit

@@ -4,8 +4,8 @@ use super::ArchivedWorkloadPath;
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use chakram_archive::{
-    Archive, ArchiveListingReader, ExtractSelection, MetadataQuery, QueryableWorkload,
-    RankOrNodeRange, WorkloadEntry, WorkloadListingRow,
+    Archive, ArchiveListingReader, MetadataQuery, QueryableWorkload, RankOrNodeRange,
+    RanksAndNodesToExtract, WorkloadEntry, WorkloadListingRow,
 };
 use chakram_base::units::{Bytes, format_count, format_thousands};
 use chakram_report::csv::CsvRows;
@@ -298,7 +298,7 @@ pub fn extract_workload(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open_archive(&args.workload.archive)?;
     let entry = archive.find_workload(&args.workload.workload)?;
-    let part = ExtractSelection {
+    let part = RanksAndNodesToExtract {
         ranks: args.ranks,
         nodes: args.nodes,
     };

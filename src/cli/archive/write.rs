@@ -3,7 +3,7 @@
 use crate::flags::parser_of_choices;
 use crate::progress::Progress;
 use chakram_archive::{
-    self as archive, CompressionLevel, MeasuredStepTimeDistribution, MetadataValue, WorkloadDraft,
+    self as archive, CompressionLevel, MeasuredStepTimeDistribution, MetadataValue, WorkloadToAdd,
 };
 use chakram_base::units::Bytes;
 use chakram_jobs as job;
@@ -127,7 +127,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let measured: Option<MeasuredStepTimeDistribution> = measured
         .transpose()
         .map_err(|error: Box<dyn Error>| error)?;
-    let draft = WorkloadDraft {
+    let draft = WorkloadToAdd {
         name,
         level: args.level,
         metadata: args.set.iter().cloned().collect::<BTreeMap<_, _>>(),

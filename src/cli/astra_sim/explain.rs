@@ -3,7 +3,7 @@
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;
-use crate::output::{ReportDestination, ReportFormatArg};
+use crate::output::{ReportDestinationAndOutputs, ReportFormatArg};
 use crate::terminal;
 use chakram_astra_sim::{Quirk, QuirkSet};
 use chakram_base::units::Span;
@@ -54,7 +54,7 @@ enum QuirkReplayResult {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct QuirkRow {
+struct QuirkCorrectionResult {
     corrected: QuirksCorrectedInReplay,
     ended: QuirkReplayResult,
 }
@@ -63,7 +63,7 @@ struct QuirkRow {
 /// table and the exit code report the failure.
 pub fn run(
     args: &AstraSimArgs,
-    to: &mut ReportDestination<'_>,
+    to: &mut ReportDestinationAndOutputs<'_>,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let mut job = args.load_job_timed(QuirkSet::ALL)?;
     let start = Instant::now();
@@ -92,8 +92,8 @@ pub fn run(
     let variants = format_count(all.len() as u64, "variant");
     terminal::print_detail(start, format_args!("replayed {variants}"))?;
     let rows = all.into_iter().zip(again);
-    let rows: Vec<QuirkRow> = rows
-        .map(|(corrected, ended)| QuirkRow { corrected, ended })
+    let rows: Vec<QuirkCorrectionResult> = rows
+        .map(|(corrected, ended)| QuirkCorrectionResult { corrected, ended })
         .collect();
     let document = match args.format {
         ReportFormatArg::Text => table::render_text(&rows, before),

@@ -3,14 +3,14 @@
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
 use super::transcript::{self, LineOrderLossDetector, TranscriptRecorder};
-use crate::output::{ReportDestination, ReportFormatArg, TimelineFileCreator};
+use crate::output::{ReportDestinationAndOutputs, ReportFormatArg, TimelineFileCreator};
 use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorLifetimesAndAccesses};
-use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
+use chakram_engine::{CompletedReplayTotals, ReplayError, ReplayOptions};
 use chakram_jobs::{AstraSimJob, replay_on_input_network};
 use chakram_report::summary::format_count;
-use chakram_report::{BusyObserver, SpanRecorder};
-use chakram_trace::files::{OutputSet, numbered_path};
+use chakram_report::{RankBusyTimeObserver, SpanRecorder};
+use chakram_trace::files::{OutputsAndProtectedInputs, numbered_path};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
@@ -25,7 +25,7 @@ use std::time::Instant;
 pub fn run(
     args: &AstraSimArgs,
     job: &AstraSimJob,
-    to: &mut ReportDestination<'_>,
+    to: &mut ReportDestinationAndOutputs<'_>,
 ) -> Result<(), Box<dyn Error>> {
     for note in &job.notes {
         terminal::print_note(format_args!("{note}"))?;
@@ -55,7 +55,7 @@ fn replay_and_print(
     job: &AstraSimJob,
     options: &ReplayOptions,
     start: Instant,
-    to: &mut ReportDestination<'_>,
+    to: &mut ReportDestinationAndOutputs<'_>,
 ) -> Result<LineOrderOutcome, Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.build_machine());
     let prepared = job.compile_replay(&machine, options)?;
@@ -66,10 +66,11 @@ fn replay_and_print(
     // check each node.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph_of(instance)));
     let odd: Vec<_> = odd.collect();
-    let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
-        None => NodeKind::Compute,
-        Some(graph) => astra_sim::counts_as(graph, node),
-    });
+    let mut busy =
+        RankBusyTimeObserver::new(workload, |instance, node| match odd[instance.index()] {
+            None => NodeKind::Compute,
+            Some(graph) => astra_sim::counts_as(graph, node),
+        });
     let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
     let path = args.timeline.file_path();
     let timeline = TimelineFileCreator::start_timeline(&args.timeline, &prepared, to)?;
@@ -193,7 +194,7 @@ pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
 pub fn replay_to_outcome(
     args: &AstraSimArgs,
     job: &AstraSimJob,
-) -> Result<ReplayOutcome, ReplayError> {
+) -> Result<CompletedReplayTotals, ReplayError> {
     let machine = job.build_machine();
     let prepared = job.compile_replay(&machine, &engine_options(args))?;
     let mut collectives = job.collectives.clone();
@@ -238,7 +239,7 @@ fn draw_memory(
     memory: &TensorLifetimesAndAccesses<'_>,
     rank: u32,
     name: &str,
-    outputs: &mut OutputSet,
+    outputs: &mut OutputsAndProtectedInputs,
 ) -> Result<(), TraceError> {
     let path = numbered_path(Path::new(name), rank, ".json");
     let mut out = io::BufWriter::new(outputs.create_file(&path)?);

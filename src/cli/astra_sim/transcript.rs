@@ -156,13 +156,13 @@ impl Observer for LineOrderLossDetector {
 
 /// Lines for standard output, and lines for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct TranscriptLines {
+pub struct PrintedAndLoggedLines {
     pub printed: String,
     pub logged: String,
     clock: String,
 }
 
-impl TranscriptLines {
+impl PrintedAndLoggedLines {
     /// Appends a line of level `info` or above to both outputs.
     fn append_line(&mut self, logger: &str, level: &str, text: &str) {
         let line = format!("[{}] [{logger}] [{level}] {text}\n", self.clock);
@@ -189,10 +189,10 @@ pub fn render_lines(
     rows: &[(usize, RankStatistics)],
     types: &[NodeTypesById],
     clock: String,
-) -> TranscriptLines {
-    let mut to = TranscriptLines {
+) -> PrintedAndLoggedLines {
+    let mut to = PrintedAndLoggedLines {
         clock,
-        ..TranscriptLines::default()
+        ..PrintedAndLoggedLines::default()
     };
     for (size, offset) in ring_sizes(inputs) {
         // ASTRA-sim prints the lines about rings of NPU 0 first.
@@ -244,7 +244,7 @@ pub fn render_lines(
 }
 
 /// Renders the end and the statistics of an NPU. As in ASTRA-sim, some statistics have only their first line.
-fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
+fn append_finished(to: &mut PrintedAndLoggedLines, row: &RankStatistics) {
     let rank = row.rank;
     to.append_info("workload", &render::render_rank_end(row));
     let statistics = "statistics";

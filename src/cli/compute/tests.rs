@@ -15,8 +15,13 @@ fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
     line.map(|line| line.args).map_err(|e| e.to_string())
 }
 
-fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> KernelBasis {
-    KernelBasis {
+fn kernels(
+    priced: u64,
+    estimated: u64,
+    kept_recorded: u64,
+    unknown: u64,
+) -> KernelCountsByDurationMethod {
+    KernelCountsByDurationMethod {
         priced,
         by_curves: 0,
         estimated,

@@ -6,8 +6,8 @@ use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::sources::TraceSource;
 use chakram_jobs::{Job, JobBeingWritten};
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -56,7 +56,7 @@ fn convert_goal_to_traces(
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let schedule = GoalSchedule::open_file(&args.input)?;
-    let mut files = OutputSet::default();
+    let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
     let mut job = JobBeingWritten::new(
         &args.output,
@@ -70,7 +70,7 @@ fn convert_goal_to_traces(
         job.finish_trace(rank, trace)?;
         nodes += written;
     }
-    let names = traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
+    let names = traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
     writeln!(
         out,
         "{}: {} of {}: {} nodes in {names}",
@@ -99,7 +99,7 @@ fn to_text(
     let schedule = GoalSchedule {
         programs: programs.collect::<Result<_, _>>()?,
     };
-    let mut files = OutputSet::default();
+    let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
     let mut file = files.create_file(&args.output)?;
     write!(file, "{schedule}")?;

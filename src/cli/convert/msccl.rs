@@ -6,8 +6,8 @@ use chakram_base::units::Bytes;
 use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -60,7 +60,7 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         .into());
     }
     let scripts = MscclTraceWriter::new(&algorithm, buffer)?;
-    let mut files = OutputSet::default();
+    let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
     let mut job = JobBeingWritten::new(
         &args.output,
@@ -73,7 +73,7 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         job.finish_trace(gpu, trace)?;
         nodes += written;
     }
-    let names = traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
+    let names = traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
     writeln!(
         out,
         "{}: {} of {} among {}: {} nodes in {names}",

@@ -7,8 +7,8 @@ use chakram_converters::nsys::{self, NsysConversionSummary, RankNumberSource};
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};
@@ -49,9 +49,11 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         ..ConvertOptions::default()
     };
     let paths = nsys::find_exports(&args.paths)?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     paths.iter().for_each(|path| outputs.register_input(path));
-    let mut job = args.output.start_outputs(OutputSet::default())?;
+    let mut job = args
+        .output
+        .start_outputs(OutputsAndProtectedInputs::default())?;
     let path = |rank: u32| job.path_of_rank(rank);
     let (summary, written) = nsys::convert_exports(&paths, &options, &path, &mut outputs)?;
     job.files = outputs;
@@ -59,7 +61,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
-    traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
+    traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print_summary(&summary, out)?,
         SummaryFormatArg::Json => {

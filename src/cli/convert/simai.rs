@@ -1,6 +1,6 @@
 //! `chakram convert simai`: converts text workloads of SimAI to traces.
 
-use crate::output::{ReplayAndReportArgs, ReportDestination, ReportFormatArg};
+use crate::output::{ReplayAndReportArgs, ReportDestinationAndOutputs, ReportFormatArg};
 use crate::progress::run_showing_elapsed_time;
 use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
@@ -8,8 +8,8 @@ use chakram_converters::simai::{GroupRole, RankGroupGrid, SimaiWorkload};
 use chakram_jobs::{self as job, JobBeingWritten, hashed_input};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use chakram_workloads::generate::check_trace;
 use clap::Args;
 use serde::Serialize;
@@ -100,7 +100,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         let (_, pass) = workload.write_rank(&grid, 0, 1, std::io::sink())?;
         check_trace(pass.saturating_mul(args.passes.into()), "fewer --passes")?;
     }
-    let mut files = OutputSet::default();
+    let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
     args.run.protect_inputs(&mut files);
     if let Some(prefix) = &args.output {
@@ -123,7 +123,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
             })?;
             job::check_memory(&converted)?;
             let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
-            let mut to = ReportDestination::standard_output(out, files);
+            let mut to = ReportDestinationAndOutputs::standard_output(out, files);
             let mut inputs = Vec::new();
             if args.run.wants_input_hashes() {
                 let contents = std::fs::read(&args.input)?;
@@ -142,7 +142,7 @@ impl ConvertSimaiArgs {
         workload: &SimaiWorkload,
         grid: &RankGroupGrid,
         prefix: &Path,
-        files: OutputSet,
+        files: OutputsAndProtectedInputs,
     ) -> Result<SimaiConversionDocument, Box<dyn Error>> {
         let suffix = traces::compressed_suffix(self.compress);
         let mut job = JobBeingWritten::new(prefix, suffix, files)?;
@@ -153,9 +153,9 @@ impl ConvertSimaiArgs {
             job.finish_trace(rank, trace)?;
             nodes = written;
         }
-        let about = JobFile {
+        let about = JobTraceManifest {
             roles: grid.group_roles(),
-            ..JobFile::default()
+            ..JobTraceManifest::default()
         };
         Ok(SimaiConversionDocument {
             input: self.input.display().to_string(),

@@ -6,8 +6,8 @@ use chakram_base::ids::MAX_NPUS;
 use chakram_converters::text_workload::TextWorkload;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use chakram_workloads::generate::check_trace;
 use clap::Args;
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         );
     };
     check_trace(nodes, "fewer --passes")?;
-    let mut files = OutputSet::default();
+    let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
     let mut job = args.output.start_outputs(files)?;
     for rank in 0..args.npus {
@@ -76,7 +76,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         workload.write_rank(rank, args.passes, &mut trace)?;
         job.finish_trace(rank, trace)?;
     }
-    let traces = traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
+    let traces = traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
     let summary = TextConversionDocument {
         input: args.input.display().to_string(),
         parallelism: workload.parallelism.file_word(),

@@ -7,10 +7,10 @@ use crate::traces::print_other_traces_note;
 use chakram_jobs::{
     declared_groups, list_stale_traces, merge_declarations, update_listed_digest, write_job,
 };
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle, numbered_path};
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle, numbered_path};
 use chakram_trace::format::file::{
-    DecompressedStream, FoundTraces, MaybeCompressedWriter, TraceContents, decompress_partly,
-    read_all,
+    DecompressedStream, DecompressedTraceFile, FoundTraces, MaybeCompressedWriter,
+    decompress_partly, read_all,
 };
 use chakram_trace::format::job::JobFileRankEntry;
 use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
@@ -105,7 +105,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         args.verify.verify_level_for_replay(),
     )?;
     let piped = jobs.iter().any(|job| job.output.is_none());
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     // Mark all inputs before starting the first output, so that no output replaces an input that is not yet read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.register_input(&file.path));
@@ -144,7 +144,7 @@ fn commit_job(
     jobs: &[ConvertTask],
     all: &[UncommittedOutputHandle],
     found: &FoundTraces,
-    mut outputs: OutputSet,
+    mut outputs: OutputsAndProtectedInputs,
 ) -> Result<(), Box<dyn Error>> {
     let path = numbered_path(prefix, "job", ".json");
     if found.jobs.contains_key(&path) {
@@ -174,7 +174,7 @@ fn commit_job(
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
-    outputs: &mut OutputSet,
+    outputs: &mut OutputsAndProtectedInputs,
 ) -> Result<(ConvertedTrace, Option<UncommittedOutputHandle>), Box<dyn Error>> {
     let input = job.input.as_ref().map(|file| file.path.as_path());
     let name = input.unwrap_or(Path::new("standard input"));
@@ -284,7 +284,7 @@ fn salvage_records(
         Some(file) => {
             // Open the file without decompression, so that the intact beginning of a damaged stream
             // can be decompressed here.
-            held = TraceContents::open_without_decompressing(&file.path)?;
+            held = DecompressedTraceFile::open_without_decompressing(&file.path)?;
             held.as_slice()
         }
         None => {

@@ -10,8 +10,8 @@ use chakram_converters::xplane::{
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ pub struct ConvertXplaneArgs {
 /// Fails if a file is not a profile, or if output cannot be written.
 pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let paths = find_profiles(&args.paths)?;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     paths.iter().for_each(|path| outputs.register_input(path));
     let profiles = paths
         .iter()
@@ -58,7 +58,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         shown.set_done(u64::from(rank) + 1);
     }
     drop(shown);
-    let traces = traces::name_saved_traces(&written.commit_job(JobFile::default())?)?;
+    let traces = traces::name_saved_traces(&written.commit_job(JobTraceManifest::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => write_text(job.summary(), &traces, out)?,
         SummaryFormatArg::Json => {

@@ -2,7 +2,7 @@
 
 use chakram_analysis::diff::tally::FileFaultSummary;
 use chakram_trace::format::error::TraceErrorKind;
-use chakram_trace::format::file::{RankFile, TraceContents, decompress_partly};
+use chakram_trace::format::file::{DecompressedTraceFile, RankFile, decompress_partly};
 use chakram_trace::format::salvage::{self, SalvageReport};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use chakram_trace::graph::RawTrace;
@@ -93,7 +93,7 @@ impl Error for UnreadableTraces {}
 #[derive(Debug)]
 pub enum WholeOrSalvagedTrace {
     /// A whole file.
-    File(TraceContents),
+    File(DecompressedTraceFile),
     /// The intact part of a damaged file.
     Salvaged {
         /// Path of the damaged file.
@@ -111,7 +111,7 @@ impl WholeOrSalvagedTrace {
     /// Opens `file`. If the file is damaged and `salvage` is true, recovers the intact part.
     pub fn open_file(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
-        let contents = match TraceContents::open_verified(file) {
+        let contents = match DecompressedTraceFile::open_verified(file) {
             Ok(contents) => contents,
             Err(_) if salvage => return Self::salvage_file(path).map_err(UnreadableTraces::from),
             Err(error) => return Err(error.into()),
@@ -126,7 +126,7 @@ impl WholeOrSalvagedTrace {
     }
 
     fn salvage_file(path: &Path) -> Result<Self, TraceError> {
-        let packed = TraceContents::open_without_decompressing(path)?;
+        let packed = DecompressedTraceFile::open_without_decompressing(path)?;
         let unpacked = decompress_partly(packed.as_slice());
         let (contents, wrong) = match &unpacked {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),

@@ -8,14 +8,14 @@ mod text;
 
 use super::training::RequestedTrainingRun;
 use crate::output::{
-    MemoryOverflowAction, ReplayAndReportArgs, ReportDestination, ReportFormatArg,
+    MemoryOverflowAction, ReplayAndReportArgs, ReportDestinationAndOutputs, ReportFormatArg,
 };
 use crate::terminal;
 use chakram_base::ids::Npu;
 use chakram_engine::place_ranks;
 use chakram_hardware::machine::Machine;
-use chakram_report::stack::StackReport;
-use chakram_trace::files::OutputSet;
+use chakram_report::stack::JobSoftwareStack;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TrainingPhase;
 use chakram_workloads::generate::ParallelismPlan;
 use chakram_workloads::generate::plan::CorePlacement;
@@ -33,7 +33,7 @@ struct DryRunReport<'r> {
     /// Name of the machine, and the locations of the plan's groups on it.
     on: Option<(&'r str, Vec<SameExtentGroups>)>,
     room: AllStagesMemoryFit,
-    stack: Option<&'r StackReport>,
+    stack: Option<&'r JobSoftwareStack>,
 }
 
 fn phase_name(phase: Option<TrainingPhase>) -> &'static str {
@@ -96,7 +96,10 @@ pub fn run(
     };
     let text = match run.format {
         ReportFormatArg::Text => {
-            let to = ReportDestination::standard_output(out, OutputSet::default());
+            let to = ReportDestinationAndOutputs::standard_output(
+                out,
+                OutputsAndProtectedInputs::default(),
+            );
             text::render_text(&dry, to.text_style())
         }
         ReportFormatArg::Json => json::render_json(&dry),

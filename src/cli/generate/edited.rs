@@ -4,12 +4,12 @@ use super::files::trace_metadata;
 use chakram_analysis::edit::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 use chakram_base::bounds;
 use chakram_jobs::{Job, JobBeingWritten, JobLoadOptions, load_found_traces, parse_edits};
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    FoundTraces, HashAddressedTraceStore, RankFile, TraceContents, TraceStoredByHash,
+    DecompressedTraceFile, FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
 };
-use chakram_trace::format::job::JobFile;
+use chakram_trace::format::job::JobTraceManifest;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use chakram_workloads::generate::CheckedWorkloadPattern;
 use std::collections::BTreeMap;
@@ -106,10 +106,10 @@ fn generate_in_memory(
         stored: Some(TraceStoredByHash::new(Arc::clone(&store), hash)),
         ..RankFile::new(rank, PathBuf::from(format!("{name}.{rank}.et")))
     });
-    let about = JobFile {
+    let about = JobTraceManifest {
         groups: job.declared_groups(),
         roles: job.group_roles(),
-        ..JobFile::default()
+        ..JobTraceManifest::default()
     };
     Ok(FoundTraces {
         files: files.collect(),
@@ -144,7 +144,7 @@ impl GeneratedJobAndEdits {
         &self,
         job: &CheckedWorkloadPattern,
         prefix: &Path,
-        outputs: OutputSet,
+        outputs: OutputsAndProtectedInputs,
         link: bool,
         machine: Option<&str>,
     ) -> Result<(String, EditedJob), Box<dyn Error>> {
@@ -157,7 +157,7 @@ impl GeneratedJobAndEdits {
         let mut outputs = JobBeingWritten::new(prefix, "", outputs)?;
         let mut written: BTreeMap<[u8; 32], UncommittedOutputHandle> = BTreeMap::new();
         for file in &edited.found.files {
-            let contents = TraceContents::open_verified(file)?;
+            let contents = DecompressedTraceFile::open_verified(file)?;
             let hash = *blake3::hash(contents.as_slice()).as_bytes();
             if let Some(&known) = written.get(&hash)
                 && outputs.share_trace(file.rank, known, link)?.is_some()
@@ -170,11 +170,11 @@ impl GeneratedJobAndEdits {
         if !edited.groups.is_empty() {
             outputs.write_groups(&edited.groups)?;
         }
-        let names = crate::traces::name_saved_traces(&outputs.commit_job(JobFile {
+        let names = crate::traces::name_saved_traces(&outputs.commit_job(JobTraceManifest {
             groups: edited.groups.clone(),
             roles: job.group_roles(),
             machine: machine.map(str::to_owned),
-            ..JobFile::default()
+            ..JobTraceManifest::default()
         })?)?;
         Ok((names, edited))
     }

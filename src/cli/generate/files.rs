@@ -4,8 +4,8 @@ use crate::progress::{NodeCountingSink, Progress};
 use crate::{terminal, traces};
 use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::format_count;
-use chakram_trace::files::{OutputSet, UncommittedOutputHandle};
-use chakram_trace::format::job::JobFile;
+use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::format::job::JobTraceManifest;
 use chakram_trace::format::members::{MEMBERS, SharedTraceRankSubstitutions};
 use chakram_trace::format::roles;
 use chakram_trace::format::scan::CORE;
@@ -55,7 +55,7 @@ pub(super) fn trace_metadata(
 pub fn write_traces(
     job: &CheckedWorkloadPattern,
     output: &Path,
-    outputs: OutputSet,
+    outputs: OutputsAndProtectedInputs,
     sharing: FileSharingRules,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
@@ -122,10 +122,10 @@ pub fn write_traces(
     if !groups.is_empty() {
         outputs.write_groups(&groups)?;
     }
-    traces::name_saved_traces(&outputs.commit_job(JobFile {
+    traces::name_saved_traces(&outputs.commit_job(JobTraceManifest {
         groups,
         roles: job.group_roles(),
         machine: machine.map(str::to_owned),
-        ..JobFile::default()
+        ..JobTraceManifest::default()
     })?)
 }

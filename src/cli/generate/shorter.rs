@@ -4,13 +4,14 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::extrapolation::FewerMicroBatchReplays;
 use chakram_workloads::generate::{
-    CheckedWorkloadPattern, ParallelismPlan, PatternOptionError, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, PatternOptionError,
+    WorkloadPattern,
 };
 use std::error::Error;
 
 /// A training step with only some micro-batches simulated.
-pub struct ShortenedStep {
-    whole: TrainingPattern,
+pub struct StepWithFewerMicroBatches {
+    whole: ModelAndParallelismPlan,
     simulated: u32,
     micro_batches: u32,
     turn: u32,
@@ -20,10 +21,10 @@ pub struct ShortenedStep {
 /// less. A turn is the smallest number of micro-batches after which the schedule repeats.
 const TURNS: u32 = 3;
 
-impl ShortenedStep {
+impl StepWithFewerMicroBatches {
     /// Shortens the step of `whole` to `simulated` micro-batches. Fails if `simulated` micro-batches do not fill the
     /// pipeline, or are not a whole number of turns.
-    pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
+    pub fn new(whole: ModelAndParallelismPlan, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
         let Some((turn, fill)) = plan.schedule.repeat_period(plan.pipeline) else {
             return Err(format!(

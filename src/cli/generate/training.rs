@@ -1,7 +1,7 @@
 //! `chakram generate MODEL`: the training step of a model under a plan.
 
 use crate::output::ReplayAndReportArgs;
-use chakram_jobs::{SoftwareStack, StackError};
+use chakram_jobs::{FrameworkDurationsAndPlanOptions, StackError};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::schedule::StagePassOrders;
 use clap::Args;
@@ -43,7 +43,7 @@ pub struct TrainingArgs {
     stack: Option<String>,
     /// Contents of the stack file, read at first use.
     #[arg(skip)]
-    read_stack: OnceLock<SoftwareStack>,
+    read_stack: OnceLock<FrameworkDurationsAndPlanOptions>,
     /// Simulate N micro-batches of the step and extrapolate to all
     #[arg(long, value_name = "N", hide_short_help = true, requires = "machine", conflicts_with_all = ["output", "dry_run"])]
     pub extrapolate: Option<u32>,
@@ -63,14 +63,14 @@ impl TrainingArgs {
     /// # Errors
     ///
     /// Fails if there is no such stack, or if its file is invalid.
-    pub fn load_stack(&self) -> Result<Option<&SoftwareStack>, StackError> {
+    pub fn load_stack(&self) -> Result<Option<&FrameworkDurationsAndPlanOptions>, StackError> {
         let Some(name) = &self.stack else {
             return Ok(None);
         };
         if let Some(stack) = self.read_stack.get() {
             return Ok(Some(stack));
         }
-        let stack = SoftwareStack::load_by_name(name)?;
+        let stack = FrameworkDurationsAndPlanOptions::load_by_name(name)?;
         Ok(Some(self.read_stack.get_or_init(|| stack)))
     }
 

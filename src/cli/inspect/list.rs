@@ -2,9 +2,9 @@
 
 use crate::progress::Progress;
 use chakram_analysis::inspect::render::NodeListFormat;
-use chakram_analysis::inspect::{InspectedTrace, NodeFilter, for_each_in_order};
+use chakram_analysis::inspect::{InspectedRankTrace, NodeFilter, for_each_in_order};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{RankFile, TraceContents};
+use chakram_trace::format::file::{DecompressedTraceFile, RankFile};
 use std::error::Error;
 use std::io::Write;
 
@@ -20,7 +20,7 @@ pub struct NodeListingSettings {
     pub threads: usize,
 }
 
-struct RankListing {
+struct RankListingLines {
     /// All lines of the rank's listing, one after another.
     text: String,
     /// End offset of each line in `text`.
@@ -55,7 +55,7 @@ impl NodeListingSettings {
                 rank
             },
             |_, listed| {
-                let listed: RankListing = match listed {
+                let listed: RankListingLines = match listed {
                     Ok(listed) => listed,
                     // List the other ranks even if one cannot be read. Return a rank's error only if no rank can be
                     // read.
@@ -101,9 +101,9 @@ impl NodeListingSettings {
         Ok(faults)
     }
 
-    fn list_rank(&self, file: &RankFile) -> Result<RankListing, TraceError> {
-        let contents = TraceContents::open_verified(file)?;
-        let trace = InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| {
+    fn list_rank(&self, file: &RankFile) -> Result<RankListingLines, TraceError> {
+        let contents = DecompressedTraceFile::open_verified(file)?;
+        let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
             contents.with_source(e)
         })?;
         let chosen = self.filter.select_nodes(&trace);
@@ -113,7 +113,7 @@ impl NodeListingSettings {
             .take(self.limit)
             .map(|&node| trace.row_of_node(node));
         let (text, ends) = self.list.render_lines(rows);
-        Ok(RankListing {
+        Ok(RankListingLines {
             text,
             ends,
             fit: nodes.len() as u64,

@@ -3,7 +3,7 @@
 use crate::terminal;
 use chakram_astra_sim::{AstraInputKind, NamedInputText, machine_file};
 use chakram_base::config;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn run(
     output: Option<&Path>,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let mut inputs: [Option<(String, String)>; 3] = [None, None, None];
     for path in files {
         outputs.register_input(path);

@@ -5,7 +5,7 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_hardware::machine::{
     DatasheetNumbers, Machine, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -100,7 +100,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
     match &args.output {
         None => out.write_all(text.as_bytes())?,
         Some(path) => {
-            let mut outputs = OutputSet::default();
+            let mut outputs = OutputsAndProtectedInputs::default();
             outputs.register_input(Path::new(&args.from));
             let mut file = outputs.create_file(path)?;
             file.write_all(text.as_bytes())?;

@@ -3,23 +3,23 @@
 use crate::terminal::{self, EscapeStyle, EscapingWriter};
 use chakram_report::NodeTable;
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_trace::files::{OutputClaim, OutputFile, OutputSet};
+use chakram_trace::files::{OutputClaim, OutputFile, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
 use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// Destination of a report: standard output or a file. Also manages the command's other outputs.
-pub struct ReportDestination<'a> {
+pub struct ReportDestinationAndOutputs<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
     is_parquet: bool,
-    outputs: OutputSet,
+    outputs: OutputsAndProtectedInputs,
 }
 
-impl<'a> ReportDestination<'a> {
+impl<'a> ReportDestinationAndOutputs<'a> {
     /// Creates a destination on standard output, to which `out` writes.
-    pub fn standard_output(out: &'a mut dyn Write, outputs: OutputSet) -> Self {
+    pub fn standard_output(out: &'a mut dyn Write, outputs: OutputsAndProtectedInputs) -> Self {
         Self {
             out,
             file: None,
@@ -35,7 +35,7 @@ impl<'a> ReportDestination<'a> {
     pub fn create_at_path(
         out: &'a mut dyn Write,
         path: &Path,
-        mut outputs: OutputSet,
+        mut outputs: OutputsAndProtectedInputs,
     ) -> Result<Self, TraceError> {
         let piped = path == Path::new("-");
         let file = (!piped).then(|| outputs.claim_path(path)).transpose()?;
@@ -48,7 +48,7 @@ impl<'a> ReportDestination<'a> {
     }
 
     /// Returns the other outputs of the command.
-    pub fn other_outputs(&mut self) -> &mut OutputSet {
+    pub fn other_outputs(&mut self) -> &mut OutputsAndProtectedInputs {
         &mut self.outputs
     }
 
@@ -182,8 +182,14 @@ mod tests {
     fn what_was_flushed_is_there_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
-        let claim =
-            |out| ReportDestination::create_at_path(out, &path, OutputSet::default()).unwrap();
+        let claim = |out| {
+            ReportDestinationAndOutputs::create_at_path(
+                out,
+                &path,
+                OutputsAndProtectedInputs::default(),
+            )
+            .unwrap()
+        };
         // If nothing is written, no file is created.
         let mut out = Vec::new();
         claim(&mut out).write_streamed_output(|_| Ok(())).unwrap();

@@ -6,10 +6,10 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
 use chakram_hardware::machine::{Machine, find_source, names_file};
 use chakram_jobs::{
-    self as job, EditedMachineValue, MachineValueChange, SoftwareStack, StackError,
-    edits_from_preset, machine_edits_between,
+    self as job, EditedMachineValue, FrameworkDurationsAndPlanOptions, MachineValueChange,
+    StackError, edits_from_preset, machine_edits_between,
 };
-use chakram_report::edits::{EditReport, EditRow};
+use chakram_report::edits::{EditEffectCounts, EditReport};
 use chakram_report::summary::HashedInput;
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// A machine with its source, and the changes from the command line.
 #[derive(Debug)]
-pub struct LoadedMachine {
+pub struct MachineWithSourceAndEdits {
     /// The parsed machine, with all changes.
     pub machine: Machine,
     /// Text of the machine file, including the changed keys.
@@ -33,14 +33,14 @@ pub struct LoadedMachine {
     /// The machine without the changes of keys, if there are any.
     pub unchanged: Option<Machine>,
     /// The keys that were changed.
-    pub changes: Vec<EditRow>,
+    pub changes: Vec<EditEffectCounts>,
 }
 
 /// Describes the change of a key in the machine file `text` to a new value.
-fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditRow {
+fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditEffectCounts {
     let before = toml_value_at(text, &set.path);
     let is_same = before.as_deref() == Some(&set.value.to_toml_text());
-    EditRow {
+    EditEffectCounts {
         edit: format!("set machine.{}={}", set.path, set.value),
         counts: "keys".to_owned(),
         matched: 1,
@@ -54,9 +54,12 @@ fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditRow 
     }
 }
 
-impl LoadedMachine {
+impl MachineWithSourceAndEdits {
     /// Also applies the kernel times of `stack` to `unfilled` and `unchanged`, the machines for comparisons.
-    pub fn apply_kernel_times_of_stack(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
+    pub fn apply_kernel_times_of_stack(
+        &mut self,
+        stack: &FrameworkDurationsAndPlanOptions,
+    ) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
             .flatten()
@@ -84,14 +87,14 @@ impl LoadedMachine {
     }
 }
 
-impl LoadedMachine {
+impl MachineWithSourceAndEdits {
     /// Describes the edits of a job and the changes of the machine and of kernel times. The description has counts, and
     /// the makespan of the `original` job without edits and changes. Returns `None` without any. `rows` are the job's
     /// edits.
     pub fn report_edits(
         &self,
         original: &Workload,
-        rows: &[EditRow],
+        rows: &[EditEffectCounts],
         options: &ReplayOptions,
     ) -> Result<Option<EditReport>, ReplayError> {
         let is_changed = !self.changes.is_empty() || options.has_changes() || !rows.is_empty();
@@ -107,7 +110,7 @@ impl LoadedMachine {
 impl ReplayAndReportArgs {
     /// Loads a machine, and applies these arguments to it. If hashes are requested, also hashes the
     /// machine file.
-    pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
+    pub fn load_machine(&self, name: &str) -> Result<MachineWithSourceAndEdits, Box<dyn Error>> {
         let MachineFileText {
             text,
             file,
@@ -117,7 +120,7 @@ impl ReplayAndReportArgs {
         let machine = settings.parse_machine(&text, &file)?;
         let input = self.wants_input_hashes().then(|| hash_machine(name, &text));
         let mut loaded = match settings.machine_values() {
-            [] => LoadedMachine {
+            [] => MachineWithSourceAndEdits {
                 input,
                 // A preset under its own name has no edits, so do not parse its file again.
                 edits: match is_named {
@@ -137,7 +140,7 @@ impl ReplayAndReportArgs {
                 if edits.is_empty() {
                     edits = machine_edits_between(&edited, &text, &file);
                 }
-                LoadedMachine {
+                MachineWithSourceAndEdits {
                     input,
                     edits,
                     machine,

@@ -7,7 +7,7 @@ use crate::terminal;
 use chakram_base::setting::EnumeratedSetting;
 use chakram_engine::CommTiming;
 use chakram_report::report_csv::ReportCsvTable;
-use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
+use chakram_report::summary::{HashedInput, KernelCountsByDurationMethod, Provenance};
 use chakram_report::{self as report, MachineComparison, Report, text::TextStyleWidthAndDetail};
 use chakram_trace::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use std::io::{self, Write};
 
 impl ReplayAndReportArgs {
     /// Describes the sources of durations for kernels and communication.
-    fn describe_duration_basis(&self, kernels: &KernelBasis) -> String {
+    fn describe_duration_basis(&self, kernels: &KernelCountsByDurationMethod) -> String {
         let kernels = self.timing.describe_durations(kernels);
         match self
             .timing

@@ -1,7 +1,7 @@
 //! The options and machine keys on the command line, as settings of a run. Each setting comes with the run that results
 //! without it.
 
-use super::{LoadedMachine, ReplayAndReportArgs};
+use super::{MachineWithSourceAndEdits, ReplayAndReportArgs};
 use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
@@ -15,7 +15,7 @@ impl ReplayAndReportArgs {
     /// from its preset.
     pub fn replay_settings<'a>(
         &'a self,
-        loaded: &'a LoadedMachine,
+        loaded: &'a MachineWithSourceAndEdits,
         options: &'a ReplayOptions,
     ) -> Vec<GivenSetting<'a>> {
         let given = self
@@ -58,7 +58,7 @@ impl ReplayAndReportArgs {
     fn run_without_option(
         &self,
         key: SettingKey,
-        loaded: &LoadedMachine,
+        loaded: &MachineWithSourceAndEdits,
         options: &ReplayOptions,
     ) -> Option<RunInputsWithoutSetting<'static>> {
         let settings = settings_without(self.timing.given_options(), key)?;

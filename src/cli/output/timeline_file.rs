@@ -1,11 +1,11 @@
 //! Writes a timeline file, and selects the part of the replay in it.
 
-use super::ReportDestination;
+use super::ReportDestinationAndOutputs;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_report::TimelineWriter;
 use chakram_report::timeline::{TimelineFormat, TimelineSelection};
-use chakram_trace::files::{OutputFile, OutputSet};
+use chakram_trace::files::{OutputFile, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::GzipWriter;
 use clap::Args;
@@ -104,7 +104,7 @@ impl TimelineFileCreator {
     pub fn start_timeline<'a>(
         args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
-        to: &mut ReportDestination<'_>,
+        to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<Option<TimelineWriter<'a, TimelineOutputFile>>, Box<dyn Error>> {
         let Some(path) = args.file_path() else {
             return Ok(None);
@@ -156,7 +156,10 @@ enum PlainOrGzipTimelineWriter {
 }
 
 impl TimelineOutputFile {
-    fn create_sink(path: &Path, outputs: &mut OutputSet) -> Result<Self, TraceError> {
+    fn create_sink(
+        path: &Path,
+        outputs: &mut OutputsAndProtectedInputs,
+    ) -> Result<Self, TraceError> {
         let file = io::BufWriter::new(outputs.create_file(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
         Ok(Self(if compressed {

@@ -73,8 +73,8 @@ pub struct ScheduleArgs {
     #[arg(long)]
     pub log: bool,
     /// Format of the output
-    #[arg(long, value_enum, default_value_t = ScheduleFormat::Text, value_name = "FORMAT")]
-    pub format: ScheduleFormat,
+    #[arg(long, value_enum, default_value_t = SubLayerScheduleFormat::Text, value_name = "FORMAT")]
+    pub format: SubLayerScheduleFormat,
     /// Write the schedule to this file; needs a single topology
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -88,7 +88,7 @@ pub struct ScheduleArgs {
 
 /// Output format of `schedule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ScheduleFormat {
+pub enum SubLayerScheduleFormat {
     /// Human-readable text
     Text,
     /// JSON with steps and log; times in picoseconds

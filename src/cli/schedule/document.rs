@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 /// JSON document that `schedule` prints.
 #[derive(Debug, Serialize)]
-struct ScheduleDocument<'r> {
+struct TopologySchedulesDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
     partition: Option<&'r MatrixProductCutsAndMovedBytes>,
     /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` without such a table.
@@ -31,7 +31,7 @@ struct TopologyScheduleEntry<'r> {
     mean_distance: Option<f64>,
     #[serde(flatten)]
     times: SummedStepCosts,
-    steps: Vec<StepEntry<'r>>,
+    steps: Vec<StepCostsAndPlacementsEntry<'r>>,
     log: Vec<NeededOrEvictedDataEntry>,
 }
 
@@ -48,7 +48,7 @@ struct SummedStepCosts {
 }
 
 #[derive(Debug, Serialize)]
-struct StepEntry<'r> {
+struct StepCostsAndPlacementsEntry<'r> {
     step: usize,
     #[serde(flatten)]
     times: SummedStepCosts,
@@ -158,7 +158,7 @@ impl NeededOrEvictedDataEntry {
 impl<'r> TopologyScheduleEntry<'r> {
     fn from_row(row: &'r TopologyScheduleResult) -> Self {
         let steps = row.totals.steps.iter().enumerate();
-        let steps = steps.map(|(step, cost)| StepEntry {
+        let steps = steps.map(|(step, cost)| StepCostsAndPlacementsEntry {
             step,
             times: SummedStepCosts::sum_steps(std::slice::from_ref(cost)),
             cycles: cost.cycles,
@@ -204,7 +204,7 @@ pub fn render_json(
     partition: Option<&MatrixProductCutsAndMovedBytes>,
     mapped_layers: Option<usize>,
 ) -> String {
-    let document = ScheduleDocument {
+    let document = TopologySchedulesDocument {
         partition,
         mapped_layers,
         topologies: rows.iter().map(TopologyScheduleEntry::from_row).collect(),

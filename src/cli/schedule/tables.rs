@@ -6,7 +6,7 @@ use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_studies::schedule::{
-    CutDirection, DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords,
+    DeapLanguageModel, MatrixCutDirection, MatrixProductPartitionRule, ModelCutsAndMovedWords,
 };
 use serde::Serialize;
 use std::error::Error;
@@ -84,8 +84,8 @@ impl MatrixProductCutsAndMovedBytes {
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
-                CutDirection::Rows => "rows",
-                CutDirection::Columns => "columns",
+                MatrixCutDirection::Rows => "rows",
+                MatrixCutDirection::Columns => "columns",
             });
             let cut_along: Vec<_> = cut.collect();
             let alike = |own: &&mut MatrixProductCutDimensions| {

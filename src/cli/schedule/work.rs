@@ -6,8 +6,9 @@ use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::compute::{LayerShape, LoopNestModel};
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
 use chakram_studies::schedule::{
-    ChipMachine, ChipSchedule, CycleTable, ScheduleRunError, StepCostsAndTransferLog,
-    SubLayerTaskGraph, SubLayerTimeAndEnergy, parse_schedule, schedule_tasks,
+    LayerCyclesAndEnergyTable, MultiChipMachine, ScheduleRunError, StepCostsAndTransferLog,
+    SubLayerTaskGraph, SubLayerTimeAndEnergy, SubLayersByAcceleratorAndStep, parse_schedule,
+    schedule_tasks,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,7 +18,7 @@ use std::rc::Rc;
 pub struct SubLayerCostsAndGivenSchedule {
     pub graph: SubLayerTaskGraph,
     pub costs: Vec<SubLayerTimeAndEnergy>,
-    pub given: Option<ChipSchedule>,
+    pub given: Option<SubLayersByAcceleratorAndStep>,
     /// Number of parts per matrix product.
     pub parts: u64,
 }
@@ -26,7 +27,7 @@ pub struct SubLayerCostsAndGivenSchedule {
 pub struct TopologyScheduleResult {
     pub links: Option<ChipGraph>,
     pub name: String,
-    pub schedule: ChipSchedule,
+    pub schedule: SubLayersByAcceleratorAndStep,
     pub totals: StepCostsAndTransferLog,
     pub work: Rc<SubLayerCostsAndGivenSchedule>,
     /// Number of accelerators on each chip.
@@ -53,7 +54,7 @@ type LayerShapeKey = ([u64; 7], [u64; 2], [u64; 2]);
 /// Costs of layers, from a table of cycles or from a search for a mapping, each looked up or computed only once.
 pub struct LayerCostCache {
     pub model: LoopNestModel,
-    pub table: Option<CycleTable>,
+    pub table: Option<LayerCyclesAndEnergyTable>,
     pub known: BTreeMap<LayerShapeKey, SubLayerTimeAndEnergy>,
     /// Number of layers that were mapped here because the table of cycles lacks them.
     pub mapped: usize,
@@ -135,7 +136,7 @@ pub fn schedule_on_topology(
         interpolation,
         ..args.rates.clone().unwrap_or(table)
     };
-    let machine = ChipMachine {
+    let machine = MultiChipMachine {
         links,
         technology,
         capacity: args.memory.map(|size| size.0),

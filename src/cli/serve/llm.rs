@@ -2,7 +2,7 @@
 //! result.
 
 use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeTable};
-use crate::output::ReportDestination;
+use crate::output::ReportDestinationAndOutputs;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_report::document::VersionedDocument;
@@ -61,14 +61,14 @@ pub struct LlmArgs {
 
 /// Parsed value of `--slo`: one limit on request times, or several for a language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SloOption {
+pub enum SloLimitsArg {
     /// Limit on the serving time of requests.
     Serve(Span),
     /// Limits for a language model.
     Tokens(LlmTimeLimits),
 }
 
-impl FromStr for SloOption {
+impl FromStr for SloLimitsArg {
     type Err = String;
 
     fn from_str(given: &str) -> Result<Self, String> {
@@ -376,8 +376,8 @@ fn scenario_from_command_line(
     };
     match args.slo {
         None => {}
-        Some(SloOption::Tokens(limits)) => scenario.limits = limits,
-        Some(SloOption::Serve(_)) => {
+        Some(SloLimitsArg::Tokens(limits)) => scenario.limits = limits,
+        Some(SloLimitsArg::Serve(_)) => {
             return Err("--slo: found a time without a name, expected the limited time\n  try: --slo ttft=500ms,tpot=30ms".into());
         }
     }
@@ -442,7 +442,8 @@ pub fn run(
         .map(|name| Machine::load_by_name(name))
         .transpose()?;
     let (outputs, page) = args.claim_html_page()?;
-    let mut to = ReportDestination::create_at_path(out, file.unwrap_or(Path::new("-")), outputs)?;
+    let mut to =
+        ReportDestinationAndOutputs::create_at_path(out, file.unwrap_or(Path::new("-")), outputs)?;
     let style = to.text_style();
     if args.llm.plan || args.find_capacity {
         let rendered = plan_or_find_capacity(args, &scenario, machine.as_ref(), style)?;

@@ -3,7 +3,7 @@
 use crate::flags::{flag_of, flag_of_key};
 use crate::terminal::quote_shell_word;
 use chakram_jobs::ReplayOptionSyntax;
-use chakram_studies::sweep::{PointCommand, PointWorkload, Settings, Study};
+use chakram_studies::sweep::{ModelOrTracesArgument, PointCommand, Settings, Study};
 
 /// Returns the `chakram generate` or `chakram replay` command that replays `point`. If their options cannot express the
 /// point, returns `explain`, a `chakram sweep` command.
@@ -17,8 +17,8 @@ pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str)
         return explain.to_owned();
     };
     let work = match work {
-        PointWorkload::Model(model) => format!("generate {}", quote_shell_word(&model)),
-        PointWorkload::Trace(path) => format!("replay {}", quote_shell_word(&path)),
+        ModelOrTracesArgument::Model(model) => format!("generate {}", quote_shell_word(&model)),
+        ModelOrTracesArgument::Trace(path) => format!("replay {}", quote_shell_word(&path)),
     };
     let words = settings.into_iter();
     let words =

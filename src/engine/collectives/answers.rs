@@ -1,7 +1,7 @@
 //! Counts collectives answered analytically (by a formula instead of a simulation), and numbers the answers that can
 //! still be withdrawn.
 
-use crate::ReplayOutcome;
+use crate::CompletedReplayTotals;
 
 /// Answer numbers wrap around at this value, because an end event stores the number in its rank field.
 const ANSWERS: u32 = 1 << 27;
@@ -39,7 +39,7 @@ impl AnalyticalAnswerCounts {
     }
 
     /// Writes the counts of answers to `outcome`.
-    pub fn add_counts_to(&self, outcome: &mut ReplayOutcome) {
+    pub fn add_counts_to(&self, outcome: &mut CompletedReplayTotals) {
         outcome.closed = self.closed;
         outcome.stepwise = self.stepwise;
         outcome.unfolded = self.unfolded;

@@ -16,13 +16,13 @@ struct NpuChunkQueue {
 
 /// The chunk queues of all NPUs.
 #[derive(Debug, Default)]
-pub(super) struct ChunkQueues {
+pub(super) struct AllNpuChunkQueues {
     of: Vec<Vec<NpuChunkQueue>>,
     /// Private queues, which exist only while they are in use ([`ChunkQueueIndexAndCapacity::APART`]).
     apart: BTreeMap<(u32, u32), NpuChunkQueue>,
 }
 
-impl ChunkQueues {
+impl AllNpuChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
     pub fn push_chunk(&mut self, npu: Npu, number: u32, chunk: ChunkAtMember) {

@@ -1,6 +1,6 @@
 //! Describes why collectives in flight still wait when no event is pending.
 
-use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
+use super::run::{CollectiveRun, MemberChunkProgressTable, OUTSIDE};
 use crate::plan::PlacedRankGroup;
 use chakram_base::ids::{MemberIndex, Position};
 
@@ -44,7 +44,7 @@ impl CollectiveRun {
 
 /// Formats how many of a member's chunks wait in queues.
 fn describe_queued_chunks(
-    progress: Option<&StepwiseProgress>,
+    progress: Option<&MemberChunkProgressTable>,
     position: Position,
     members: usize,
 ) -> String {

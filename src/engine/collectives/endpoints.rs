@@ -11,7 +11,7 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransfer, EndpointMessageProcessing, StageStartOrReception,
+    BusEventScheduler, EndpointBusTransfer, EndpointMessageProcessing, StageStartOrReception,
     TransferCompletionToken,
 };
 use chakram_hardware::network::NetworkBackend;
@@ -83,7 +83,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        load: BusTransfer,
+        load: EndpointBusTransfer,
     ) {
         let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
         self.backend.submit_transfer(now, npu, load, clock);

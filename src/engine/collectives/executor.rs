@@ -1,6 +1,6 @@
 //! Simulates collectives message by message: keeps the state, and dispatches events.
 
-use super::chunk_queues::ChunkQueues;
+use super::chunk_queues::AllNpuChunkQueues;
 use super::direction_matching::MessageWithSenderStepNumber;
 use super::group::AllLaunchedRankGroups;
 use super::recorded::TotalWaitAndCausingRank;
@@ -27,7 +27,7 @@ pub struct CollectiveMessageSimulator<'a, M: EngineCollectiveBackend> {
     pub groups: AllLaunchedRankGroups<'a>,
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
-    pub(super) queues: ChunkQueues,
+    pub(super) queues: AllNpuChunkQueues,
     /// Chunks that have begun a stage but have not yet advanced in it.
     pub(super) begun_chunks: Vec<ChunkAtMember>,
     pub(super) withheld: RendezvousWithheldMessages,
@@ -46,7 +46,7 @@ impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
             groups: AllLaunchedRankGroups::default(),
             runs: CollectiveRuns::default(),
             schedules: ScheduleCache::default(),
-            queues: ChunkQueues::default(),
+            queues: AllNpuChunkQueues::default(),
             begun_chunks: Vec::new(),
             withheld: RendezvousWithheldMessages::default(),
             mixed_directions,

@@ -6,7 +6,7 @@ use super::fast_forward::MembersArrivingTogether;
 use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::PackedEvent;
-use crate::event_loop::{self, LoopComponents};
+use crate::event_loop::{self, EventRoundHandler};
 use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::{ChunkAtMember, RunIndex};
 use chakram_base::ids::MemberIndex;
@@ -57,7 +57,7 @@ struct LoneCollectiveLoop<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     round: Vec<PackedEvent>,
 }
 
-impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
+impl<N: NetworkBackend, M: EngineCollectiveBackend> EventRoundHandler
     for LoneCollectiveLoop<'_, '_, '_, N, M>
 {
     fn next(&mut self) -> Option<Time> {

@@ -56,7 +56,7 @@ pub struct CollectiveRun {
     /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
     /// State of the message-by-message simulation, or `None` before it begins.
-    pub(super) progress: Option<StepwiseProgress>,
+    pub(super) progress: Option<MemberChunkProgressTable>,
 }
 
 /// Arrivals of a collective's members.
@@ -191,7 +191,7 @@ pub(super) struct MemberChunksAdmittedToPhase {
 
 /// Progress of each chunk at each position.
 #[derive(Debug)]
-pub(super) struct StepwiseProgress {
+pub(super) struct MemberChunkProgressTable {
     pub ports: OperationPortRange,
     /// Progress of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
     /// two strands use the cells of the second strand.
@@ -352,7 +352,7 @@ impl CollectiveRun {
             arrived: 0,
             credits: 0,
         };
-        self.progress = Some(StepwiseProgress {
+        self.progress = Some(MemberChunkProgressTable {
             ports,
             cells: vec![outside; cells],
             queue_slots: vec![0; cells * self.length],
@@ -472,7 +472,7 @@ impl CollectiveRun {
     }
 }
 
-impl StepwiseProgress {
+impl MemberChunkProgressTable {
     /// Stores a message or request until `cell` has taken `taken` steps in its stage.
     pub(super) fn defer_message(
         &mut self,

@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{Time, UnroundedBufferShare};
-use chakram_hardware::collective::{ScriptAction, ScriptMember, ScriptMemberEvent};
+use chakram_hardware::collective::{ScriptAction, ScriptMemberEvent, ScriptMemberKey};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
 
 impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
@@ -87,7 +87,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
     ) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
-        let player = ScriptMember {
+        let player = ScriptMemberKey {
             run: at.run.0,
             position: run.position_of_cell(at.cell),
         };

@@ -1,6 +1,6 @@
 //! Launches a program repeatedly. Each rank starts its next step as soon as it has ended the previous step.
 
-use super::{LaunchFeed, StepTimes};
+use super::{LaunchFeed, TrainingStepStartAndEnd};
 use crate::launch::{
     FeedRequestBuffer, LaunchRankReleaseMode, LaunchRecord, LaunchRequest, LaunchSerial,
 };
@@ -22,7 +22,7 @@ pub struct RepeatedLaunchFeed {
     /// Ranks that wait for the earliest start of their next step, after ending their previous one. The key is the index
     /// of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
-    times: Vec<StepTimes>,
+    times: Vec<TrainingStepStartAndEnd>,
 }
 
 impl RepeatedLaunchFeed {
@@ -108,14 +108,14 @@ impl LaunchFeed for RepeatedLaunchFeed {
         }
     }
 
-    fn step_times(&self) -> &[StepTimes] {
+    fn step_times(&self) -> &[TrainingStepStartAndEnd] {
         &self.times
     }
 
     fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequestBuffer) {
         self.steps[ended.tag as usize] = None;
         // Every rank executes its steps in order, so the steps also end in order.
-        self.times.push(StepTimes {
+        self.times.push(TrainingStepStartAndEnd {
             begin: ended.began.since(Time::ZERO),
             end: now.since(Time::ZERO),
         });

@@ -15,7 +15,7 @@ use std::fmt;
 
 /// Reason why an option is rejected: it would have no effect, or the machine lacks something that it needs.
 #[derive(Clone, Debug, PartialEq)]
-pub enum OptionRefusal {
+pub enum UnusableOptionReason {
     /// The options request curves for kernel times, but the machine has no kernel curves.
     NoKernelCurves {
         /// Name of the machine.
@@ -51,7 +51,7 @@ pub enum OptionRefusal {
     NotSimulated(SettingKey, CommTiming),
 }
 
-impl OptionRefusal {
+impl UnusableOptionReason {
     /// Returns the key of the rejected option.
     pub fn rejected_key(&self) -> SettingKey {
         match self {
@@ -68,7 +68,7 @@ impl OptionRefusal {
 }
 
 /// Formats the error with the names of options. `{:#}` prints the options' keys in files instead.
-impl fmt::Display for OptionRefusal {
+impl fmt::Display for UnusableOptionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
         let with = |key: SettingKey, value: &dyn fmt::Display| match in_files {
@@ -164,7 +164,7 @@ impl fmt::Display for OptionRefusal {
     }
 }
 
-impl std::error::Error for OptionRefusal {}
+impl std::error::Error for UnusableOptionReason {}
 
 impl ReplayOptions {
     /// Sets the fraction of peak rates that kernels reach, for the roofline model.
@@ -175,9 +175,10 @@ impl ReplayOptions {
     pub fn set_efficiency(
         &mut self,
         efficiency: RooflinePeakFraction,
-    ) -> Result<(), OptionRefusal> {
+    ) -> Result<(), UnusableOptionReason> {
         let model = self.compute.with_roofline_efficiency(efficiency);
-        self.compute = model.ok_or_else(|| OptionRefusal::NotByRoofline(Box::new(self.compute)))?;
+        self.compute =
+            model.ok_or_else(|| UnusableOptionReason::NotByRoofline(Box::new(self.compute)))?;
         Ok(())
     }
 
@@ -191,7 +192,7 @@ impl ReplayOptions {
         &self,
         machine: &Machine,
         workload: &Workload,
-    ) -> Result<(), OptionRefusal> {
+    ) -> Result<(), UnusableOptionReason> {
         self.check_together()?;
         self.check_machine(machine)?;
         self.check_workload(workload)
@@ -203,7 +204,7 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if an option has no effect. The error names the first rejected option.
-    pub fn check_together(&self) -> Result<(), OptionRefusal> {
+    pub fn check_together(&self) -> Result<(), UnusableOptionReason> {
         let of_networks = [
             (self.network.is_some(), SettingKey::Network),
             (self.aggregate, SettingKey::Aggregate),
@@ -214,7 +215,7 @@ impl ReplayOptions {
         let given = of_networks.into_iter().find(|(is_given, _)| *is_given);
         match (self.comm, given) {
             (CommTiming::Captured | CommTiming::Recorded, Some((_, key))) => {
-                Err(OptionRefusal::NotSimulated(key, self.comm))
+                Err(UnusableOptionReason::NotSimulated(key, self.comm))
             }
             _ => Ok(()),
         }
@@ -226,20 +227,20 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if the machine lacks something that an option needs. The error names the first rejected option.
-    pub fn check_machine(&self, machine: &Machine) -> Result<(), OptionRefusal> {
+    pub fn check_machine(&self, machine: &Machine) -> Result<(), UnusableOptionReason> {
         let name = || machine.name().to_owned();
         if self.compute == KernelDurationSource::Curves && !machine.has_curves() {
-            return Err(OptionRefusal::NoKernelCurves { machine: name() });
+            return Err(UnusableOptionReason::NoKernelCurves { machine: name() });
         }
         let launches = matches!(self.launch, HostLaunchMode::Eager | HostLaunchMode::Graph);
         if launches && machine.host().is_none() {
-            return Err(OptionRefusal::NoHost { machine: name() });
+            return Err(UnusableOptionReason::NoHost { machine: name() });
         }
         let mut curves = machine.collective_curves().iter();
         if self.collectives == Some(CollectiveCurvesOrAlgorithms::Curves)
             && curves.all(|curves| curves.is_empty())
         {
-            return Err(OptionRefusal::NoCollectiveCurves { machine: name() });
+            return Err(UnusableOptionReason::NoCollectiveCurves { machine: name() });
         }
         Ok(())
     }
@@ -249,19 +250,19 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if an option has no effect. The error names the first rejected option.
-    pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
+    pub fn check_workload(&self, workload: &Workload) -> Result<(), UnusableOptionReason> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {
             KernelDurationSource::Recorded(efficiency)
             | KernelDurationSource::Scaled(_, efficiency)
                 if efficiency.is_stated() && !any(has_unrecorded_kernels) =>
             {
-                return Err(OptionRefusal::AllRecorded(Box::new(self.compute)));
+                return Err(UnusableOptionReason::AllRecorded(Box::new(self.compute)));
             }
             KernelDurationSource::RecordedOn(_) | KernelDurationSource::RecordedOnDevices
                 if !any(has_recorded_kernels) =>
             {
-                return Err(OptionRefusal::NoneRecorded);
+                return Err(UnusableOptionReason::NoneRecorded);
             }
             KernelDurationSource::RecordedOnDevices => {
                 let unknown = |graph: &&Graph| {
@@ -271,13 +272,13 @@ impl ReplayOptions {
                 };
                 if let Some(graph) = workload.graphs().iter().find(unknown) {
                     let device = graph.captured_on().device.clone();
-                    return Err(OptionRefusal::DeviceUnknown(device));
+                    return Err(UnusableOptionReason::DeviceUnknown(device));
                 }
             }
             _ => {}
         }
         if self.host != HostDurationSource::Recorded && !any(has_host_time) {
-            return Err(OptionRefusal::NoHostTime);
+            return Err(UnusableOptionReason::NoHostTime);
         }
         Ok(())
     }

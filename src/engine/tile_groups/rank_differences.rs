@@ -1,7 +1,7 @@
 //! Finds differences that prevent one rank from simulating another, and builds the error for jobs without tile groups.
 
 use crate::error::ReplayRefusal;
-use crate::plan::{InstancePlan, ReplayPlan};
+use crate::plan::{InstancePlacementAndMatching, ReplayPlan};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::format_count;
 use chakram_trace::workload::{GraphBoundToRank, Workload};
@@ -15,12 +15,12 @@ pub(super) enum RankGroupingObstacle {
 }
 
 /// A rank of a launch, with its plan.
-type PlannedRank<'p> = (&'p GraphBoundToRank, &'p InstancePlan);
+type RankGraphAndPlan<'p> = (&'p GraphBoundToRank, &'p InstancePlacementAndMatching);
 
 /// Returns why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can.
 pub(super) fn find_difference(
-    a: PlannedRank<'_>,
-    b: PlannedRank<'_>,
+    a: RankGraphAndPlan<'_>,
+    b: RankGraphAndPlan<'_>,
 ) -> Option<RankGroupingObstacle> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {
@@ -35,7 +35,7 @@ pub(super) fn find_difference(
 }
 
 /// Fails if no rank could simulate another rank. Applies the rule of
-/// [`TileGroups::form_groups`](super::TileGroups::form_groups) before the run.
+/// [`InstanceGroupsSimulatedAsOne::form_groups`](super::InstanceGroupsSimulatedAsOne::form_groups) before the run.
 pub(crate) fn check_any_tile_group_forms(
     workload: &Workload,
     plan: &ReplayPlan,

@@ -11,7 +11,7 @@
 //! while none runs.
 
 use super::shared_lanes::count_parked_collectives;
-use super::{GROUPED, TileGroup, TileGroups, is_shared};
+use super::{GROUPED, InstanceGroupSimulatedAsOne, InstanceGroupsSimulatedAsOne, is_shared};
 use crate::dataflow::{Dataflow, unpack_node};
 use crate::effects::Effects;
 use crate::ids::InstanceIndex;
@@ -19,7 +19,7 @@ use crate::lanes::{FREE, LanesOfAllNpus};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 
-impl TileGroups {
+impl InstanceGroupsSimulatedAsOne {
     /// Records that an instance, alone or as a leader, has ended a collective.
     #[inline]
     pub fn note_end_of_collective(&mut self, instance: InstanceIndex, node: NodeIndex) {
@@ -140,11 +140,11 @@ impl TileGroups {
             self.of[member.index()] = number;
             flow.instance_mut(member).flags |= GROUPED;
         }
-        self.groups.push(TileGroup {
+        self.groups.push(InstanceGroupSimulatedAsOne {
             origin,
             parked,
             members,
-            ..TileGroup::default()
+            ..InstanceGroupSimulatedAsOne::default()
         });
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;

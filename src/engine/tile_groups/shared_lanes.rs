@@ -7,7 +7,7 @@
 //! If several nodes are posted to the lane, or if a node is posted while another collective waits for its members, the
 //! group is first split into single ranks.
 
-use super::TileGroups;
+use super::InstanceGroupsSimulatedAsOne;
 use crate::dataflow::{Dataflow, RunningRankInstance, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::ids::{InstanceIndex, InstanceNode};
@@ -61,7 +61,7 @@ pub(super) fn count_parked_collectives(
     gathering.filter(|call| is_parked(call.node)).count() as u32
 }
 
-impl TileGroups {
+impl InstanceGroupsSimulatedAsOne {
     /// Returns true if the order on a shared lane would change if the leader posted the first node of `left` for all
     /// members at once.
     #[inline]

@@ -1,8 +1,8 @@
 //! Splits tile groups: members that differ are then simulated separately, each with a copy of the leader's state.
 
 use super::{
-    FirstTileGroupSplit, GROUPED, IncompleteGroupStep, TileGroup, TileGroupSynchronousStep,
-    TileGroups, is_shared,
+    FirstTileGroupSplit, GROUPED, IncompleteGroupStep, InstanceGroupSimulatedAsOne,
+    InstanceGroupsSimulatedAsOne, TileGroupSynchronousStep, is_shared,
 };
 use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
@@ -28,7 +28,7 @@ pub enum StepTakenByWholePart {
     End(InstanceIndex, NodeIndex),
 }
 
-impl TileGroups {
+impl InstanceGroupsSimulatedAsOne {
     /// Settles one step that only some members of a group have taken. If the step is an announced end, gives each
     /// member its own end event. If the members differ in any other step, splits the group. Returns the resulting
     /// steps; the list is empty when everything is settled.
@@ -92,7 +92,7 @@ impl TileGroups {
         flow: &mut Dataflow<'_>,
         lanes: &mut LanesOfAllNpus,
         effects: &mut Effects,
-        group: &TileGroup,
+        group: &InstanceGroupSimulatedAsOne,
         runs: &[Vec<InstanceIndex>],
         ready: Option<UnpostedReadyNodes<'_>>,
     ) -> Vec<StepTakenByWholePart> {
@@ -138,7 +138,7 @@ impl TileGroups {
                     flow.instance_mut(member).flags &= !GROUPED;
                 }
             }
-            let mut own = TileGroup {
+            let mut own = InstanceGroupSimulatedAsOne {
                 origin: group.origin,
                 parked: group.parked,
                 members: run.clone(),

@@ -103,7 +103,7 @@ pub enum ScriptMemberEvent {
 
 /// A member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScriptMember {
+pub struct ScriptMemberKey {
     /// Index of the collective, which distinguishes collectives in flight.
     pub run: u32,
     /// The member's position.
@@ -177,7 +177,7 @@ pub struct TransferCompletionToken {
 
 /// A transfer over the bus of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BusTransfer {
+pub struct EndpointBusTransfer {
     /// Size of the transfer in bytes.
     pub bytes: u32,
     /// True if the transfer leaves the NPU, false if it enters.
@@ -369,7 +369,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         &mut self,
         stage: &Self::Stage,
         extent: &GroupPlacement,
-        player: ScriptMember,
+        player: ScriptMemberKey,
         root: Position,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
@@ -387,14 +387,14 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         line: MemberLinePosition,
         of: StageStartOrReception,
         ticket: TransferCompletionToken,
-    ) -> BusTransfer;
+    ) -> EndpointBusTransfer;
 
     /// Submits a transfer to the bus of `npu`. The bus schedules its events with `clock`.
     fn submit_transfer(
         &mut self,
         now: Time,
         npu: Npu,
-        load: BusTransfer,
+        load: EndpointBusTransfer,
         clock: &mut impl BusEventScheduler,
     );
 

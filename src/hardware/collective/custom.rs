@@ -7,7 +7,7 @@
 //! collective's own size is ignored. A member completes the collective when all operations of its script have
 //! completed.
 
-use super::{ScriptAction, ScriptMember, ScriptMemberEvent};
+use super::{ScriptAction, ScriptMemberEvent, ScriptMemberKey};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -118,7 +118,7 @@ struct ScriptProgress {
 
 /// Progress of the members that execute scripts.
 #[derive(Clone, Debug, Default)]
-pub struct ScriptExecutor(BTreeMap<ScriptMember, ScriptProgress>);
+pub struct ScriptExecutor(BTreeMap<ScriptMemberKey, ScriptProgress>);
 
 impl NamedScriptedAlgorithm {
     /// Returns true if the algorithm implements collectives of `kind` among `members` members. False for a single
@@ -195,7 +195,7 @@ impl ScriptExecutor {
         &mut self,
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
-        player: ScriptMember,
+        player: ScriptMemberKey,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     ) {

@@ -13,11 +13,11 @@
 //! Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    BusEventScheduler, BusTransfer, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
+    BusEventScheduler, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
     CollectiveBackend, CollectiveEndpointModel, CollectiveMatchingRules, CollectiveRequest,
-    EndpointMessageProcessing, EventsInContentOrder, GroupMembers, PostedReceive, ScriptAction,
-    ScriptMember, ScriptMemberEvent, StageStartOrReception, TransferCompletionToken,
-    UncontendedMessageCostFunctions,
+    EndpointBusTransfer, EndpointMessageProcessing, EventsInContentOrder, GroupMembers,
+    PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey, StageStartOrReception,
+    TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
     ChunkCountChoiceCache, ChunkCountProblem, concurrent_chunks_in_tree, is_in_tree,
@@ -379,7 +379,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         &mut self,
         assignment: &StageWithAlgorithm,
         extent: &GroupPlacement,
-        player: ScriptMember,
+        player: ScriptMemberKey,
         root: Position,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
@@ -428,11 +428,17 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         _: MemberLinePosition,
         _: StageStartOrReception,
         _: TransferCompletionToken,
-    ) -> BusTransfer {
+    ) -> EndpointBusTransfer {
         unreachable!("endpoints take no time")
     }
 
-    fn submit_transfer(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusEventScheduler) {
+    fn submit_transfer(
+        &mut self,
+        _: Time,
+        _: Npu,
+        _: EndpointBusTransfer,
+        _: &mut impl BusEventScheduler,
+    ) {
         unreachable!("endpoints take no time")
     }
 

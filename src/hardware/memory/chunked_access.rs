@@ -80,7 +80,7 @@ pub(super) struct ChunkTimeByPlace {
 
 /// An access that is split into chunks, and its progress.
 #[derive(Clone, Copy, Debug)]
-struct ChunkedAccess {
+struct ChunkedAccessProgress {
     access: RemoteMemoryAccess,
     /// Bytes of the access in one chunk.
     chunk_bytes: f64,
@@ -113,7 +113,7 @@ pub(super) struct ChunkedAccessesInFlight {
     port: Bandwidth,
     /// Total latency of a chunk, incurred after the chunk has streamed.
     latency: Span,
-    accesses: Vec<ChunkedAccess>,
+    accesses: Vec<ChunkedAccessProgress>,
     free: Vec<u32>,
     coming: BinaryHeap<Reverse<ChunkArrivalOrStoreEnd>>,
 }
@@ -140,7 +140,7 @@ impl ChunkedAccessesInFlight {
         // The difference is negative if the port alone takes longer than all earlier stages; chunks then count as
         // streamed early.
         let behind = times.front - times.longest;
-        let chunked = ChunkedAccess {
+        let chunked = ChunkedAccessProgress {
             access,
             chunk_bytes,
             weight,
@@ -247,7 +247,7 @@ impl ChunkedAccessesInFlight {
     }
 }
 
-impl ChunkedAccess {
+impl ChunkedAccessProgress {
     /// Returns the number of the access's bytes before a chunk.
     fn bytes_before_chunk(&self, chunk: u64) -> f64 {
         if chunk < self.count {

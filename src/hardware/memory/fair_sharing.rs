@@ -72,14 +72,14 @@ pub(super) struct FairSharedPoolAccesses {
     /// True if streams began or ended since rates were fixed.
     changed: bool,
     settlement: u32,
-    servers: Vec<ServerLoad>,
+    servers: Vec<ServerLoadSums>,
     /// Scratch space for the time of a chunk in each stage while a fill is computed.
     stages: Vec<f64>,
 }
 
 /// Load of a server while rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
-struct ServerLoad {
+struct ServerLoadSums {
     /// Sum of the weights of all streams at the server.
     load: f64,
     /// Sum of the weights of all streams at the server that still have no fixed rate.
@@ -99,7 +99,7 @@ impl FairSharedPoolAccesses {
         chunks: Option<ChunkedAccessesInFlight>,
     ) -> Self {
         Self {
-            servers: vec![ServerLoad::default(); layout.server_rates().len()],
+            servers: vec![ServerLoadSums::default(); layout.server_rates().len()],
             stages: vec![0.0; layout.stage_count()],
             layout,
             latency,
@@ -238,7 +238,7 @@ impl FairSharedPoolAccesses {
 
     /// Sums the weights at each server; no rate is fixed yet.
     fn sum_weights(&mut self) {
-        self.servers.fill(ServerLoad::default());
+        self.servers.fill(ServerLoadSums::default());
         for stream in &mut self.streams {
             stream.fixed = false;
             for leg in self.layout.servers_on_path(&stream.access) {

@@ -4,7 +4,7 @@
 //! number. A core uses a port of its own die if the die has ports. Ports are endpoints of the network, so the network
 //! determines the time of an access ([`MemoryLoadStoreTransfer`](crate::network::MemoryLoadStoreTransfer)).
 
-use crate::topology::{DimensionShape, TileGrid, Topology};
+use crate::topology::{DieAndCoreLayout, DimensionShape, Topology};
 use chakram_base::ids::Npu;
 use std::collections::VecDeque;
 
@@ -119,7 +119,7 @@ impl MemoryPortPlacement {
 }
 
 /// Returns the number that identifies a core's die. The x coordinate varies fastest.
-fn die_of_npu(tiles: &TileGrid, npu: Npu) -> usize {
+fn die_of_npu(tiles: &DieAndCoreLayout, npu: Npu) -> usize {
     let [x, y] = tiles.die_of_core(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize
 }

@@ -72,7 +72,7 @@ mod in_flight;
 pub(super) mod route;
 
 /// Determines the servers for which messages contend.
-pub trait ContentionModel {
+pub trait ContentionLocation {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
@@ -90,7 +90,7 @@ pub struct ContendedNetwork<'a, D> {
     detail: PhantomData<D>,
 }
 
-impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
+impl<'a, D: ContentionLocation> ContendedNetwork<'a, D> {
     /// Creates the network without messages in flight.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
     }
 }
 
-impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
+impl<D: ContentionLocation> NetworkBackend for ContendedNetwork<'_, D> {
     const NAME: &'static str = D::NAME;
     const SHARED: bool = true;
 
@@ -231,7 +231,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     }
 }
 
-impl<D: ContentionModel> ClosedFormLinkReservations for ContendedNetwork<'_, D> {
+impl<D: ContentionLocation> ClosedFormLinkReservations for ContendedNetwork<'_, D> {
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
             .all(|place| self.servers.is_idle(now, place))

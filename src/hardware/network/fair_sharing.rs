@@ -46,11 +46,11 @@
 //! never arrives.
 
 use super::{
-    EventScheduler, FailingLinks, MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend,
-    NetworkEvent, NetworkMessage,
+    EventScheduler, LinkFailureHandler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::link_graph::{
-    BundledRouteFinder, DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute,
+    BundledRouteFinder, DirectedLink, LinkGraph, LinkMessageFraction, RouteLinksAndFractions,
 };
 use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
@@ -137,7 +137,7 @@ pub struct FairSharingNetwork<'a> {
     between: BTreeMap<OpIndex, UnsentMessageStream>,
     bundled_routes: BundledRouteFinder,
     /// Routes between NPUs and memories, and all routes if links may fail.
-    routes: BTreeMap<(EndpointId, EndpointId), LinkRoute>,
+    routes: BTreeMap<(EndpointId, EndpointId), RouteLinksAndFractions>,
     /// Streams in flight, by slot.
     streams: Vec<Option<UnsentMessageStream>>,
     free_slots: Vec<u32>,
@@ -196,8 +196,8 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Returns the links and the latency between two endpoints, or `None` if failed links leave no route.
-    fn find_route(&mut self, ends: (EndpointId, EndpointId)) -> Option<LinkRoute> {
-        let mut found = LinkRoute {
+    fn find_route(&mut self, ends: (EndpointId, EndpointId)) -> Option<RouteLinksAndFractions> {
+        let mut found = RouteLinksAndFractions {
             links: self.spare_routes.pop().unwrap_or_default(),
             latency: Span::ZERO,
         };
@@ -440,7 +440,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         links.reduce(|sum, link| sum + link)
     }
 
-    fn failing_links(&mut self) -> Option<&mut dyn FailingLinks> {
+    fn failing_links(&mut self) -> Option<&mut dyn LinkFailureHandler> {
         self.departed.is_some().then_some(self)
     }
 

@@ -3,16 +3,16 @@
 //! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along such a dimension, an NPU
 //! has one server for all messages that it sends, and one for all that it receives.
 
-use super::contended::{ContendedNetwork, ContentionModel, PortsOrLinksOnRoute};
+use super::contended::{ContendedNetwork, ContentionLocation, PortsOrLinksOnRoute};
 
 /// The network in which every link is a server.
-pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, LinkContention>;
+pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtEveryLink>;
 
 /// Messages contend on every link.
 #[derive(Debug)]
-pub enum LinkContention {}
+pub enum ContentionAtEveryLink {}
 
-impl ContentionModel for LinkContention {
+impl ContentionLocation for ContentionAtEveryLink {
     const NAME: &'static str = "links";
     const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Links;
 }

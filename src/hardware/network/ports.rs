@@ -7,16 +7,16 @@
 //! messages do not contend. Each direction of a port is as fast as a link
 //! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
-use super::contended::{ContendedNetwork, ContentionModel, PortsOrLinksOnRoute};
+use super::contended::{ContendedNetwork, ContentionLocation, PortsOrLinksOnRoute};
 
 /// The network in which ports are the servers.
-pub type PortContentionNetwork<'a> = ContendedNetwork<'a, PortContention>;
+pub type PortContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtNpuPorts>;
 
 /// Messages contend at the ports of NPUs.
 #[derive(Debug)]
-pub enum PortContention {}
+pub enum ContentionAtNpuPorts {}
 
-impl ContentionModel for PortContention {
+impl ContentionLocation for ContentionAtNpuPorts {
     const NAME: &'static str = "ports";
     const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Ports;
 }

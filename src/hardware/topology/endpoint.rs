@@ -4,7 +4,7 @@
 //! memory to the network. A memory at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has
 //! none; an access uses the accessing NPU's port.
 
-use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
+use super::link_graph::{DirectedLink, LinkGraph, RouteLinksAndFractions};
 use super::{PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
@@ -104,7 +104,7 @@ impl Topology {
         &self,
         graph: &LinkGraph,
         ends: (EndpointId, EndpointId),
-    ) -> Option<LinkRoute> {
+    ) -> Option<RouteLinksAndFractions> {
         let (a, b) = self.npus_of_endpoints(ends);
         let mut route = graph.find_route(a, b)?;
         let is_load = self.memory_at(ends.0).is_some();

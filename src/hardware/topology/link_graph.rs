@@ -2,7 +2,7 @@
 //!
 //! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If a dimension's
 //! network connects NPUs whatever their coordinates in inner dimensions, the whole route is a single leg. A leg uses as
-//! few links as possible. All paths with this number of links are *shortest paths*, and the dimension's [`RoutePolicy`]
+//! few links as possible. All paths with this number of links are *shortest paths*, and the dimension's [`ShortestPathChoice`]
 //! selects among them. Links are directed; a link of a machine file becomes two links, one in each direction.
 
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
@@ -23,7 +23,7 @@ mod route;
 
 pub use build::{DimensionLinks, LinkGraphFault};
 pub use bundles::BundledRouteFinder;
-pub use change::{LinkChange, UnmatchedLinkChange};
+pub use change::{LinkRateAndLatencyChange, UnmatchedLinkChange};
 pub use clos::{ClosChildrenAndUplinks, ClosNetworkNpuScope};
 
 /// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all
@@ -38,7 +38,7 @@ pub const MOST_LINKS: usize = 1 << 20;
 
 /// Rule that selects one or several of the shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RoutePolicy {
+pub enum ShortestPathChoice {
     /// The first path: at each device, a message takes the first-added link that is on a shortest path.
     #[default]
     First,
@@ -81,7 +81,7 @@ pub type LinkMessageFraction = (u32, f64);
 
 /// A route between two NPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LinkRoute {
+pub struct RouteLinksAndFractions {
     /// Links, starting at the sender, with the fraction of a message that passes each link.
     pub links: Vec<LinkMessageFraction>,
     /// Sum of the latencies along the slowest path.
@@ -102,7 +102,7 @@ pub struct LinkGraph {
     /// shape.
     labels: Vec<Option<String>>,
     /// Route policy of each dimension.
-    policies: Vec<RoutePolicy>,
+    policies: Vec<ShortestPathChoice>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
     distances: LinkDistances,
@@ -157,7 +157,7 @@ impl LinkGraph {
     /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
     /// modelled. Links from shapes represent devices that are not modelled individually.
     pub fn can_store_and_forward(&self) -> bool {
-        let sprayed = self.policies.contains(&RoutePolicy::Sprayed);
+        let sprayed = self.policies.contains(&ShortestPathChoice::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)
     }
 

@@ -25,7 +25,7 @@ pub struct DieBorderLinks {
 
 /// Dies and cores of a machine whose topology has the dimensions x and y.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TileGrid {
+pub struct DieAndCoreLayout {
     /// Numbers of dies along x and y.
     pub dies: [u32; 2],
     /// Numbers of cores of a die along x and y.
@@ -52,7 +52,7 @@ pub struct RouteDieLinkCounts {
     pub borders: u32,
 }
 
-impl TileGrid {
+impl DieAndCoreLayout {
     /// Returns the number of cores along `dimension`, over all dies.
     pub fn core_count(&self, dimension: usize) -> u32 {
         self.dies[dimension] * self.cores[dimension]

@@ -1,12 +1,12 @@
 //! Tables of collectives and exposed communication. Groups with the same role share a row.
 
-use super::CollectiveTally;
-use super::{CollectiveRow, LatestRank};
+use super::GroupCollectiveTotals;
+use super::{CollectiveRow, LongestAwaitedRank};
 use crate::Report;
 use crate::csv::{CsvColumn, decimal_cell};
 use crate::section::{
     ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
-    SectionRow,
+    SectionTableRow,
 };
 use crate::summary::{groups_of, mean_span};
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -107,10 +107,10 @@ pub fn build_collective_sections(
 }
 
 /// Combines the report rows at `indices` (all rows of one role, or a single row) into one table row.
-fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
+fn row_of(report: &Report, indices: &[usize]) -> SectionTableRow {
     let groups = || indices.iter().map(|&i| &report.collectives[i]);
     let (row, count) = (&report.collectives[indices[0]], indices.len());
-    let mut sum = CollectiveTally::default();
+    let mut sum = GroupCollectiveTotals::default();
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
     let mut present = 0;
     for group in groups() {
@@ -119,7 +119,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
         sum.transfer += group.tally.transfer;
         sum.waited += group.tally.waited;
         present += group.present as usize;
-        if let Some(LatestRank { rank, waited }) = group.latest {
+        if let Some(LongestAwaitedRank { rank, waited }) = group.latest {
             *late.entry(rank).or_default() += waited;
         }
     }
@@ -165,7 +165,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
             format_share(waited, sum.waited)
         );
     }
-    SectionRow {
+    SectionTableRow {
         cells,
         note: Some(SectionNote::from_wrapped_text(how)),
         alarm: None,

@@ -5,7 +5,7 @@ use super::{
     MakespanExplanation,
 };
 use crate::text::format_share;
-use crate::{ChargedTime, NpuTimeCategory};
+use crate::{NpuTimeCategory, WaitingAndTransferTime};
 use chakram_base::units::{self, Span, format_percent_change};
 
 /// Maximum number of named communications, and of named operators. The rest is summarized.
@@ -319,7 +319,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
 
 /// Lists the parts of the time that take a large share of the makespan and change little.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
-    let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
+    let exposed = |collective: bool, of: fn(&WaitingAndTransferTime) -> Span| {
         let changes = why.communication.iter();
         let changes = changes.filter(|moved| moved.kind.is_some() == collective);
         sum(changes.map(|moved| moved.time_change(|side| of(&side.mean))))
@@ -379,7 +379,7 @@ mod tests {
     /// Exposed waiting is 0.1 ms before and 0.2 ms after.
     fn all_reduce() -> CommunicationOnTwoMachines {
         let side = |transfer, exposed, waiting, bus, algorithm: &str| CommunicationOnOneMachine {
-            mean: ChargedTime {
+            mean: WaitingAndTransferTime {
                 waiting: Span::from_us(waiting),
                 exposed_waiting: Span::from_us(waiting),
                 transferring: Span::from_us(transfer),

@@ -6,13 +6,13 @@
 use super::csv::status_word;
 use super::explanation::explain_makespan_change;
 use super::{
-    ChargedTime, CommunicationOnOneMachine, CommunicationOnTwoMachines, ComparedMachineResult,
-    DurationOnTwoMachines, MachineComparison, MakespanExplanation,
+    CommunicationOnOneMachine, CommunicationOnTwoMachines, ComparedMachineResult,
+    DurationOnTwoMachines, MachineComparison, MakespanExplanation, WaitingAndTransferTime,
 };
 use crate::NpuTimeCategory;
 use crate::Report;
 use crate::keyed::by_part;
-use crate::summary::{MachineName, Provenance, ReportSchema};
+use crate::summary::{MachineNameAndSize, Provenance, ReportSchema};
 use chakram_base::units::Span;
 use chakram_trace::format::CollectiveKind;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub enum MachineResult<'c> {
         /// Version of the report's schema.
         schema: ReportSchema,
         /// The machine of the failed replay.
-        machine: MachineName,
+        machine: MachineNameAndSize,
         /// Reason why the replay failed.
         failed: MachineFailure,
     },
@@ -96,17 +96,17 @@ pub struct MachineFailure {
 pub struct AgainstRow {
     machine: String,
     baseline: String,
-    makespan: ChangeRow,
+    makespan: BeforeAfterDuration,
     speedup: Option<f64>,
     change_percent: Option<f64>,
     difference_from_capture_percent: Option<f64>,
     #[serde(with = "by_part")]
     #[cfg_attr(
         any(test, feature = "schema"),
-        schemars(with = "by_part::Parts<ChangeRow>")
+        schemars(with = "by_part::Parts<BeforeAfterDuration>")
     )]
-    mean: [ChangeRow; NpuTimeCategory::COUNT],
-    after_last_node: ChangeRow,
+    mean: [BeforeAfterDuration; NpuTimeCategory::COUNT],
+    after_last_node: BeforeAfterDuration,
     communication: Vec<CommunicationRow>,
     explanation: Vec<String>,
 }
@@ -114,7 +114,7 @@ pub struct AgainstRow {
 /// A duration on both machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-struct ChangeRow {
+struct BeforeAfterDuration {
     before_ps: Span,
     after_ps: Span,
     change_ps: i64,
@@ -127,15 +127,15 @@ struct CommunicationRow {
     name: String,
     kind: Option<CollectiveKind>,
     groups: u32,
-    exposed: ChangeRow,
-    before: Option<SideRow>,
-    after: Option<SideRow>,
+    exposed: BeforeAfterDuration,
+    before: Option<OneMachineCommunicationRow>,
+    after: Option<OneMachineCommunicationRow>,
 }
 
 /// A communication on one machine. Fields named `mean` are means over NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-struct SideRow {
+struct OneMachineCommunicationRow {
     mean_waiting_ps: Span,
     mean_exposed_waiting_ps: Span,
     mean_transferring_ps: Span,
@@ -178,7 +178,7 @@ fn build_machine_result<'c>(column: &'c ComparedMachineResult<'_>) -> MachineRes
         Ok(report) => MachineResult::Completed(Cow::Borrowed(report)),
         Err(error) => MachineResult::Failed {
             schema: ReportSchema::default(),
-            machine: MachineName::from_machine(column.machine),
+            machine: MachineNameAndSize::from_machine(column.machine),
             failed: MachineFailure {
                 status: status_word(column).to_owned(),
                 message: error.to_string(),
@@ -220,8 +220,8 @@ fn build_comparison_row(
     }
 }
 
-fn build_change_row(change: DurationOnTwoMachines) -> ChangeRow {
-    ChangeRow {
+fn build_change_row(change: DurationOnTwoMachines) -> BeforeAfterDuration {
+    BeforeAfterDuration {
         before_ps: change.before,
         after_ps: change.after,
         change_ps: change.increase_ps() as i64,
@@ -239,15 +239,15 @@ fn build_communication_row(moved: &CommunicationOnTwoMachines) -> CommunicationR
     }
 }
 
-fn build_machine_communication_row(side: &CommunicationOnOneMachine) -> SideRow {
-    let ChargedTime {
+fn build_machine_communication_row(side: &CommunicationOnOneMachine) -> OneMachineCommunicationRow {
+    let WaitingAndTransferTime {
         waiting,
         exposed_waiting,
         transferring,
         exposed_transferring,
         bubble,
     } = side.mean;
-    SideRow {
+    OneMachineCommunicationRow {
         mean_waiting_ps: waiting,
         mean_exposed_waiting_ps: exposed_waiting,
         mean_transferring_ps: transferring,

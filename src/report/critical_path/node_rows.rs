@@ -1,6 +1,6 @@
 //! Builds the rows of the node table: each node's start and end, and the node that it waited for.
 
-use super::recorder::{NodeTimes, RunRecorder};
+use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::known_index;
 use crate::lane_names::lane_name;
 use crate::node_table::{DistinctTextIndices, NodeRankAndId, NodeTable, NodeTableRow, StartCause};
@@ -35,7 +35,7 @@ impl RunRecorder<'_> {
                     known_names[name] = names.intern_text(graph.name(node));
                 }
                 let number = table.len();
-                let NodeTimes { start, end } = self.times[number];
+                let NodeStartAndEnd { start, end } = self.times[number];
                 table.push(NodeTableRow {
                     node: (instance.rank.0, graph.id(node)),
                     name: known_names[name],

@@ -1,6 +1,6 @@
 //! Records each node's start and end, its position in the completion order, and the nodes that released it.
 
-use super::relations::{NONE, RunNode, RunRelations};
+use super::relations::{InstanceNodeId, NONE, NodeNumbersAndPartners};
 use crate::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -10,14 +10,14 @@ use chakram_trace::graph::{NodeKind, huge_pages};
 
 /// Start and end time of a node.
 #[derive(Clone, Copy, Debug)]
-pub struct NodeTimes {
+pub struct NodeStartAndEnd {
     pub start: Time,
     pub end: Time,
 }
 
 /// Numbers of the nodes that released a node; [`NONE`] if there is no such node.
 #[derive(Clone, Copy, Debug)]
-pub struct ReleasingNodes {
+pub struct LastDependencyAndLanePredecessor {
     /// The dependency that was the last to complete.
     pub cause: u32,
     /// The previous node on the same lane.
@@ -27,16 +27,16 @@ pub struct ReleasingNodes {
 /// Records the start and end of every node, the start of every collective, and the nodes that released each node.
 #[derive(Debug)]
 pub struct RunRecorder<'a> {
-    pub(super) relations: RunRelations<'a>,
+    pub(super) relations: NodeNumbersAndPartners<'a>,
     /// Start and end of each node, indexed by node number.
-    pub(super) times: Vec<NodeTimes>,
+    pub(super) times: Vec<NodeStartAndEnd>,
     /// Nodes that released each node; the index is the node number.
-    pub(super) freed_by: Vec<ReleasingNodes>,
+    pub(super) freed_by: Vec<LastDependencyAndLanePredecessor>,
     /// Arrival time of the last member of a node's collective. The index is the number of the collective node among all
     /// instances. Until that member arrives, the value is the start of the node itself.
     pub(super) began: Vec<Time>,
     /// Nodes in order of completion.
-    pub(super) completed: Vec<RunNode>,
+    pub(super) completed: Vec<InstanceNodeId>,
     /// For each lane, the number of the node that completed last. Nodes of a lane run one at a time, so they complete
     /// in order.
     last_on_lane: Vec<u32>,
@@ -48,13 +48,13 @@ impl<'a> RunRecorder<'a> {
         if prepared.workload().node_count() > super::MOST_NODES {
             return None;
         }
-        let relations = RunRelations::new(prepared);
+        let relations = NodeNumbersAndPartners::new(prepared);
         let nodes = relations.nodes;
-        let never = NodeTimes {
+        let never = NodeStartAndEnd {
             start: Time::ZERO,
             end: Time::ZERO,
         };
-        let nobody = ReleasingNodes {
+        let nobody = LastDependencyAndLanePredecessor {
             cause: NONE,
             before: NONE,
         };
@@ -81,7 +81,7 @@ impl Observer for RunRecorder<'_> {
 
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
-        self.completed.push(RunNode { instance, node });
+        self.completed.push(InstanceNodeId { instance, node });
         let instance = &self.relations.instances[instance.index()];
         let number = instance.node_number(node);
         self.times[number].end = now;

@@ -17,14 +17,14 @@ pub fn known_index(number: u32) -> Option<usize> {
 
 /// A node of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunNode {
+pub struct InstanceNodeId {
     pub instance: InstanceId,
     pub node: NodeIndex,
 }
 
 /// A rank's nodes in a run; ranks with equal traces share the graph.
 #[derive(Debug)]
-pub struct RunInstance<'a> {
+pub struct RankNodeNumbering<'a> {
     pub graph: &'a Graph,
     /// Number of the instance's first node.
     pub first: u32,
@@ -35,7 +35,7 @@ pub struct RunInstance<'a> {
     lanes: Vec<u32>,
 }
 
-impl RunInstance<'_> {
+impl RankNodeNumbering<'_> {
     #[inline]
     pub fn node_number(&self, node: NodeIndex) -> usize {
         self.first as usize + node.index()
@@ -57,10 +57,10 @@ impl RunInstance<'_> {
 /// Numbers the nodes of all instances. Links nodes on different ranks if they belong to one collective or
 /// message.
 #[derive(Debug)]
-pub struct RunRelations<'a> {
+pub struct NodeNumbersAndPartners<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub comm: CommTiming,
-    pub instances: Vec<RunInstance<'a>>,
+    pub instances: Vec<RankNodeNumbering<'a>>,
     /// Number of nodes, summed over instances.
     pub nodes: usize,
     /// Number of collective nodes; each member of a collective has one.
@@ -74,7 +74,7 @@ pub struct RunRelations<'a> {
     members: Vec<u32>,
 }
 
-impl<'a> RunRelations<'a> {
+impl<'a> NodeNumbersAndPartners<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let mut instances = Vec::with_capacity(workload.instances().len());
@@ -84,7 +84,7 @@ impl<'a> RunRelations<'a> {
             let own = prepared.lanes_of(InstanceId(i));
             let count = own.flatten().max().map_or(0, |lane| lane as usize + 1);
             let own = prepared.lanes_of(InstanceId(i));
-            instances.push(RunInstance {
+            instances.push(RankNodeNumbering {
                 graph,
                 first: nodes as u32,
                 first_call: member_calls as u32,
@@ -184,16 +184,16 @@ impl<'a> RunRelations<'a> {
     }
 
     /// Returns the node with this number, by a search through the instances.
-    pub fn node_at_number(&self, number: usize) -> RunNode {
+    pub fn node_at_number(&self, number: usize) -> InstanceNodeId {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;
-        RunNode {
+        InstanceNodeId {
             instance: InstanceId(instance as u32),
             node: NodeIndex(number - self.instances[instance].first),
         }
     }
 
-    pub fn number_of_node(&self, of: RunNode) -> usize {
+    pub fn number_of_node(&self, of: InstanceNodeId) -> usize {
         self.instances[of.instance.index()].node_number(of.node)
     }
 
@@ -201,7 +201,7 @@ impl<'a> RunRelations<'a> {
         self.instances[instance.index()].graph
     }
 
-    pub fn kind_of(&self, of: RunNode) -> NodeKind {
+    pub fn kind_of(&self, of: InstanceNodeId) -> NodeKind {
         self.graph_of(of.instance).kind(of.node)
     }
 }

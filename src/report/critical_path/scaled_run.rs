@@ -5,7 +5,7 @@
 //! of durations. The end time is T(x) = max over paths of (time of other nodes + x * time of the class), a convex
 //! piecewise linear function.
 
-use super::recorder::{NodeTimes, RunRecorder};
+use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::{NONE, known_index};
 use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
@@ -134,7 +134,7 @@ impl<'r> RetimableRun<'r> {
         let run = self.run;
         let of = run.relations.node_at_number(number);
         let kind = run.relations.kind_of(of);
-        let NodeTimes { start, end } = run.times[number];
+        let NodeStartAndEnd { start, end } = run.times[number];
         let other = known_index(run.relations.peer[number]);
         match kind {
             NodeKind::Collective if run.is_joined(of) => NodeEndRule::Joined,
@@ -263,7 +263,7 @@ impl ForwardTimingSweep<'_> {
 
     fn end_of_node(&mut self, number: usize, of_class: &[bool]) -> TimeWithSlope {
         let run = self.scaled.run;
-        let NodeTimes { start, end } = run.times[number];
+        let NodeStartAndEnd { start, end } = run.times[number];
         let is_scaled = of_class[number];
         let lasts = |from: Time| signed_picoseconds(end) - signed_picoseconds(from);
         match self.scaled.rules[number] {

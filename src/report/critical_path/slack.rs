@@ -1,8 +1,8 @@
 //! Slack: how much later each node could have ended without delaying the end of the run.
 
-use super::SlackRow;
-use super::recorder::{NodeTimes, RunRecorder};
-use super::relations::{NONE, RunInstance, RunNode, known_index};
+use super::CategorySlackRow;
+use super::recorder::{NodeStartAndEnd, RunRecorder};
+use super::relations::{InstanceNodeId, NONE, RankNodeNumbering, known_index};
 use crate::CriticalPathSegment;
 use crate::NpuTimeCategory;
 use chakram_base::ids::NodeIndex;
@@ -35,9 +35,9 @@ struct LatestTimesOfRun<'r> {
 impl LatestTimesOfRun<'_> {
     /// Sets the latest end of a node, and the latest start that follows from it.
     #[inline]
-    fn set_latest_end(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
+    fn set_latest_end(&mut self, of: InstanceNodeId, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
-        let NodeTimes { start, end } = run.times[number];
+        let NodeStartAndEnd { start, end } = run.times[number];
         self.latest[number] = LatestStartAndEnd {
             end: late,
             start: subtract_span(late, end.since(start)),
@@ -54,13 +54,13 @@ impl LatestTimesOfRun<'_> {
     fn latest_start_of(
         &self,
         place: InstanceId,
-        instance: &RunInstance<'_>,
+        instance: &RankNodeNumbering<'_>,
         node: NodeIndex,
     ) -> Time {
         let number = instance.node_number(node);
         match instance.graph.kind(node) {
             NodeKind::Collective | NodeKind::Send | NodeKind::Receive => {
-                let of = RunNode {
+                let of = InstanceNodeId {
                     instance: place,
                     node,
                 };
@@ -71,7 +71,7 @@ impl LatestTimesOfRun<'_> {
     }
 
     /// Returns the latest start of a collective, send or receive; it also depends on other ranks.
-    fn latest_communication_start(&self, of: RunNode, number: usize) -> Time {
+    fn latest_communication_start(&self, of: InstanceNodeId, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
             NodeKind::Collective if run.is_joined(of) => {
@@ -83,7 +83,7 @@ impl LatestTimesOfRun<'_> {
     }
 
     /// Returns the latest start of a send or receive, including the limit from the other end of the message.
-    fn latest_message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
+    fn latest_message_start(&self, of: InstanceNodeId, number: usize, half: NodeKind) -> Time {
         let (run, comm) = (self.run, self.run.relations.comm);
         // Remaining duration of a send or receive after `from`, the later of the two starts.
         let left = |half: usize, from: Time| Span(run.times[half].end.0.saturating_sub(from.0));
@@ -115,11 +115,11 @@ pub fn compute_slack_rows(
     run: &RunRecorder<'_>,
     path: &[CriticalPathSegment],
     makespan: Time,
-) -> Vec<SlackRow> {
+) -> Vec<CategorySlackRow> {
     let relations = &run.relations;
     let mut on_path = vec![false; relations.nodes];
     for &CriticalPathSegment { instance, node, .. } in path {
-        on_path[relations.number_of_node(RunNode { instance, node })] = true;
+        on_path[relations.number_of_node(InstanceNodeId { instance, node })] = true;
     }
     let near = Span(makespan.0 / 100);
     let mut sums = [const { CategorySlackSums::new() }; NpuTimeCategory::COUNT - 1];
@@ -138,7 +138,7 @@ pub fn compute_slack_rows(
     let mut following = vec![NONE; relations.lanes];
     // Nodes that wait for this node complete later, so the backward order has already visited them.
     for &of in run.completed.iter().rev() {
-        let RunNode {
+        let InstanceNodeId {
             instance: place,
             node,
         } = of;
@@ -167,7 +167,7 @@ pub fn compute_slack_rows(
     let medians = median_slack_by_category(medians, &limits, &on_path);
     let rows = NpuTimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
-        Some(SlackRow {
+        Some(CategorySlackRow {
             category: (*category).to_owned(),
             nodes: sums.nodes,
             time: sums.time,
@@ -181,7 +181,7 @@ pub fn compute_slack_rows(
 
 /// Returns a node's slack from its latest end and its duration.
 #[inline]
-fn slack_and_duration(times: NodeTimes, late: Time) -> (Span, Span) {
+fn slack_and_duration(times: NodeStartAndEnd, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));
     (slack, times.end.since(times.start))
 }

@@ -1,7 +1,7 @@
 //! Follows the critical path backwards from the last completion, from each start to its cause.
 
-use super::recorder::{NodeTimes, RunRecorder};
-use super::relations::{RunNode, known_index};
+use super::recorder::{NodeStartAndEnd, RunRecorder};
+use super::relations::{InstanceNodeId, known_index};
 use crate::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::units::Time;
 use chakram_engine::CommTiming;
@@ -9,22 +9,22 @@ use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
     /// Returns the time when a collective node's transfer began.
-    pub(super) fn transfer_begin_of(&self, of: RunNode) -> Time {
+    pub(super) fn transfer_begin_of(&self, of: InstanceNodeId) -> Time {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }
 
     /// Returns true if the end of a collective node depends on its other members. Returns false if members do not
     /// wait for each other, or if the node ended before the transfer began.
     #[inline]
-    pub(super) fn is_joined(&self, of: RunNode) -> bool {
+    pub(super) fn is_joined(&self, of: InstanceNodeId) -> bool {
         self.relations.comm != CommTiming::Captured
             && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
     }
 
     /// Returns the node at the other end of a message, if it determined this node's end.
-    pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
+    pub(super) fn waited_for(&self, of: InstanceNodeId) -> Option<usize> {
         let number = self.relations.number_of_node(of);
-        let NodeTimes { start, end } = self.times[number];
+        let NodeStartAndEnd { start, end } = self.times[number];
         let other = known_index(self.relations.peer[number])?;
         let graph = self.relations.graph_of(of.instance);
         let later = self.times[other].start > start;
@@ -83,7 +83,7 @@ impl RunRecorder<'_> {
             return path;
         };
         let mut push = |number: usize, from: Time, to: Time, category: NpuTimeCategory| {
-            let RunNode { instance, node } = self.relations.node_at_number(number);
+            let InstanceNodeId { instance, node } = self.relations.node_at_number(number);
             if from < to {
                 path.push(CriticalPathSegment {
                     instance,

@@ -26,7 +26,7 @@ pub struct ScatterPoint {
 
 /// A line that connects points by straight segments.
 #[derive(Clone, Debug, Default)]
-pub struct ScatterLine {
+pub struct ScatterPolyline {
     /// Name of the line.
     pub name: String,
     /// Index of the line's series.
@@ -57,7 +57,7 @@ pub struct ScatterChart<'a> {
     /// Points of the chart.
     pub points: &'a [ScatterPoint],
     /// Lines, which are drawn below the points.
-    pub lines: &'a [ScatterLine],
+    pub lines: &'a [ScatterPolyline],
     /// Value on the vertical axis to mark with a dashed line, and its name.
     pub limit: Option<(f64, String)>,
     /// Labels next to points: horizontal and vertical value, and text.

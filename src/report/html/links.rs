@@ -4,7 +4,7 @@ use super::page::{escape_html, render_figure_with_scale};
 use crate::Report;
 use crate::draw::network::{self, NetworkLink, NetworkNode, NetworkPicture};
 use crate::links::{LinkReport, LinkRow};
-use crate::tiles::TileUse;
+use crate::tiles::TileLinkAndPortUse;
 use chakram_base::units::{Bytes, Span, format_percent};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ fn group_of(
 }
 
 /// Draws the grid of tiles with their links and memory ports.
-fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
+fn render_tile_grid(tiles: &TileLinkAndPortUse, makespan: Span) -> String {
     if tiles.links.is_empty() && tiles.ports.is_empty() {
         return String::new();
     }

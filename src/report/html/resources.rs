@@ -3,7 +3,7 @@
 use super::format_axis_time;
 use super::page::{escape_html, render_figure, render_figure_with_scale, shorten_name as page_cut};
 use crate::Report;
-use crate::collectives::CollectiveTally;
+use crate::collectives::GroupCollectiveTotals;
 use crate::collectives::table::group_collective_rows;
 use crate::draw::lines::{self, StepChartLine};
 use crate::draw::map;
@@ -99,7 +99,7 @@ pub fn render_collectives_section(report: &Report) -> String {
     let points = together.iter().take(POINTS).filter_map(|indices| {
         let groups = || indices.iter().map(|&i| &report.collectives[i]);
         let first = groups().next()?;
-        let mut sum = CollectiveTally::default();
+        let mut sum = GroupCollectiveTotals::default();
         for group in groups() {
             sum.calls += group.tally.calls;
             sum.buffers.sum = sum.buffers.sum.saturating_add(group.tally.buffers.sum);

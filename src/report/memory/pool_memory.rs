@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// Use of one remote memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct PoolMemory {
+pub struct RemoteMemoryUse {
     /// The first NPU that the memory serves.
     pub first_npu: Npu,
     /// Number of ranks with bytes in this memory.
@@ -126,15 +126,15 @@ fn streams_weights(graph: &Graph) -> bool {
 pub(crate) fn list_pool_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
-) -> Vec<PoolMemory> {
+) -> Vec<RemoteMemoryUse> {
     sum_pool_memories(prepared.machine(), rows)
         .into_values()
         .collect()
 }
 
 /// Returns the remote memories that contain bytes of the ranks in `rows`, by memory index.
-fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
-    let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
+fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, RemoteMemoryUse> {
+    let mut held: BTreeMap<u32, RemoteMemoryUse> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
         return held;
     };
@@ -144,7 +144,7 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Poo
             continue;
         }
         let index = row.npu.0 / shared.npus;
-        let memory = held.entry(index).or_insert(PoolMemory {
+        let memory = held.entry(index).or_insert(RemoteMemoryUse {
             first_npu: Npu(index * shared.npus),
             ranks: 0,
             capacity: shared.capacity,
@@ -186,13 +186,13 @@ impl MemoryRow {
 
 impl Report {
     /// Returns the remote memory that is fullest relative to its capacity.
-    pub(super) fn fullest_pool(&self) -> Option<&PoolMemory> {
+    pub(super) fn fullest_pool(&self) -> Option<&RemoteMemoryUse> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }
 }
 
 /// Formats how much of a remote memory is used, as in `25.7 TB of 256.0 TB in remote memory`.
-pub(super) fn format_pool_use(pool: &PoolMemory) -> String {
+pub(super) fn format_pool_use(pool: &RemoteMemoryUse) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 

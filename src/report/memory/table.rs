@@ -6,7 +6,7 @@ use crate::csv::CsvColumn;
 use crate::npus::span_of;
 use crate::section::{
     ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
-    SectionRow, group_adjacent_rows,
+    SectionTableRow, group_adjacent_rows,
 };
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Bytes;
@@ -97,7 +97,7 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
             1 => String::new(),
             _ => format!("rank {} ", row.rank),
         };
-        section.push_row(SectionRow {
+        section.push_row(SectionTableRow {
             cells,
             note: Some(SectionNote::from_clipped_line(format!(
                 "{of}{}",

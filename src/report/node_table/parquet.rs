@@ -171,7 +171,7 @@ fn bit_width_for_count(count: usize) -> u32 {
 }
 
 /// Uncompressed pages of a column in one row group.
-struct ColumnPages {
+struct UncompressedColumnPages {
     dictionary: Option<(usize, Vec<u8>)>,
     data: Vec<u8>,
 }
@@ -189,7 +189,7 @@ impl NodeColumnValues<'_> {
         }
     }
 
-    fn encode_pages(&self, rows: std::ops::Range<usize>) -> ColumnPages {
+    fn encode_pages(&self, rows: std::ops::Range<usize>) -> UncompressedColumnPages {
         fn encode_known_values<T: Copy + Default, const N: usize>(
             column: &OptionalNumberColumn<T>,
             rows: std::ops::Range<usize>,
@@ -224,7 +224,7 @@ impl NodeColumnValues<'_> {
                 data
             }
         };
-        ColumnPages { dictionary, data }
+        UncompressedColumnPages { dictionary, data }
     }
 }
 

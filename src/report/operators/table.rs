@@ -10,7 +10,7 @@ use crate::summary::kind_label;
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Span;
 use chakram_trace::format::append_name_family;
-use chakram_trace::graph::{Interner, NodeKind, StringArenaInterner};
+use chakram_trace::graph::{DistinctKeyInterner, NodeKind, StringArenaInterner};
 
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
@@ -129,7 +129,7 @@ pub(crate) fn format_rate(rate: f64) -> String {
 pub fn combine_operator_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = StringArenaInterner::default();
     // Assigns a number to each pair of family and kind.
-    let mut places = Interner::default();
+    let mut places = DistinctKeyInterner::default();
     let mut families: Vec<OperatorTime> = Vec::new();
     let mut name = String::new();
     for operator in operators {

@@ -4,7 +4,7 @@ use super::intervals::{ContiguousIntervals, KeyedInterval};
 use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
 use crate::memory::{self, BytesAtInstantEnd, MemoryTracker};
-use crate::open_comms::{CommProgress, NpuCommunicationsInProgress};
+use crate::open_comms::{ChargedCommunicationProgress, NpuCommunicationsInProgress};
 use crate::section::group_adjacent_rows;
 use crate::stages::StageCrossingDetector;
 use crate::{CollectiveRecord, CriticalPathSegment, NpuRow, NpuTimeCategory, Observer, Report};
@@ -132,7 +132,9 @@ impl<'a> PictureRecorder<'a> {
         let category = match category.unwrap_or(NpuTimeCategory::Idle as usize) {
             found if found == NpuTimeCategory::Communication as usize => {
                 match of.open.charged_comm() {
-                    Some((_, CommProgress::WaitsForStage)) => NpuTimeCategory::Bubble as usize,
+                    Some((_, ChargedCommunicationProgress::WaitsForStage)) => {
+                        NpuTimeCategory::Bubble as usize
+                    }
                     _ => found,
                 }
             }

@@ -9,7 +9,7 @@ const LEVELS: usize = 8;
 
 /// A range: a slice enclosing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NestingRange<'n> {
+pub(super) struct NodeEnclosingSlice<'n> {
     pub name: &'n str,
     /// Node or call that the range belongs to. It distinguishes ranges with equal names. `None` for a part of a node's
     /// name.
@@ -40,16 +40,20 @@ impl OpenLaneRanges {
         &mut self,
         to: &mut dyn TimelineEncoder,
         track: RankTrackId,
-        path: &[NestingRange<'_>],
+        path: &[NodeEnclosingSlice<'_>],
         name: &'n str,
         (start, end): (Time, Time),
     ) -> &'n str {
         let (parts, leaf) = split_range_path(name);
         let mut path = path.to_vec();
-        path.extend(parts.iter().map(|name| NestingRange { name, of: None }));
+        path.extend(
+            parts
+                .iter()
+                .map(|name| NodeEnclosingSlice { name, of: None }),
+        );
         let same = |((open, of), part): &(
             &(String, Option<NestingRangeNodeOrCall>),
-            &NestingRange<'_>,
+            &NodeEnclosingSlice<'_>,
         )| { *of == part.of && open == part.name };
         let common = self.open.iter().zip(&path).take_while(same).count();
         self.end_ranges(to, track, common);

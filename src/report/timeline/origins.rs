@@ -1,7 +1,7 @@
 //! For nodes of captured programs: the ranges that enclose them, and the arrows from calls to the work that they
 //! launched.
 
-use super::nesting::{NestingRange, NestingRangeNodeOrCall};
+use super::nesting::{NestingRangeNodeOrCall, NodeEnclosingSlice};
 use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
@@ -67,14 +67,14 @@ impl<'a> TimelineNodeCallers<'a> {
         &self,
         instance: InstanceId,
         node: NodeIndex,
-        path: &mut Vec<NestingRange<'a>>,
+        path: &mut Vec<NodeEnclosingSlice<'a>>,
     ) {
         let (graph, number, _) = self.instances[instance.index()];
         let called = &self.called[number];
         if !is_on_thread(graph, node) || called.row_count() == 0 && graph.stacks().is_empty() {
             return;
         }
-        let range = |node: NodeIndex| NestingRange {
+        let range = |node: NodeIndex| NodeEnclosingSlice {
             name: graph.name(node),
             of: Some(NestingRangeNodeOrCall::Node(node.0)),
         };
@@ -96,7 +96,7 @@ impl<'a> TimelineNodeCallers<'a> {
                 let own = stacks
                     .enclosing_calls(call)
                     .take_while(|&call| Some(call) != common);
-                path.extend(own.map(|call| NestingRange {
+                path.extend(own.map(|call| NodeEnclosingSlice {
                     name: stacks.name_of_call(call),
                     of: Some(NestingRangeNodeOrCall::Call(call)),
                 }));

@@ -2,12 +2,16 @@
 
 use super::*;
 
-fn lowered(model: &str, tokens: Option<u64>, lowering: OperatorToJobLoweringRules) -> JobGraph {
+fn lowered(
+    model: &str,
+    tokens: Option<u64>,
+    lowering: OperatorToJobLoweringRules,
+) -> VectorProductJobGraph {
     let model = match tokens {
         Some(tokens) => Model::load_with_token_count(model, tokens).unwrap(),
         None => Model::load_named(model).unwrap(),
     };
-    JobGraph::of_model(&model, lowering)
+    VectorProductJobGraph::of_model(&model, lowering)
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn heads_are_jobs_of_their_own() {
 }
 
 /// Returns the number of all jobs, and the length of the longest chain of dependent jobs.
-fn depth(graph: &JobGraph) -> (usize, u32) {
+fn depth(graph: &VectorProductJobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
         let before = graph

@@ -4,7 +4,7 @@ use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
 use super::model_sizes::LlmModelSizes;
 use super::rules::{EngineRules, HardwareForEngineRules};
-use super::scenario::{LlmScenario, ServedLlm};
+use super::scenario::{LlmScenario, LlmServingOptions};
 use super::step_cost::{EngineParallelism, ServedModelNumberFormats, StepTimeCalculator, name_of};
 use super::step_price::StepTimeSource;
 use super::step_profile::ProfiledStepTimeModel;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// A set of identical engines, with their blocks and step times.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LlmDeployment {
+pub struct IdenticalLlmEngines {
     /// Scheduling rules of the engines.
     pub rules: EngineRules,
     /// Number of KV blocks per engine.
@@ -115,7 +115,7 @@ impl NpuMemoryBreakdown {
     /// Plans the memory of one NPU of an engine with `npus` NPUs.
     fn new(
         sizes: &LlmModelSizes,
-        served: &ServedLlm,
+        served: &LlmServingOptions,
         (rules, stated): (&EngineRules, Option<u32>),
         (npus, ranks, memory): (u32, u32, u64),
     ) -> Self {
@@ -157,7 +157,7 @@ impl NpuMemoryBreakdown {
 /// A scenario's model on a machine, before an engine's number of NPUs is chosen.
 struct ModelOnMachine<'a> {
     scenario: &'a LlmScenario,
-    served: &'a ServedLlm,
+    served: &'a LlmServingOptions,
     machine: &'a Machine,
     class: &'a NpuClass,
     memory: u64,
@@ -168,7 +168,7 @@ struct ModelOnMachine<'a> {
 impl<'a> ModelOnMachine<'a> {
     fn new(
         scenario: &'a LlmScenario,
-        served: &'a ServedLlm,
+        served: &'a LlmServingOptions,
         machine: &'a Machine,
     ) -> Result<Self, ServeError> {
         if machine.classes().len() > 1 {
@@ -268,7 +268,7 @@ impl<'a> ModelOnMachine<'a> {
         blocks.min(MOST_BLOCKS.into()) as u32
     }
 
-    fn place_engines(mut self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
+    fn place_engines(mut self, tensor: Option<u32>) -> Result<IdenticalLlmEngines, ServeError> {
         let choices = self.list_tensor_degrees();
         let ranks = self.scenario.ranks;
         let (name, machine) = (&self.sizes.name, self.machine.name());
@@ -427,7 +427,7 @@ impl<'a> ModelOnMachine<'a> {
                 &self.scenario.left_out,
             )?)),
         };
-        Ok(LlmDeployment {
+        Ok(IdenticalLlmEngines {
             blocks: plan.blocks,
             replicas: self.scenario.replicas,
             ranks,
@@ -473,7 +473,7 @@ fn format_tensor_choices(choices: &[TensorDegreeCandidate]) -> String {
     }
 }
 
-impl LlmDeployment {
+impl IdenticalLlmEngines {
     /// Creates the engines of `scenario` on `machine`. A scenario that names a model requires a
     /// machine.
     ///
@@ -540,7 +540,7 @@ mod tests {
             max_num_seqs: 256,
             ..EngineRules::load_named("vllm-v1", None).unwrap()
         };
-        let served = ServedLlm::new("llama3-8b");
+        let served = LlmServingOptions::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);
         let memory = (1, 1, 25_250_627_584);
         let plan = NpuMemoryBreakdown::new(&sizes("llama3-8b"), &served, (&rules, None), memory);

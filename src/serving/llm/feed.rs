@@ -2,7 +2,7 @@
 
 use super::super::error::ServeError;
 use super::super::program;
-use super::deployment::LlmDeployment;
+use super::deployment::IdenticalLlmEngines;
 use super::metrics::LlmRunRecorder;
 use super::observe::LlmObserver;
 use super::scenario::LlmScenario;
@@ -64,7 +64,7 @@ impl LanelessProcessorModel for StepTimeProcessorModel<'_, '_> {
 /// Serves all requests.
 pub(super) fn run<'s>(
     scenario: &'s LlmScenario,
-    deployment: &'s LlmDeployment,
+    deployment: &'s IdenticalLlmEngines,
     observer: &'s mut dyn LlmObserver,
 ) -> Result<LlmRunRecorder, ServeError> {
     let machine = Machine::placeholder_machine("engines");

@@ -1,7 +1,7 @@
 //! Finds how many NPUs serve a request rate within time limits, and the highest rate that engines serve within them.
 
 use super::super::error::ServeError;
-use super::deployment::LlmDeployment;
+use super::deployment::IdenticalLlmEngines;
 use super::limits::LlmTimeLimits;
 use super::report::LlmReport;
 use super::scenario::{LlmScenario, MOST_REPLICAS};
@@ -124,7 +124,10 @@ struct CapacityPlanner<'a> {
 impl CapacityPlanner<'_> {
     /// Returns the saturated request rate of one engine, in requests per second; `None` if requests
     /// belong to conversations.
-    fn saturated_rate_per_engine(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
+    fn saturated_rate_per_engine(
+        &self,
+        of: &IdenticalLlmEngines,
+    ) -> Result<Option<f64>, ServeError> {
         let rate = saturated_request_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
@@ -135,7 +138,7 @@ impl CapacityPlanner<'_> {
     fn serve_until_verdict(
         &self,
         scenario: &LlmScenario,
-        deployment: &LlmDeployment,
+        deployment: &IdenticalLlmEngines,
         each: Option<f64>,
     ) -> Result<TriedEngineConfiguration, ServeError> {
         let mut scenario = scenario.clone();
@@ -165,7 +168,7 @@ impl CapacityPlanner<'_> {
     fn row_of(
         &self,
         scenario: &LlmScenario,
-        deployment: &LlmDeployment,
+        deployment: &IdenticalLlmEngines,
         report: &LlmReport,
     ) -> TriedEngineConfiguration {
         let all = report.row_of_all_classes();
@@ -201,7 +204,7 @@ impl CapacityPlanner<'_> {
     /// tried row with the most engines.
     fn find_fewest_engines(
         &self,
-        of: &LlmDeployment,
+        of: &IdenticalLlmEngines,
         each: Option<f64>,
     ) -> Result<TriedEngineConfiguration, ServeError> {
         let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
@@ -240,7 +243,7 @@ impl CapacityPlanner<'_> {
     /// Returns the highest rate at which engines meet the limits, to within 2 %. `None` if no rate does.
     fn find_highest_rate(
         &self,
-        of: &LlmDeployment,
+        of: &IdenticalLlmEngines,
         each: Option<f64>,
         from: f64,
     ) -> Result<Option<TriedEngineConfiguration>, ServeError> {
@@ -298,7 +301,8 @@ pub fn plan_capacity(
 ) -> Result<LlmCapacityPlan, ServeError> {
     check_limits_and_rate(scenario)?;
     let planner = CapacityPlanner { scenario, attain };
-    let first = LlmDeployment::new(&scenario_with_one_engine(scenario, None), machine.into())?;
+    let first =
+        IdenticalLlmEngines::new(&scenario_with_one_engine(scenario, None), machine.into())?;
     let Some(place) = &first.place else {
         return Err(ServeError::Unfit(
             "a plan needs a model and a machine".to_owned(),
@@ -309,7 +313,7 @@ pub fn plan_capacity(
     let choices = choices.filter(|choice| stated.is_none_or(|stated| stated == choice.npus));
     let (mut rows, mut engines) = (Vec::new(), Vec::new());
     for choice in choices {
-        let deployment = LlmDeployment::new(
+        let deployment = IdenticalLlmEngines::new(
             &scenario_with_one_engine(scenario, Some(choice.npus)),
             Some(machine),
         )?;
@@ -356,7 +360,7 @@ pub fn find_highest_scenario_rate(
     attain: f64,
 ) -> Result<Option<TriedEngineConfiguration>, ServeError> {
     check_limits_and_rate(scenario)?;
-    let deployment = LlmDeployment::new(scenario, machine)?;
+    let deployment = IdenticalLlmEngines::new(scenario, machine)?;
     let planner = CapacityPlanner { scenario, attain };
     let each = planner.saturated_rate_per_engine(&deployment)?;
     let from = scenario.workload.mean_rate().unwrap_or(1.0);

@@ -1,7 +1,7 @@
 //! The report of a serving run, which is rendered as text, JSON, CSV and HTML.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
-use super::deployment::{EngineMachineAndMemory, LlmDeployment};
+use super::deployment::{EngineMachineAndMemory, IdenticalLlmEngines};
 use super::limits::LlmTimeLimits;
 use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
@@ -348,7 +348,7 @@ impl LlmReport {
     /// requests per second, if known.
     pub(super) fn build_report(
         scenario: &LlmScenario,
-        deployment: &LlmDeployment,
+        deployment: &IdenticalLlmEngines,
         recorder: LlmRunRecorder,
         saturated: Option<f64>,
     ) -> Self {

@@ -123,7 +123,7 @@ pub struct ComposedEngineStep {
     /// The requests of the step with their tokens, in the order in which the scheduler considered them.
     pub shares: Vec<RequestStepShare>,
     /// Preempted requests, in order of preemption.
-    pub put_back: Vec<PreemptedRequest>,
+    pub put_back: Vec<PreemptedRequestLoss>,
     /// Total number of tokens.
     pub tokens: u32,
     /// Number of free blocks after the step was composed.
@@ -132,7 +132,7 @@ pub struct ComposedEngineStep {
 
 /// A preempted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PreemptedRequest {
+pub struct PreemptedRequestLoss {
     /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
@@ -686,7 +686,7 @@ impl StepScheduler {
         (of.is_waiting, of.lost) = (true, lost);
         self.step
             .put_back
-            .push(PreemptedRequest { slot, number, lost });
+            .push(PreemptedRequestLoss { slot, number, lost });
         self.register_full_blocks(slot, u32::MAX);
         let of = &mut self.slots[slot as usize];
         self.pool.release_blocks(&mut of.blocks);

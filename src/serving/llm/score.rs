@@ -236,12 +236,12 @@ impl MeasuredServingTable {
     /// # Errors
     ///
     /// Fails if no row can be predicted.
-    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ScoredServingTable, ServeError> {
+    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ServingTablePredictions, ServeError> {
         let answers = map_in_order(threads.get(), &self.rows, |row| {
             Ok::<_, Infallible>(self.predict_row(row))
         });
         let Ok(answers) = answers;
-        let mut scores = ScoredServingTable {
+        let mut scores = ServingTablePredictions {
             table: self.file.clone(),
             by: self.by.clone(),
             rows: Vec::new(),
@@ -398,7 +398,7 @@ const FEWEST_SIMILAR: usize = 3;
 
 /// Predictions for the rows of a table.
 #[derive(Clone, Debug, Serialize)]
-pub struct ScoredServingTable {
+pub struct ServingTablePredictions {
     /// Name of the table.
     pub table: String,
     /// Column whose values divide the rows into separately scored parts.
@@ -456,7 +456,7 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     Some([center - half, center + half])
 }
 
-impl ScoredServingTable {
+impl ServingTablePredictions {
     /// Adds the time of the client and of the server's front end to each metric that includes it. It is the measured
     /// time to first token minus the engine's part. The client's time is the median over rows of other folds.
     fn add_client_time(&mut self, metrics: &[ServingTimeStatistic]) {

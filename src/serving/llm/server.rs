@@ -5,7 +5,7 @@
 //! indices. A request that arrives when a step ends can therefore take part in the next step.
 
 use super::super::error::ServeError;
-use super::deployment::LlmDeployment;
+use super::deployment::IdenticalLlmEngines;
 use super::incoming::{ConversationTurn, IncomingRequest};
 use super::metrics::LlmRunRecorder;
 use super::observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver};
@@ -63,7 +63,7 @@ enum RequestSendOrEnterEvent {
 /// State of a run: its engines, its pending events and its records.
 pub(super) struct LlmRunState<'s> {
     scenario: &'s LlmScenario,
-    deployment: &'s LlmDeployment,
+    deployment: &'s IdenticalLlmEngines,
     engines: Vec<RunningEngine>,
     source: RequestSource<'s>,
     next: Option<IncomingRequest>,
@@ -91,7 +91,7 @@ pub(super) struct LlmRunState<'s> {
 impl<'s> LlmRunState<'s> {
     pub fn new(
         scenario: &'s LlmScenario,
-        deployment: &'s LlmDeployment,
+        deployment: &'s IdenticalLlmEngines,
         observer: &'s mut dyn LlmObserver,
     ) -> Result<Self, ServeError> {
         let mut source = RequestSource::new(&scenario.workload, scenario.seed)?;

@@ -3,13 +3,13 @@
 use super::ServeReport;
 use crate::prepared::ScenarioWithModelTimes;
 use crate::scenario::{
-    ArrivalRateInRequestsOrBytes, ArrivalStream, RequestWork, RunStopRule, Scenario,
+    ArrivalPattern, ArrivalRateInRequestsOrBytes, RequestWork, RunStopRule, Scenario,
     ServicePolicyKind,
 };
 use chakram_base::units::format_thousands;
 
 /// Describes arrivals.
-pub fn describe_arrival_stream(arrivals: &ArrivalStream) -> String {
+pub fn describe_arrival_stream(arrivals: &ArrivalPattern) -> String {
     let rate = |rate: &ArrivalRateInRequestsOrBytes| match rate {
         ArrivalRateInRequestsOrBytes::Requests(rate) => format!("{rate} requests/s"),
         ArrivalRateInRequestsOrBytes::Bytes(bandwidth) => {
@@ -17,15 +17,15 @@ pub fn describe_arrival_stream(arrivals: &ArrivalStream) -> String {
         }
     };
     match arrivals {
-        ArrivalStream::Poisson(mean) => format!("Poisson arrivals, {}", rate(mean)),
-        ArrivalStream::Periodic(equal) => format!("periodic arrivals, {}", rate(equal)),
-        ArrivalStream::Bursts { burst, every } => {
+        ArrivalPattern::Poisson(mean) => format!("Poisson arrivals, {}", rate(mean)),
+        ArrivalPattern::Periodic(equal) => format!("periodic arrivals, {}", rate(equal)),
+        ArrivalPattern::Bursts { burst, every } => {
             format!(
                 "bursts of {} every {every}",
                 format_thousands((*burst).into())
             )
         }
-        ArrivalStream::Closed {
+        ArrivalPattern::Closed {
             users,
             think,
             exponential,
@@ -36,7 +36,7 @@ pub fn describe_arrival_stream(arrivals: &ArrivalStream) -> String {
                 format_thousands((*users).into())
             )
         }
-        ArrivalStream::File {
+        ArrivalPattern::File {
             path,
             repeat,
             speed,

@@ -7,7 +7,7 @@ use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::draw::scatter::{
-    LogarithmicOrFittingScale, ScatterChart, ScatterLine, ScatterPoint,
+    LogarithmicOrFittingScale, ScatterChart, ScatterPoint, ScatterPolyline,
 };
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_report_number, render_section, render_table,
@@ -369,12 +369,12 @@ fn curve_over_rates(
     of: fn(&ServeRow) -> Option<Span>,
     series: usize,
     name: &str,
-) -> ScatterLine {
+) -> ScatterPolyline {
     let way = sweep.points.iter().filter_map(|point| {
         let time = of(point.report.row_of_all_models()?)?;
         (time > Span::ZERO).then_some((point.rate_per_s, time.0 as f64))
     });
-    ScatterLine {
+    ScatterPolyline {
         name: name.to_owned(),
         series,
         way: way.collect(),

@@ -1,6 +1,6 @@
 //! Renders a report as text of at most 100 columns.
 
-use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
+use super::{ServeReport, ServeRow, ServeRowKind, WideTimeSum};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -248,7 +248,7 @@ fn write_serve_time_parts(
     ]);
     table.write_heading(out, style)?;
     for row in &report.rows {
-        let mean = |part: TimeSum| -> Span { row.mean_part_time(part) };
+        let mean = |part: WideTimeSum| -> Span { row.mean_part_time(part) };
         let parts = &row.parts;
         table.write_row(
             out,

@@ -91,8 +91,8 @@ pub(super) fn build_scenario(
         }
         let by_bytes = matches!(
             stream,
-            ArrivalStream::Poisson(ArrivalRateInRequestsOrBytes::Bytes(_))
-                | ArrivalStream::Periodic(ArrivalRateInRequestsOrBytes::Bytes(_))
+            ArrivalPattern::Poisson(ArrivalRateInRequestsOrBytes::Bytes(_))
+                | ArrivalPattern::Periodic(ArrivalRateInRequestsOrBytes::Bytes(_))
         );
         if by_bytes && model.bytes.is_none() {
             return Err(entry
@@ -110,7 +110,7 @@ pub(super) fn build_scenario(
                 )
                 .into());
         }
-        let from_file = matches!(stream, ArrivalStream::File { .. });
+        let from_file = matches!(stream, ArrivalPattern::File { .. });
         if matches!(model.work, RequestWork::Steps { .. }) && model.tokens.is_none() && !from_file {
             return Err(entry
                 .missing_entry_error(
@@ -175,7 +175,7 @@ fn parse_positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigErro
 fn parse_arrival_stream(
     root: &ConfigTable<'_>,
     folder: &Path,
-) -> Result<ArrivalStream, ConfigError> {
+) -> Result<ArrivalPattern, ConfigError> {
     let table = root
         .require_field("stream", "a table of arrivals")?
         .read_table(Some(STREAM))?;
@@ -208,15 +208,15 @@ fn parse_arrival_stream(
     match chosen {
         ArrivalStreamName::Poisson => {
             only(&["arrivals", "rate", "bandwidth"], "poisson")?;
-            Ok(ArrivalStream::Poisson(rate()?))
+            Ok(ArrivalPattern::Poisson(rate()?))
         }
         ArrivalStreamName::Periodic => {
             only(&["arrivals", "rate", "bandwidth"], "periodic")?;
-            Ok(ArrivalStream::Periodic(rate()?))
+            Ok(ArrivalPattern::Periodic(rate()?))
         }
         ArrivalStreamName::Bursts => {
             only(&["arrivals", "burst", "every"], "bursts")?;
-            Ok(ArrivalStream::Bursts {
+            Ok(ArrivalPattern::Bursts {
                 burst: table
                     .require_field("burst", "a number of requests")?
                     .read_count(1 << 30)?,
@@ -228,7 +228,7 @@ fn parse_arrival_stream(
                 &["arrivals", "users", "think", "think_exponential"],
                 "closed",
             )?;
-            Ok(ArrivalStream::Closed {
+            Ok(ArrivalPattern::Closed {
                 users: table
                     .require_field("users", "a number of users")?
                     .read_count(1 << 24)?,
@@ -241,7 +241,7 @@ fn parse_arrival_stream(
         ArrivalStreamName::File => {
             only(&["arrivals", "file", "repeat", "speed"], "file")?;
             let path = folder.join(table.require_field("file", "a path")?.read_line()?);
-            Ok(ArrivalStream::File {
+            Ok(ArrivalPattern::File {
                 path,
                 repeat: table.read_or_default("repeat", 1, |field| field.read_count(1 << 20))?,
                 speed: table.read_or_default("speed", 1.0, |field| field.read_positive(1e9))?,
@@ -252,9 +252,9 @@ fn parse_arrival_stream(
 
 fn parse_stop_rule(
     root: &ConfigTable<'_>,
-    stream: &ArrivalStream,
+    stream: &ArrivalPattern,
 ) -> Result<RunStopRule, ConfigError> {
-    let endless = !matches!(stream, ArrivalStream::File { .. });
+    let endless = !matches!(stream, ArrivalPattern::File { .. });
     let Some(field) = root.get("stop") else {
         if endless {
             return Err(

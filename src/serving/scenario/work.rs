@@ -236,7 +236,7 @@ fn parse_preset_work(
         merge: table.read_or_default("merge", 0, |field| field.read_integer_between(1, 1 << 40))?,
         tables: table.read_or_default("tables", false, |field| field.read_flag())?,
     };
-    let graph = JobGraph::of_model(&model, lowering);
+    let graph = VectorProductJobGraph::of_model(&model, lowering);
     check_vector_job_work(source, &graph)?;
     let known_as = if is_file {
         model.name
@@ -246,7 +246,10 @@ fn parse_preset_work(
     Ok((RequestWork::Vectors(graph), known_as))
 }
 
-fn check_vector_job_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigError> {
+fn check_vector_job_work(
+    source: &ConfigField<'_>,
+    graph: &VectorProductJobGraph,
+) -> Result<(), ConfigError> {
     if graph.jobs().is_empty() {
         return Err(source.invalid_value_error("no vector products", "one job at least"));
     }
@@ -259,8 +262,8 @@ fn check_vector_job_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(
     Ok(())
 }
 
-fn parse_job_graph(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
-    let mut graph = JobGraph::default();
+fn parse_job_graph(source: &ConfigField<'_>) -> Result<VectorProductJobGraph, ConfigError> {
+    let mut graph = VectorProductJobGraph::default();
     let entries = source.read_items("tables such as { tasks = 4, length = 5 }")?;
     for (number, entry) in (0_u32..).zip(&entries) {
         let table = entry.read_table(Some(&["tasks", "length", "after"]))?;

@@ -4,7 +4,7 @@ use super::flight::BatchInFlight;
 use super::{JobTimeRangeWithEventToken, ServeRunState};
 use crate::cores::JobTimeRange;
 use crate::observe::{CompletedRequest, ServedJob};
-use crate::scenario::{ArrivalStream, ServicePolicyKind};
+use crate::scenario::{ArrivalPattern, ServicePolicyKind};
 use chakram_base::units::Span;
 
 impl ServeRunState<'_> {
@@ -142,7 +142,7 @@ impl ServeRunState<'_> {
             if let Err(error) = self.observer.on_completed(&completed) {
                 self.failure = Some(error.into());
             }
-            if let ArrivalStream::Closed {
+            if let ArrivalPattern::Closed {
                 think, exponential, ..
             } = self.prepared.scenario.stream
             {

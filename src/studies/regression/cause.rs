@@ -1,7 +1,7 @@
 //! Finds the causes of the difference between a prediction and its baseline.
 
 use super::machine_text::ConstantChange;
-use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
+use chakram_analysis::diff::reports::{ReplayDiff, ReportDiffByMachine};
 use chakram_archive::{BaselinePrediction, WorkloadEntry};
 use chakram_base::units::Span;
 
@@ -66,7 +66,7 @@ pub fn find_causes(
     constants: &[ConstantChange],
     baseline: &BaselinePrediction,
     entry: &WorkloadEntry,
-    found: &ReportDiff,
+    found: &ReportDiffByMachine,
 ) -> Vec<PredictionChangeCause> {
     let mut causes: Vec<PredictionChangeCause> = constants
         .iter()

@@ -24,7 +24,7 @@ pub struct LayerCyclesAndEnergy {
 
 /// Cycles and energy of layers, by size, stride and dilation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct CycleTable {
+pub struct LayerCyclesAndEnergyTable {
     rows: BTreeMap<LayerSizesAndStrides, LayerCyclesAndEnergy>,
 }
 
@@ -76,7 +76,7 @@ fn layer_key(layer: &LayerShape) -> LayerSizesAndStrides {
     (layer.sizes, layer.stride, layer.dilation)
 }
 
-impl CycleTable {
+impl LayerCyclesAndEnergyTable {
     /// Parses a table. Error messages call the table `file`. Skips empty lines and lines that begin with `#`.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn rows_are_found_by_their_layers() {
         let text = "# of a mapper\nC,K,P,Wstride,cycles,energy_pj\n32,32,2500,1,10000,5.5\n\n3,64,112,2,7,0\n";
-        let table = CycleTable::parse(text, "t.csv").unwrap();
+        let table = LayerCyclesAndEnergyTable::parse(text, "t.csv").unwrap();
         let layer = LayerShape::from_matrix_product([2500, 32, 32]).unwrap();
         let row = table.get(&layer).unwrap();
         assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(table.get(&strided).unwrap().cycles, 7);
         // Repeated rows with equal values are accepted.
         let twice = "K,cycles\n2,3\n2,3\n";
-        assert!(CycleTable::parse(twice, "t").is_ok());
+        assert!(LayerCyclesAndEnergyTable::parse(twice, "t").is_ok());
     }
 
     #[test]
@@ -229,7 +229,9 @@ mod tests {
             ("C,cycles\n4294967296,5\n", "t:2: found its sizes"),
             ("C,cycles\n1,5\n1,6\n", "t:3: found another price"),
         ] {
-            let error = CycleTable::parse(text, "t").unwrap_err().to_string();
+            let error = LayerCyclesAndEnergyTable::parse(text, "t")
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(said), "{text:?}: {error}");
         }
     }

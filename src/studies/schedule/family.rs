@@ -12,10 +12,10 @@
 //! rows read the same part of it.
 
 use super::partition::{
-    CutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
+    MatrixCutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
     find_matching_row_piece, partition_products, position_of_part, words_moved,
 };
-use super::{SubLayer, SubLayerShapeAndKind, SubLayerTaskGraph};
+use super::{LayerPartOfOneAccelerator, SubLayerShapeAndKind, SubLayerTaskGraph};
 use chakram_base::setting::EnumeratedSetting;
 
 /// A model of DEAP's family.
@@ -248,8 +248,8 @@ impl DeapLanguageModel {
             .collect();
         let same = |along| vec![vec![along; levels as usize]; sizes.len()];
         let cuts = match self.partition {
-            MatrixProductPartitionRule::Columns => Some(same(CutDirection::Columns)),
-            MatrixProductPartitionRule::Rows => Some(same(CutDirection::Rows)),
+            MatrixProductPartitionRule::Columns => Some(same(MatrixCutDirection::Columns)),
+            MatrixProductPartitionRule::Rows => Some(same(MatrixCutDirection::Rows)),
             MatrixProductPartitionRule::Hierarchical => {
                 partition_products(&sizes, levels, self.micro_batches)
             }
@@ -346,7 +346,7 @@ impl DeapLanguageModel {
                         }
                     }
                     own.push((graph.tasks.len() as u32, *place));
-                    graph.tasks.push(SubLayer {
+                    graph.tasks.push(LayerPartOfOneAccelerator {
                         name: format!("{name}, part {part} of micro-batch {batch}"),
                         record,
                         after: taken.iter().map(|(task, _)| *task).collect(),

@@ -6,7 +6,7 @@
 //! operations, and a free chip immediately begins its next one. [`ChipAssignmentRule::Printed`] follows the printed
 //! text, and ends when no chip can get another sub-layer.
 
-use super::{ChipSchedule, SubLayerTaskGraph};
+use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
 use chakram_base::setting::EnumeratedSetting;
 
 /// Rule for assigning sub-layers to chips.
@@ -61,7 +61,7 @@ pub fn schedule_tasks(
     graph: &SubLayerTaskGraph,
     chips: usize,
     rule: ChipAssignmentRule,
-) -> Result<ChipSchedule, ScheduleError> {
+) -> Result<SubLayersByAcceleratorAndStep, ScheduleError> {
     if chips == 0 {
         return Err(ScheduleError::NoChips);
     }
@@ -72,7 +72,7 @@ pub fn schedule_tasks(
     }
 }
 
-fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> ChipSchedule {
+fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> SubLayersByAcceleratorAndStep {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     // Ready sub-layers, sorted by index.
@@ -81,7 +81,7 @@ fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> ChipSchedule {
         .filter(|(_, count)| **count == 0)
         .map(|(task, _)| task)
         .collect();
-    let mut schedule = ChipSchedule {
+    let mut schedule = SubLayersByAcceleratorAndStep {
         chips: vec![Vec::new(); chips],
     };
     while !ready.is_empty() {
@@ -108,7 +108,7 @@ fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> ChipSchedule {
 pub(super) fn schedule_by_durations(
     graph: &SubLayerTaskGraph,
     chips: usize,
-) -> (ChipSchedule, u64) {
+) -> (SubLayersByAcceleratorAndStep, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     let mut ready: std::collections::BTreeSet<u32> = (0..)
@@ -149,7 +149,7 @@ pub(super) fn schedule_by_durations(
 }
 
 /// Assigns each sub-layer a step after those of its dependencies and of all earlier sub-layers on its chip.
-fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
+fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> SubLayersByAcceleratorAndStep {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
     for (chip, tasks) in order.iter().enumerate() {
@@ -175,7 +175,7 @@ fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
         }
     }
     let steps = step_of.iter().max().map_or(0, |last| last + 1);
-    let mut schedule = ChipSchedule {
+    let mut schedule = SubLayersByAcceleratorAndStep {
         chips: vec![vec![None; steps]; order.len()],
     };
     for (task, step) in step_of.into_iter().enumerate() {
@@ -189,11 +189,11 @@ fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
 fn schedule_as_printed(
     graph: &SubLayerTaskGraph,
     chips: usize,
-) -> Result<ChipSchedule, ScheduleError> {
+) -> Result<SubLayersByAcceleratorAndStep, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
     let mut given = vec![false; all];
-    let mut schedule = ChipSchedule {
+    let mut schedule = SubLayersByAcceleratorAndStep {
         chips: vec![Vec::new(); chips],
     };
     let mut taken = vec![false; chips];

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 /// Direction of a cut through a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CutDirection {
+pub enum MatrixCutDirection {
     /// Cuts the rows, that is, tokens or tokens times heads.
     Rows,
     /// Cuts the columns, so that each half computes a part of every token's outputs.
@@ -29,7 +29,7 @@ pub enum CutDirection {
 }
 
 /// Cuts of a matrix product, outermost level first.
-pub type MatrixProductCutSequence = Vec<CutDirection>;
+pub type MatrixProductCutSequence = Vec<MatrixCutDirection>;
 
 /// Sizes of a matrix product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +61,13 @@ const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit to the index of the
 /// row block or the column block.
-pub fn position_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
+pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
         let half = part >> (cut.len() - 1 - level) & 1;
         let block = match along {
-            CutDirection::Rows => &mut row,
-            CutDirection::Columns => &mut column,
+            MatrixCutDirection::Rows => &mut row,
+            MatrixCutDirection::Columns => &mut column,
         };
         *block = (2 * block.0 + half, 2 * block.1);
     }
@@ -119,7 +119,7 @@ pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(
 }
 
 /// The possible cuts at a level. At equal cost, the first is preferred.
-const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
+const CHOICES: [MatrixCutDirection; 2] = [MatrixCutDirection::Columns, MatrixCutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
 fn cut_level(
@@ -173,14 +173,14 @@ fn cut_level(
 }
 
 /// Returns the number of weight words that all parts read, in units of `1 / SHARES` word.
-fn weight_words(product: &MatrixProductSizesForTransfers, cut: &[CutDirection]) -> u128 {
+fn weight_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirection]) -> u128 {
     let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Counts the words of the model's input that the parts of the first matrix product read from
 /// memory, in units of `1 / SHARES` word.
-fn input_words(product: &MatrixProductSizesForTransfers, cut: &[CutDirection]) -> u128 {
+fn input_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
 }

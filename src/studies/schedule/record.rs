@@ -10,7 +10,7 @@
 //! batch normalization). A sub-layer that depends on an omitted layer depends on that layer's predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
-use super::{ChipSchedule, SubLayer, SubLayerTaskGraph};
+use super::{LayerPartOfOneAccelerator, SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
 use chakram_hardware::compute::LayerShape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -111,7 +111,10 @@ impl SubLayerShapeAndKind {
 }
 
 /// Formats a schedule as a file with one record per line.
-pub fn write_schedule(graph: &SubLayerTaskGraph, schedule: &ChipSchedule) -> String {
+pub fn write_schedule(
+    graph: &SubLayerTaskGraph,
+    schedule: &SubLayersByAcceleratorAndStep,
+) -> String {
     let mut text = String::from("[\n");
     let steps = schedule.step_count();
     for chip in 0..schedule.chips.len() {
@@ -202,7 +205,7 @@ struct ReferableOrOmittedLayer {
 pub fn parse_schedule(
     text: &str,
     file: &str,
-) -> Result<(SubLayerTaskGraph, ChipSchedule), ScheduleFileError> {
+) -> Result<(SubLayerTaskGraph, SubLayersByAcceleratorAndStep), ScheduleFileError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| ScheduleFileError::Literal {
         file: file.to_owned(),
         line,
@@ -246,7 +249,7 @@ pub fn parse_schedule(
         _ => 0,
     });
     let steps = count.max().unwrap_or(0);
-    let mut schedule = ChipSchedule {
+    let mut schedule = SubLayersByAcceleratorAndStep {
         chips: vec![vec![None; steps]; chips.len()],
     };
     let mut before: Vec<u32> = Vec::new();
@@ -319,7 +322,7 @@ pub fn parse_schedule(
         }
         schedule.chips[one.chip][one.step] = Some(index);
         current.1.push(index);
-        graph.tasks.push(SubLayer {
+        graph.tasks.push(LayerPartOfOneAccelerator {
             name: format!("{} {index}", one.record.kind),
             record: one.record,
             after,

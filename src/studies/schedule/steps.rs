@@ -24,7 +24,7 @@
 //! one for each transfer and each sub-layer of a step. It learns from the barrier that the previous step has ended. It
 //! issues no command of a step earlier, so n commands of d seconds lengthen the step by n d.
 
-use super::{ChipSchedule, SubLayerTaskGraph};
+use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::LayerTensor;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
@@ -67,7 +67,7 @@ pub enum TransferSource {
 
 /// Chips, links and memories, and the parameters that determine a step's time and energy.
 #[derive(Clone, Debug)]
-pub struct ChipMachine {
+pub struct MultiChipMachine {
     /// The links between chips; `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
     /// Rates of the links and of the interfaces.
@@ -243,7 +243,7 @@ impl SubLayerTaskGraph {
     }
 }
 
-impl ChipMachine {
+impl MultiChipMachine {
     /// Returns the duration of a transfer of `bytes` bytes to `chip`, in seconds.
     fn transfer_seconds(
         &self,
@@ -270,7 +270,7 @@ impl ChipMachine {
     pub fn simulate_steps(
         &self,
         graph: &SubLayerTaskGraph,
-        schedule: &ChipSchedule,
+        schedule: &SubLayersByAcceleratorAndStep,
         costs: &[SubLayerTimeAndEnergy],
     ) -> Result<StepCostsAndTransferLog, ScheduleRunError> {
         let chips = schedule.chips.len().div_ceil(self.accelerators.max(1));

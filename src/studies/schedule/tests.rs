@@ -9,8 +9,8 @@ use chakram_hardware::topology::chip_graph::{
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn task(rows: u64, after: &[u32]) -> SubLayer {
-    SubLayer {
+fn task(rows: u64, after: &[u32]) -> LayerPartOfOneAccelerator {
+    LayerPartOfOneAccelerator {
         name: String::new(),
         record: SubLayerShapeAndKind::from_linear(rows, 1, 1).unwrap(),
         after: after.to_vec(),
@@ -196,7 +196,7 @@ proptest! {
                 let done: BTreeSet<u32> = (0..graph.tasks.len() as u32)
                     .filter(|task| step_of[*task as usize].is_some())
                     .collect();
-                let ready = |task: &SubLayer| task.after.iter().all(|one| done.contains(one));
+                let ready = |task: &LayerPartOfOneAccelerator| task.after.iter().all(|one| done.contains(one));
                 let can = graph.tasks.iter().enumerate().filter(|(i, task)| !done.contains(&(*i as u32)) && ready(task)).count();
                 let at: Vec<u32> = (0..chips).filter_map(|chip| schedule.task_at(chip, step)).collect();
                 for task in &at {
@@ -258,8 +258,8 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
 }
 
 /// Creates a machine of four chips in a ring. The links have a unit rate of 64 GB/s.
-fn ring(capacity: Option<u64>) -> ChipMachine {
-    ChipMachine {
+fn ring(capacity: Option<u64>) -> MultiChipMachine {
+    MultiChipMachine {
         links: Some(ChipGraph::parse_named_shape("ring:4").unwrap()),
         technology: LinkRateByLinkCount {
             interface: 1.0,
@@ -288,7 +288,7 @@ fn chips_take_data_from_the_nearest_holder() {
         task(1, &[0]),
     ];
     let graph = SubLayerTaskGraph { tasks };
-    let schedule = ChipSchedule {
+    let schedule = SubLayersByAcceleratorAndStep {
         chips: vec![
             vec![Some(0), None, Some(3), Some(4)],
             vec![None, Some(2), None, None],
@@ -335,7 +335,7 @@ fn chips_take_data_from_the_nearest_holder() {
     assert_eq!(totals.total_seconds(), 4.0 * 7.0 + 8.75 + 7.5);
     assert_eq!(totals.steps[1].between_chips, 30);
     // Without links, all data pass through interfaces of 1 B/s.
-    let interfaces = ChipMachine {
+    let interfaces = MultiChipMachine {
         links: None,
         ..ring(None)
     };
@@ -344,7 +344,7 @@ fn chips_take_data_from_the_nearest_holder() {
         .unwrap();
     assert_eq!(totals.steps[1].communication, 20.0 + 3.75);
     // The table has no rate for a chip with three links.
-    let many = ChipMachine {
+    let many = MultiChipMachine {
         links: Some(ChipGraph::parse_named_shape("torus:2x4").unwrap()),
         ..ring(None)
     };
@@ -363,7 +363,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
     tasks[0].weights = weights(0);
     tasks[3].weights = weights(0);
     let graph = SubLayerTaskGraph { tasks };
-    let schedule = ChipSchedule {
+    let schedule = SubLayersByAcceleratorAndStep {
         chips: vec![vec![Some(0), Some(1), Some(2), Some(3)]],
     };
     let costs = [SubLayerTimeAndEnergy::default(); 4];
@@ -417,7 +417,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = SubLayerTaskGraph {
         tasks: vec![task(10, &[]), task(20, &[]), task(1, &[0]), task(1, &[0])],
     };
-    let schedule = ChipSchedule {
+    let schedule = SubLayersByAcceleratorAndStep {
         chips: vec![
             vec![Some(0), None],
             vec![Some(1), None],
@@ -429,7 +429,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
         seconds,
         ..SubLayerTimeAndEnergy::default()
     };
-    let machine = ChipMachine {
+    let machine = MultiChipMachine {
         accelerators: 2,
         dispatch: 0.5,
         ..ring(None)
@@ -450,7 +450,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
     // With four chips of one accelerator each, A must be sent to one more chip, so the host issues
     // a fourth command.
-    let machine = ChipMachine {
+    let machine = MultiChipMachine {
         accelerators: 1,
         ..machine
     };

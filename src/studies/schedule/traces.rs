@@ -6,7 +6,8 @@
 //! sub-layers in the order of the schedule.
 
 use super::{
-    ChipSchedule, StepCostsAndTransferLog, SubLayerTaskGraph, SubLayerTimeAndEnergy, TransferSource,
+    StepCostsAndTransferLog, SubLayerTaskGraph, SubLayerTimeAndEnergy,
+    SubLayersByAcceleratorAndStep, TransferSource,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
@@ -20,7 +21,7 @@ pub struct ScheduleWithCosts<'s> {
     /// The sub-layers with their dependencies.
     pub graph: &'s SubLayerTaskGraph,
     /// The sub-layer that each accelerator runs in each step.
-    pub schedule: &'s ChipSchedule,
+    pub schedule: &'s SubLayersByAcceleratorAndStep,
     /// Cost of each sub-layer.
     pub costs: &'s [SubLayerTimeAndEnergy],
     /// Simulated transfers and costs of the schedule's steps.

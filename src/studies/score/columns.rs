@@ -57,7 +57,7 @@ const ROOT: &[&str] = &[
 
 /// Unit of the measured values in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum MeasuredUnit {
+pub(super) enum TimeOrThroughputUnit {
     /// A time in units of this many seconds.
     Time(f64),
     /// Tokens per second and NPU.
@@ -68,13 +68,13 @@ pub(super) enum MeasuredUnit {
 }
 
 /// Each unit with its name in files that describe a table's columns.
-const UNITS: [(MeasuredUnit, &str); 6] = [
-    (MeasuredUnit::Time(1.0), "s"),
-    (MeasuredUnit::Time(1e-3), "ms"),
-    (MeasuredUnit::Time(1e-6), "us"),
-    (MeasuredUnit::Tokens, "tokens/s/npu"),
-    (MeasuredUnit::Flops(false), "model TFLOP/s/npu"),
-    (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
+const UNITS: [(TimeOrThroughputUnit, &str); 6] = [
+    (TimeOrThroughputUnit::Time(1.0), "s"),
+    (TimeOrThroughputUnit::Time(1e-3), "ms"),
+    (TimeOrThroughputUnit::Time(1e-6), "us"),
+    (TimeOrThroughputUnit::Tokens, "tokens/s/npu"),
+    (TimeOrThroughputUnit::Flops(false), "model TFLOP/s/npu"),
+    (TimeOrThroughputUnit::Flops(true), "hardware TFLOP/s/npu"),
 ];
 
 /// Options determined by the value in a column.
@@ -108,7 +108,7 @@ pub(super) enum ColumnOrFixedOptionSource {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunColumnRules {
     pub(super) measured: String,
-    pub(super) unit: MeasuredUnit,
+    pub(super) unit: TimeOrThroughputUnit,
     pub(super) machine: String,
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,

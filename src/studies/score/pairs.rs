@@ -27,7 +27,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as jobs, JobLoadOptions, ReplayOptionDefinition, ReplaySettings};
-use chakram_report::edits::EditRow;
+use chakram_report::edits::EditEffectCounts;
 use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ pub struct PredictedWhatIfPair {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
     /// Numbers of items that each edit matched and changed.
-    pub edits: Vec<EditRow>,
+    pub edits: Vec<EditEffectCounts>,
 }
 
 /// Median and mean of absolute errors, in percent.
@@ -295,7 +295,7 @@ impl WhatIfPairsAndReplaySettings {
         &self,
         pair: &JobEditsWithMeasuredTimes,
         edits: Vec<JobEdit>,
-    ) -> Result<(Span, Vec<EditRow>), String> {
+    ) -> Result<(Span, Vec<EditEffectCounts>), String> {
         let loading = JobLoadOptions {
             edits,
             ..self.settings.job_options(self.machine.max_ranks())

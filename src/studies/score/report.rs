@@ -9,7 +9,7 @@ use chakram_base::units::{format_percent, format_signed_percent, format_thousand
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
-use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint};
+use chakram_report::draw::scatter::{ScatterChart, ScatterPoint, ScatterPolyline};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
@@ -419,7 +419,7 @@ impl ScoredRunTable<'_> {
         let (across, up) = (ends(|point| point.x), ends(|point| point.y));
         // Clip the line of equal times to the ranges of both axes.
         let (least, most) = (across.0.max(up.0), across.1.min(up.1));
-        let same = ScatterLine {
+        let same = ScatterPolyline {
             name: "predicted as measured".to_owned(),
             series: 6,
             way: vec![(least, least), (most, most)],

@@ -1,15 +1,15 @@
 //! Parses tables (CSV) of measured runs. Each row has a model, a plan, a machine and a measurement.
 
 use super::columns::{
-    ColumnOrFixedOptionSource, MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, STACK,
+    ColumnOrFixedOptionSource, MACHINE, MACHINE_VALUE, MODEL, NPUS, STACK, TimeOrThroughputUnit,
     plan_option,
 };
 use super::{RunColumnRules, ScoreError};
 use chakram_base::config::{ConfigLiteral, quote_for_message};
 use chakram_hardware::machine::{self, Machine};
-use chakram_jobs::{SoftwareStack, machine_facts};
-use chakram_report::stack::StackDecision;
-use chakram_workloads::generate::TrainingPattern;
+use chakram_jobs::{FrameworkDurationsAndPlanOptions, machine_facts};
+use chakram_report::stack::KernelOrPlanDecision;
+use chakram_workloads::generate::ModelAndParallelismPlan;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{
     LayerRole, Model, ModelFileText, ModelSizeOverrides, ModelWithDefinitionProperties,
@@ -27,7 +27,7 @@ pub struct MeasuredRun {
     /// Measured time of a step, in seconds.
     pub measured: f64,
     /// The run's model and plan.
-    pub training: TrainingPattern,
+    pub training: ModelAndParallelismPlan,
     /// The machine, scaled to the plan's number of ranks.
     pub machine: Machine,
     /// Options and their values, from the table and the column file.
@@ -357,8 +357,8 @@ fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), 
 /// Converts the measured `number` from its unit to the duration of a step in seconds.
 fn step_seconds(
     number: f64,
-    unit: MeasuredUnit,
-    training: &TrainingPattern,
+    unit: TimeOrThroughputUnit,
+    training: &ModelAndParallelismPlan,
     options: &BTreeMap<String, String>,
 ) -> Result<f64, String> {
     let (plan, model) = (&training.plan, &training.model);
@@ -381,9 +381,9 @@ fn step_seconds(
         Ok(blocks * s * l * h * h * each)
     };
     match unit {
-        MeasuredUnit::Time(unit) => Ok(number * unit),
-        MeasuredUnit::Tokens => Ok(samples * model.sequence as f64 / each_second),
-        MeasuredUnit::Flops(again) => Ok(samples * flops(again)? / (each_second * 1e12)),
+        TimeOrThroughputUnit::Time(unit) => Ok(number * unit),
+        TimeOrThroughputUnit::Tokens => Ok(samples * model.sequence as f64 / each_second),
+        TimeOrThroughputUnit::Flops(again) => Ok(samples * flops(again)? / (each_second * 1e12)),
     }
 }
 
@@ -433,7 +433,7 @@ fn resolve_run(
     options: &BTreeMap<String, String>,
     columns: &RunColumnRules,
     notes: &mut Vec<String>,
-) -> Result<(TrainingPattern, Machine), String> {
+) -> Result<(ModelAndParallelismPlan, Machine), String> {
     let model = resolve_model(options, columns)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in options {
@@ -460,7 +460,7 @@ fn resolve_run(
     let mut plan = draft.finish_plan().map_err(|error| error.to_string())?;
     let stack = options
         .get(STACK)
-        .map(|name| SoftwareStack::load_by_name(name));
+        .map(|name| FrameworkDurationsAndPlanOptions::load_by_name(name));
     let stack = stack.transpose().map_err(|error| error.to_string())?;
     let machine = options.get(MACHINE).unwrap_or(&columns.machine);
     if let Some(stack) = &stack {
@@ -494,11 +494,11 @@ fn resolve_run(
     }
     plan.bind_machine(&machine_facts(&machine))
         .map_err(|error| error.to_string())?;
-    Ok((TrainingPattern { model, plan }, machine))
+    Ok((ModelAndParallelismPlan { model, plan }, machine))
 }
 
 /// Returns the note about an option of `stack` that does not apply to the run.
-fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
+fn left_out_error(stack: &FrameworkDurationsAndPlanOptions, left: &KernelOrPlanDecision) -> String {
     format!(
         "stack {}: no {} {}",
         stack.stack_name(),

@@ -42,9 +42,12 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use chakram_workloads::generate::plan::{
-    AblationEffect, RankCoordinates, RankMemoryCapacity, RankMemoryPeak, RankPlacement, ZeroStage,
+    AblationEffect, RankMemoryCapacity, RankMemoryPeak, RankPlacement, TensorDataStageCoordinates,
+    ZeroStage,
 };
-use chakram_workloads::generate::{CheckedWorkloadPattern, TrainingPattern, WorkloadPattern};
+use chakram_workloads::generate::{
+    CheckedWorkloadPattern, ModelAndParallelismPlan, WorkloadPattern,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -62,7 +65,7 @@ pub struct PointTimeAndMemoryBounds {
 /// Returns the bound of a step from a simulation of all micro-batches.
 pub fn bound_whole_step(
     point: &ResolvedPoint,
-    pattern: &TrainingPattern,
+    pattern: &ModelAndParallelismPlan,
 ) -> Result<BoundsAndMemoryFit, PointRefusal> {
     let stages = simulate_relaxed_stages(point, pattern)?;
     let time = stages
@@ -88,7 +91,7 @@ fn max_memory_of_stages(stages: &[StageRankPathTimes]) -> u64 {
 /// Returns true if the ranks of all stages fit into the machine's memories.
 fn fits_memory(
     point: &ResolvedPoint,
-    pattern: &TrainingPattern,
+    pattern: &ModelAndParallelismPlan,
     stages: &[StageRankPathTimes],
 ) -> bool {
     let plan = &pattern.plan;
@@ -105,7 +108,7 @@ fn fits_memory(
 /// Returns a bound. Its cost does not depend on the number of micro-batches.
 pub fn bound_step_quickly(
     point: &ResolvedPoint,
-    pattern: &TrainingPattern,
+    pattern: &ModelAndParallelismPlan,
 ) -> Result<BoundsAndMemoryFit, PointRefusal> {
     let plan = &pattern.plan;
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
@@ -433,7 +436,7 @@ fn max_receive_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64
 /// Simulates the relaxed step of the first replica.
 fn simulate_relaxed_stages(
     point: &ResolvedPoint,
-    pattern: &TrainingPattern,
+    pattern: &ModelAndParallelismPlan,
 ) -> Result<Vec<StageRankPathTimes>, PointRefusal> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
     let groups = job.declared_groups();
@@ -444,7 +447,7 @@ fn simulate_relaxed_stages(
     let placement = RankPlacement::new(&placed);
     let ranks: Vec<u32> = (0..pattern.plan.pipeline)
         .map(|stage| {
-            placement.rank_at(RankCoordinates {
+            placement.rank_at(TensorDataStageCoordinates {
                 tensor: 0,
                 data: 0,
                 stage,

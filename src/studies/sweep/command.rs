@@ -6,7 +6,7 @@ use chakram_jobs::ReplayOptionDefinition;
 
 /// The work of a point's replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PointWorkload {
+pub enum ModelOrTracesArgument {
     /// A model, by name or file.
     Model(String),
     /// Traces at this path.
@@ -17,7 +17,7 @@ pub enum PointWorkload {
 #[derive(Clone, Debug)]
 pub struct PointCommand {
     /// The model or traces that the point replays.
-    pub work: PointWorkload,
+    pub work: ModelOrTracesArgument,
     /// Settings of the replay: keys and their values.
     pub settings: Vec<(String, String)>,
     /// Replay options, each with its arguments on the command line.
@@ -34,8 +34,8 @@ impl PointCommand {
             match kind_of_setting(&key) {
                 Ok(SettingKind::Plan(option)) => settings.push((option.key.to_owned(), shown)),
                 Ok(SettingKind::Name) => match key.as_str() {
-                    "model" => work = Some(PointWorkload::Model(shown)),
-                    "trace" => work = Some(PointWorkload::Trace(shown)),
+                    "model" => work = Some(ModelOrTracesArgument::Model(shown)),
+                    "trace" => work = Some(ModelOrTracesArgument::Trace(shown)),
                     _ => settings.push((key, shown)),
                 },
                 Ok(SettingKind::Option(option)) => {

@@ -9,7 +9,7 @@ use chakram_base::units::format_thousands;
 use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::draw::parallel::{self, ParallelCoordinateLine};
 use chakram_report::draw::scatter::{
-    LogarithmicOrFittingScale, ScatterChart, ScatterLine, ScatterPoint,
+    LogarithmicOrFittingScale, ScatterChart, ScatterPoint, ScatterPolyline,
 };
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_section, render_table,
@@ -236,7 +236,7 @@ impl PointsChart<'_> {
     }
 
     /// Returns the Pareto front of the two quantities, from left to right. Empty if there is no second quantity.
-    fn pareto_front_line(&self) -> ScatterLine {
+    fn pareto_front_line(&self) -> ScatterPolyline {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
             true => -value,
@@ -266,7 +266,7 @@ impl PointsChart<'_> {
                 }
             }
         }
-        ScatterLine {
+        ScatterPolyline {
             name: "no row is better in both".to_owned(),
             series: 6,
             way,

@@ -2,15 +2,15 @@
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, replace_toml_values};
-use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_engine::{ReplayOptions, UnusableOptionReason};
 use chakram_hardware::compute::{KernelDurationSource, set_accelerator_value};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{
-    JobLoadOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_npu_memory,
-    machine_facts,
+    FrameworkDurationsAndPlanOptions, JobLoadOptions, ReplaySettings, ReplaySettingsError,
+    least_npu_memory, machine_facts,
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
-use chakram_workloads::generate::{PatternOptionError, TrainingPattern};
+use chakram_workloads::generate::{ModelAndParallelismPlan, PatternOptionError};
 use chakram_workloads::model::{Model, ModelFileText, ModelWithDefinitionProperties};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -71,8 +71,8 @@ impl From<ReplaySettingsError> for PointRefusal {
     }
 }
 
-impl From<OptionRefusal> for PointRefusal {
-    fn from(refusal: OptionRefusal) -> Self {
+impl From<UnusableOptionReason> for PointRefusal {
+    fn from(refusal: UnusableOptionReason) -> Self {
         Self {
             is_option: true,
             // Study files name options by their keys.
@@ -88,7 +88,7 @@ impl From<OptionRefusal> for PointRefusal {
 #[derive(Clone, Debug)]
 pub enum WorkSource {
     /// A model under a plan.
-    Plan(Box<TrainingPattern>),
+    Plan(Box<ModelAndParallelismPlan>),
     /// Traces at this path, which are read with these options.
     Traces(PathBuf, Box<JobLoadOptions>),
 }
@@ -183,7 +183,7 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
 pub struct MachineModelStackCaches {
     machines: Mutex<SharedPartCache<Arc<Machine>>>,
     models: Mutex<SharedPartCache<Model>>,
-    stacks: Mutex<SharedPartCache<Arc<SoftwareStack>>>,
+    stacks: Mutex<SharedPartCache<Arc<FrameworkDurationsAndPlanOptions>>>,
 }
 
 type SharedPartCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
@@ -269,11 +269,14 @@ impl MachineModelStackCaches {
     }
 
     /// Returns the software stack of `settings`, if there is one.
-    fn stack_of(&self, settings: &Settings) -> Result<Option<Arc<SoftwareStack>>, PointRefusal> {
+    fn stack_of(
+        &self,
+        settings: &Settings,
+    ) -> Result<Option<Arc<FrameworkDurationsAndPlanOptions>>, PointRefusal> {
         let name = settings.get("stack").map(ConfigLiteral::to_string);
         let load = |name: String| {
             let stack = get_or_create(&self.stacks, name.clone(), || {
-                let stack = SoftwareStack::load_by_name(&name)
+                let stack = FrameworkDurationsAndPlanOptions::load_by_name(&name)
                     .map_err(|e| PointRefusal::new("stack", e))?;
                 Ok(Arc::new(stack))
             });
@@ -309,7 +312,7 @@ impl MachineModelStackCaches {
 fn training_pattern(
     settings: &Settings,
     parts: &MachineModelStackCaches,
-) -> Result<TrainingPattern, PointRefusal> {
+) -> Result<ModelAndParallelismPlan, PointRefusal> {
     let model = parts.model_of_settings(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in settings {
@@ -329,7 +332,7 @@ fn training_pattern(
         let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
         stack.set_plan_options(&mut plan, is_given, &mut stack.start_stack_report());
     }
-    Ok(TrainingPattern { model, plan })
+    Ok(ModelAndParallelismPlan { model, plan })
 }
 
 /// Binds a plan to its machine. Returns the work key of the bound plan.

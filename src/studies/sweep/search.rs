@@ -8,7 +8,7 @@ use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::journal::{JournalError, JournaledBoundOrAnswer, SweepJournal};
 use super::setting::{self, Settings};
-use super::study::{SearchStrategy, Study, StudyLayer};
+use super::study::{AxesWithSearchStrategy, SearchStrategy, Study};
 use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::setting::SettingKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -228,7 +228,7 @@ impl<'s> StudyExplorer<'s> {
             .collect()
     }
 
-    fn point_at(&self, layer: &StudyLayer, index: u64, fixed: &Settings) -> Settings {
+    fn point_at(&self, layer: &AxesWithSearchStrategy, index: u64, fixed: &Settings) -> Settings {
         let mut point = fixed.clone();
         point.extend(self.study.settings_at(layer, index));
         point

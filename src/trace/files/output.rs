@@ -1,7 +1,7 @@
 //! An output file gets its final name only after all its data is written.
 
 use super::target::{OutputTarget, parent_folder};
-use super::temporary::{RenameGuard, TemporaryFile};
+use super::temporary::{DeferredSignalsGuard, TemporaryFile};
 use crate::format::TraceError;
 use crate::format::file::FileLengthAndHash;
 use std::fs::{self, File, Metadata};
@@ -52,7 +52,7 @@ impl OutputFile {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
         };
-        let _renaming = RenameGuard::block_signals();
+        let _renaming = DeferredSignalsGuard::block_signals();
         let renamed = temporary.rename_to(&to);
         renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
     }
@@ -61,7 +61,7 @@ impl OutputFile {
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync_contents()?;
-        let _renaming = RenameGuard::block_signals();
+        let _renaming = DeferredSignalsGuard::block_signals();
         closed.rename_into_place()?;
         closed.parent_folder().map_or(Ok(()), sync_folder)
     }

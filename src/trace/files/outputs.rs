@@ -3,7 +3,7 @@
 
 use super::output::{OutputFile, UncommittedOutputFile, sync_folder};
 use super::target::{OutputTarget, file_identity, parent_folder};
-use super::temporary::{RenameGuard, remove_stale_files};
+use super::temporary::{DeferredSignalsGuard, remove_stale_files};
 use crate::format::TraceError;
 use crate::format::file::FileLengthAndHash;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::thread;
 
 /// The output files of one command, and the inputs that they must not replace.
 #[derive(Debug, Default)]
-pub struct OutputSet {
+pub struct OutputsAndProtectedInputs {
     /// Inputs whose file identity (device and inode) has not been read yet. The identity is needed only in the rare
     /// case that an output already exists.
     unnumbered: Vec<PathBuf>,
@@ -48,7 +48,7 @@ impl OutputClaim {
     }
 }
 
-impl OutputSet {
+impl OutputsAndProtectedInputs {
     /// Registers `path` as an input of the command, if it is a file.
     pub fn register_input(&mut self, path: &Path) {
         self.unnumbered.push(path.to_owned());
@@ -116,7 +116,7 @@ impl OutputSet {
         self.claim_path(path)?.create_file()
     }
 
-    /// Finishes writing `file`, which then waits for [`OutputSet::commit_all`].
+    /// Finishes writing `file`, which then waits for [`OutputsAndProtectedInputs::commit_all`].
     pub fn finish_file(&mut self, file: OutputFile) -> Result<UncommittedOutputHandle, TraceError> {
         Ok(self.queue_for_commit(file.close()?))
     }
@@ -172,7 +172,7 @@ impl OutputSet {
     /// unchanged.
     pub fn commit_all(mut self) -> Result<(), TraceError> {
         self.sync_all()?;
-        let _renaming = RenameGuard::block_signals();
+        let _renaming = DeferredSignalsGuard::block_signals();
         let mut done = 0;
         while done < self.closed.len() {
             if let Err(error) = self.closed[done].rename_into_place() {
@@ -239,7 +239,7 @@ mod tests {
     fn a_commit_that_fails_halfway_says_what_is_new() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let mut outputs = OutputSet::default();
+        let mut outputs = OutputsAndProtectedInputs::default();
         for name in ["a", "b", "c"] {
             let mut file = outputs.create_file(&at(name)).unwrap();
             file.write_all(name.as_bytes()).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     fn what_is_written_again_is_a_link_or_a_copy() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let mut outputs = OutputSet::default();
+        let mut outputs = OutputsAndProtectedInputs::default();
         let mut file = outputs.create_file(&at("a")).unwrap().with_digest();
         file.write_all(b"text").unwrap();
         let first = outputs.finish_file(file).unwrap();

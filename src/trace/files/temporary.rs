@@ -173,16 +173,16 @@ static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
 /// Guards a section that renames files and must not be interrupted. Signals are deferred until the guard is dropped.
-pub(super) struct RenameGuard;
+pub(super) struct DeferredSignalsGuard;
 
-impl RenameGuard {
+impl DeferredSignalsGuard {
     pub fn block_signals() -> Self {
         RENAMING.fetch_add(1, Ordering::SeqCst);
         Self
     }
 }
 
-impl Drop for RenameGuard {
+impl Drop for DeferredSignalsGuard {
     fn drop(&mut self) {
         if RENAMING.fetch_sub(1, Ordering::SeqCst) == 1 {
             let signal = AWAITING.swap(0, Ordering::SeqCst);

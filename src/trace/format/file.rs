@@ -38,8 +38,8 @@ const MAP_FROM: u64 = 1 << 18;
 /// The contents of an opened trace file. If the file is compressed (gzip or zstd, detected by its first bytes), they
 /// are already decompressed.
 #[derive(Debug)]
-pub struct TraceContents {
-    storage: ContentsStorage,
+pub struct DecompressedTraceFile {
+    storage: MappedOrBufferedContents,
     path: PathBuf,
     /// Original locations of the records, if the trace was upgraded or read from text.
     origins: Option<OriginalRecordLocations>,
@@ -48,7 +48,7 @@ pub struct TraceContents {
 }
 
 #[derive(Debug)]
-enum ContentsStorage {
+enum MappedOrBufferedContents {
     Mapped(MappedFile),
     Read(Vec<u8>),
 }
@@ -78,7 +78,7 @@ impl RankFile {
     }
 }
 
-impl TraceContents {
+impl DecompressedTraceFile {
     /// Opens the trace at `path`, which may have any format (see [`format`]), and converts its contents to the current
     /// schema. The file is closed on return, so many opened traces do not exhaust the file descriptors.
     pub fn open_current_schema(path: &Path) -> Result<Self, TraceError> {
@@ -92,7 +92,7 @@ impl TraceContents {
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
         if let Some(stored) = &file.stored {
             let this = Self {
-                storage: ContentsStorage::Read(stored.read_bytes()?),
+                storage: MappedOrBufferedContents::Read(stored.read_bytes()?),
                 path: file.path.clone(),
                 origins: None,
                 is_of_member: false,
@@ -125,7 +125,7 @@ impl TraceContents {
         let own =
             members::extract_rank_trace(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
         if let Some(bytes) = own {
-            self.storage = ContentsStorage::Read(bytes);
+            self.storage = MappedOrBufferedContents::Read(bytes);
             self.is_of_member = true;
         }
         Ok(self)
@@ -150,7 +150,7 @@ impl TraceContents {
             }),
         };
         if let Some((bytes, origins)) = upgraded.map_err(|e| e.in_file(&self.path))? {
-            self.storage = ContentsStorage::Read(bytes);
+            self.storage = MappedOrBufferedContents::Read(bytes);
             self.origins = Some(origins);
         }
         Ok(self)
@@ -164,7 +164,7 @@ impl TraceContents {
     fn decompress(mut self) -> Result<Self, TraceError> {
         if let Some(result) = decompress_bytes(self.as_slice()) {
             let io = |source| TraceError::from_io(self.path.clone(), "decompress", source);
-            self.storage = ContentsStorage::Read(result.map_err(io)?);
+            self.storage = MappedOrBufferedContents::Read(result.map_err(io)?);
         }
         Ok(self)
     }
@@ -175,9 +175,9 @@ impl TraceContents {
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("read the size"))?.len();
         let held = if size >= MAP_FROM {
-            ContentsStorage::Mapped(MappedFile::new(&file, path).map_err(io("map"))?)
+            MappedOrBufferedContents::Mapped(MappedFile::new(&file, path).map_err(io("map"))?)
         } else {
-            ContentsStorage::Read(read_all(&file, size).map_err(io("read"))?)
+            MappedOrBufferedContents::Read(read_all(&file, size).map_err(io("read"))?)
         };
         Ok(Self {
             storage: held,
@@ -206,7 +206,7 @@ impl TraceContents {
         if let Some(result) = decompress_bytes(&bytes) {
             bytes = result.map_err(|source| TraceError::from_io(path, "decompress", source))?;
         }
-        let held = ContentsStorage::Read(bytes);
+        let held = MappedOrBufferedContents::Read(bytes);
         let this = Self {
             storage: held,
             path: path.to_owned(),
@@ -219,8 +219,8 @@ impl TraceContents {
     /// Returns the decompressed bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.storage {
-            ContentsStorage::Mapped(map) => map.as_bytes(),
-            ContentsStorage::Read(bytes) => bytes,
+            MappedOrBufferedContents::Mapped(map) => map.as_bytes(),
+            MappedOrBufferedContents::Read(bytes) => bytes,
         }
     }
 }

@@ -33,7 +33,7 @@ const SCHEMA: &str = "chakram.job.1";
 
 /// Contents of a job file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobFile {
+pub struct JobTraceManifest {
     /// The job's traces, in ascending order of ranks.
     pub ranks: Vec<JobFileRankEntry>,
     /// Groups that traces use but do not declare.
@@ -56,7 +56,7 @@ pub struct JobFileRankEntry {
 }
 
 #[derive(Deserialize)]
-struct JobDocument {
+struct JobTraceManifestDocument {
     schema: String,
     #[serde(default)]
     machine: Option<String>,
@@ -75,7 +75,7 @@ struct JobRankRow {
     blake3: String,
 }
 
-impl JobFile {
+impl JobTraceManifest {
     /// Reads the file `path`.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let read = || {
@@ -89,7 +89,7 @@ impl JobFile {
     /// Parses the text of a job file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let wrong = |found: String| TraceError::malformed_at(0, found);
-        let document: JobDocument = serde_json::from_str(text).map_err(|error| {
+        let document: JobTraceManifestDocument = serde_json::from_str(text).map_err(|error| {
             let at = (error.line(), error.column());
             TraceError::malformed_text_at(
                 at,
@@ -205,7 +205,7 @@ fn to_json_text<T: Serialize + ?Sized>(value: &T) -> String {
 mod tests {
     use super::*;
 
-    fn job() -> JobFile {
+    fn job() -> JobTraceManifest {
         let seal = |bytes: u64| FileLengthAndHash {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
@@ -215,7 +215,7 @@ mod tests {
             file: format!("it's \"a\".{rank}.et"),
             seal: seal(rank.into()),
         };
-        JobFile {
+        JobTraceManifest {
             ranks: [0, 1, 7].map(rank).to_vec(),
             groups: DeclaredGroups::from([
                 ("1".to_owned(), vec![0, 7]),
@@ -228,12 +228,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let bare = JobFile {
+        let bare = JobTraceManifest {
             ranks: job().ranks,
-            ..JobFile::default()
+            ..JobTraceManifest::default()
         };
         for job in [job(), bare] {
-            assert_eq!(JobFile::parse(&job.to_text()).unwrap(), job);
+            assert_eq!(JobTraceManifest::parse(&job.to_text()).unwrap(), job);
         }
         assert_eq!(job().trace_of_rank(7).unwrap().seal.bytes, 7);
         assert_eq!(job().trace_of_rank(2), None);
@@ -263,7 +263,7 @@ mod tests {
             ("\"ranks\"", "\"other\"", "missing field `ranks`"),
         ] {
             assert!(text.contains(from), "{from}");
-            let error = JobFile::parse(&text.replace(from, to)).unwrap_err();
+            let error = JobTraceManifest::parse(&text.replace(from, to)).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum CostBasis {
+pub enum ProfilerCostBasis {
     /// Steps that the same job ran without a profiler.
     MeasuredSteps,
     /// Operators of the capture that only create a view of a tensor. Nearly all of their time is due to the profiler.
@@ -18,7 +18,7 @@ pub enum CostBasis {
     OtherJobs,
 }
 
-impl CostBasis {
+impl ProfilerCostBasis {
     /// All bases of the cost, with their names in traces.
     const NAMES: [(Self, &str); 3] = [
         (Self::MeasuredSteps, "measured_steps"),
@@ -46,7 +46,7 @@ pub struct HostTimePerProfilerRecord {
     /// the error follows from the spread of the step times.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
-    pub basis: CostBasis,
+    pub basis: ProfilerCostBasis,
 }
 
 /// Steps of a captured job that ran without a profiler, with their measured times.
@@ -73,7 +73,7 @@ pub struct ProfilerOverheadFacts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProfilerMetadataCollector {
     numbers: [Option<u64>; 7],
-    basis: Option<CostBasis>,
+    basis: Option<ProfilerCostBasis>,
 }
 
 /// Names of the numeric attributes: captured steps; median, shortest and longest step without a profiler; cost of a
@@ -94,7 +94,11 @@ impl ProfilerMetadataCollector {
     /// Stores `attr` and returns true if it is about the profiler.
     pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
-            self.basis = attr.as_str().ok().flatten().and_then(CostBasis::from_name);
+            self.basis = attr
+                .as_str()
+                .ok()
+                .flatten()
+                .and_then(ProfilerCostBasis::from_name);
             return true;
         }
         let place = NUMBERS.iter().position(|name| name.as_bytes() == attr.name);

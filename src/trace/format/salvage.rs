@@ -97,7 +97,7 @@ pub struct SalvageOptions {
 }
 
 /// A recovered record: its message in the current schema, and its index in the file.
-struct SalvagedRecord {
+struct SalvagedMessageAndIndex {
     message: Vec<u8>,
     record: usize,
 }
@@ -143,7 +143,7 @@ pub fn salvage_trace(
     );
     let mut ids = BTreeSet::new();
     let mut kept: Vec<(u64, Vec<u8>)> = Vec::with_capacity(found.len());
-    for SalvagedRecord { message, record } in found {
+    for SalvagedMessageAndIndex { message, record } in found {
         let id = read_node_id(&message);
         if ids.insert(id) {
             report.empty += usize::from(message.is_empty());
@@ -174,7 +174,7 @@ pub fn salvage_trace(
 fn salvage_lines(
     text: &[u8],
     report: &mut SalvageReport,
-) -> (Option<Vec<u8>>, Vec<SalvagedRecord>) {
+) -> (Option<Vec<u8>>, Vec<SalvagedMessageAndIndex>) {
     let mut metadata = None;
     let mut found = Vec::new();
     let mut at = 0;
@@ -195,7 +195,7 @@ fn salvage_lines(
                 number += 1;
             }
             Ok(Some(_)) => {
-                found.push(SalvagedRecord {
+                found.push(SalvagedMessageAndIndex {
                     message: std::mem::take(&mut record),
                     record: number,
                 });

@@ -18,12 +18,12 @@ type RejoinedStream<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s
 /// Record reader of a trace.
 pub struct TraceRecordReader<'s> {
     form: TraceFormat,
-    kind: SourceReader<'s>,
+    kind: FramesLinesOrWholeReader<'s>,
     record: Vec<u8>,
     next: usize,
 }
 
-enum SourceReader<'s> {
+enum FramesLinesOrWholeReader<'s> {
     Frames(FrameReader<RejoinedStream<'s>>),
     Lines(Box<JsonLineReader<RejoinedStream<'s>>>),
     Whole(Vec<u8>, usize, Option<OriginalRecordLocations>),
@@ -55,12 +55,12 @@ impl<'s> TraceRecordReader<'s> {
         let (form, kind) = if lines {
             (
                 TraceFormat::Text(JsonTraceFormat::JsonLines),
-                SourceReader::Lines(Box::new(JsonLineReader::new(rest))),
+                FramesLinesOrWholeReader::Lines(Box::new(JsonLineReader::new(rest))),
             )
         } else if current {
             (
                 TraceFormat::Et(SchemaGeneration::V004),
-                SourceReader::Frames(FrameReader::new(rest)),
+                FramesLinesOrWholeReader::Frames(FrameReader::new(rest)),
             )
         } else {
             let contents = file::read_all(rest, 0).map_err(read_error)?;
@@ -83,15 +83,17 @@ impl<'s> TraceRecordReader<'s> {
     pub fn next_record(&mut self) -> Result<Option<super::wire::RawRecord<'_>>, TraceError> {
         let number = self.next;
         let offset = match &mut self.kind {
-            SourceReader::Frames(frames) => match frames.next_record(&mut self.record)? {
-                Some(offset) => offset,
-                None => return Ok(None),
-            },
-            SourceReader::Lines(lines) => match lines.next_record(&mut self.record)? {
+            FramesLinesOrWholeReader::Frames(frames) => {
+                match frames.next_record(&mut self.record)? {
+                    Some(offset) => offset,
+                    None => return Ok(None),
+                }
+            }
+            FramesLinesOrWholeReader::Lines(lines) => match lines.next_record(&mut self.record)? {
                 Some(_) => 0,
                 None => return Ok(None),
             },
-            SourceReader::Whole(contents, at, origins) => {
+            FramesLinesOrWholeReader::Whole(contents, at, origins) => {
                 let mut frames = FrameCursor::new(&contents[*at..]);
                 let record = match frames.next_record() {
                     Ok(Some(record)) => record,
@@ -125,22 +127,22 @@ fn read_error(source: std::io::Error) -> TraceError {
 fn convert_contents(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,
-) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
+) -> Result<(TraceFormat, FramesLinesOrWholeReader<'static>), TraceError> {
     // The text format, or the generation of an old file, may depend on data after the head.
     if let Some(form) = detect_text_format(&contents).transpose()? {
         let read = text::parse_text_trace(&contents, form)?;
-        let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
+        let kind = FramesLinesOrWholeReader::Whole(read.bytes, 0, Some(read.origins));
         return Ok((TraceFormat::Text(form), kind));
     }
     Ok(
         match old_schemas::upgrade_contents(&contents, generation)? {
             Some(upgraded) => (
                 TraceFormat::Et(upgraded.generation),
-                SourceReader::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
+                FramesLinesOrWholeReader::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
             ),
             None => (
                 TraceFormat::Et(SchemaGeneration::V004),
-                SourceReader::Whole(contents, 0, None),
+                FramesLinesOrWholeReader::Whole(contents, 0, None),
             ),
         },
     )

@@ -4,10 +4,10 @@ use super::{TraceError, TraceErrorLocation};
 
 /// Original location of each record.
 #[derive(Clone, Debug)]
-pub struct OriginalRecordLocations(SourcePositions);
+pub struct OriginalRecordLocations(RecordOffsetsOrTextLines);
 
 #[derive(Clone, Debug)]
-enum SourcePositions {
+enum RecordOffsetsOrTextLines {
     /// Byte offsets of the records in the original file, and whether a metadata record was inserted at the start.
     Records(Vec<usize>, bool),
     /// Lines and columns of the records in the original text.
@@ -18,19 +18,21 @@ impl OriginalRecordLocations {
     /// Creates a map of records at these offsets. If `inserted` is true, the first record has no
     /// original location.
     pub fn from_record_offsets(offsets: Vec<usize>, inserted: bool) -> Self {
-        Self(SourcePositions::Records(offsets, inserted))
+        Self(RecordOffsetsOrTextLines::Records(offsets, inserted))
     }
 
     /// Creates a map of records at these lines and columns.
     pub fn from_lines(lines: Vec<(u32, u32)>) -> Self {
-        Self(SourcePositions::Lines(lines))
+        Self(RecordOffsetsOrTextLines::Lines(lines))
     }
 
     /// Returns the byte offset of a record in the original file, or 0 if the original is text.
     pub fn original_offset(&self, record: usize) -> usize {
         match &self.0 {
-            SourcePositions::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),
-            SourcePositions::Lines(_) => 0,
+            RecordOffsetsOrTextLines::Records(offsets, _) => {
+                offsets.get(record).copied().unwrap_or(0)
+            }
+            RecordOffsetsOrTextLines::Lines(_) => 0,
         }
     }
 
@@ -40,11 +42,11 @@ impl OriginalRecordLocations {
             return;
         };
         match &self.0 {
-            SourcePositions::Records(offsets, inserted) => {
+            RecordOffsetsOrTextLines::Records(offsets, inserted) => {
                 place.offset = offsets.get(record).copied();
                 place.record = record.checked_sub(usize::from(*inserted));
             }
-            SourcePositions::Lines(lines) => {
+            RecordOffsetsOrTextLines::Lines(lines) => {
                 let line = lines.get(record);
                 place.line = line.map(|&(line, column)| (line as usize, column as usize));
                 (place.record, place.offset) = (None, None);

@@ -1,6 +1,6 @@
 //! Writes traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeExtras`] contains everything else, such as
+//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeFieldsBeyondView`] contains everything else, such as
 //! the node's location in the source's files. Replays use only the control dependencies among the extras.
 
 use super::TraceError;
@@ -66,7 +66,7 @@ pub struct NodeInputsOrOutputs<'a> {
 
 /// Fields of a node that its [`NodeView`] does not contain. Replays use only `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeExtras<'a> {
+pub struct NodeFieldsBeyondView<'a> {
     /// Ids of the node's control dependencies.
     pub control: &'a [u64],
     /// Inputs of the node.
@@ -116,7 +116,7 @@ impl<W: Write> TraceWriter<W> {
         &mut self,
         node: &NodeView<'_>,
         data: &[u64],
-        extra: &NodeExtras<'_>,
+        extra: &NodeFieldsBeyondView<'_>,
     ) -> Result<(), TraceError> {
         let declares = node.op == Op::NoOp && node.name.contains(NODE_MARK);
         if node.groups.is_some() && !declares {
@@ -180,14 +180,14 @@ impl<W: Write> TraceWriter<W> {
 
 impl<W: Write> Sink for TraceWriter<W> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        self.write_node(node, data, &NodeExtras::default())
+        self.write_node(node, data, &NodeFieldsBeyondView::default())
     }
 }
 
 /// Returns true if a replay treats two records of a node identically.
 fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
-    struct DiscardDependencies;
-    impl scan::DependencyVisitor for DiscardDependencies {
+    struct IgnoreDependenciesWhenComparing;
+    impl scan::DependencyVisitor for IgnoreDependenciesWhenComparing {
         fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
@@ -201,7 +201,7 @@ fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
             offset: 0,
             bytes,
         };
-        scan::scan_node(record, &mut DiscardDependencies)
+        scan::scan_node(record, &mut IgnoreDependenciesWhenComparing)
     };
     let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
         let view = read(bytes)?;

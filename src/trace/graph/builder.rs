@@ -2,8 +2,8 @@
 
 use super::origins::NodeOriginCollector;
 use super::{
-    ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph,
-    GroupSlotDimensions, Interner, Lane, NO_DTYPE, NodeIdMap, NodeKind, REDUCED, STORED,
+    ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, DistinctKeyInterner, FLOPS_UNKNOWN, GATHERED,
+    Graph, GroupSlotDimensions, Lane, NO_DTYPE, NodeIdMap, NodeKind, REDUCED, STORED,
     SendOrReceiveNode, StringArenaInterner,
 };
 use crate::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -81,16 +81,16 @@ pub struct GraphBuilder {
     graph: Graph,
     index_of: NodeIdMap,
     names: StringArenaInterner,
-    lanes: Interner<Lane>,
+    lanes: DistinctKeyInterner<Lane>,
     /// Name and dimension mask of each group slot.
-    groups: Interner<(Option<String>, Option<u32>)>,
-    peers: Interner<u32>,
+    groups: DistinctKeyInterner<(Option<String>, Option<u32>)>,
+    peers: DistinctKeyInterner<u32>,
     declared: DeclaredGroups,
-    changes: Interner<MemoryChanges>,
+    changes: DistinctKeyInterner<MemoryChanges>,
     /// Names of the memories outside the NPU.
-    remote_memories: Interner<String>,
+    remote_memories: DistinctKeyInterner<String>,
     /// Distinct kernels, as (shape, true for a backward pass).
-    kernels: Interner<(KernelShape, bool)>,
+    kernels: DistinctKeyInterner<(KernelShape, bool)>,
     /// Predecessors of all nodes; control dependencies have the flag [`CONTROL`]. The predecessors of node i end before
     /// `pred_end[i]`.
     preds: Vec<u32>,
@@ -109,13 +109,13 @@ impl GraphBuilder {
             graph: Graph::default(),
             index_of: NodeIdMap::new(dense_ids.max(1024)),
             names: StringArenaInterner::default(),
-            lanes: Interner::default(),
-            groups: Interner::default(),
-            peers: Interner::default(),
+            lanes: DistinctKeyInterner::default(),
+            groups: DistinctKeyInterner::default(),
+            peers: DistinctKeyInterner::default(),
             declared: DeclaredGroups::new(),
-            changes: Interner::default(),
-            remote_memories: Interner::default(),
-            kernels: Interner::default(),
+            changes: DistinctKeyInterner::default(),
+            remote_memories: DistinctKeyInterner::default(),
+            kernels: DistinctKeyInterner::default(),
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),

@@ -180,13 +180,13 @@ impl std::fmt::Debug for StringArenaInterner {
 
 /// Distinct keys, with indices in order of first use.
 #[derive(Clone, Debug)]
-pub struct Interner<K> {
+pub struct DistinctKeyInterner<K> {
     keys: Vec<K>,
     index: HashTable<u32>,
     last: u32,
 }
 
-impl<K> Default for Interner<K> {
+impl<K> Default for DistinctKeyInterner<K> {
     fn default() -> Self {
         Self {
             keys: Vec::new(),
@@ -196,7 +196,7 @@ impl<K> Default for Interner<K> {
     }
 }
 
-impl<K: Hash + Eq> Interner<K> {
+impl<K: Hash + Eq> DistinctKeyInterner<K> {
     /// Returns the index of `key`, which is added if it is new. Looking up the same key again at once takes only one
     /// comparison.
     #[inline]
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn expected_indices_change_no_index() {
-        let mut keys = Interner::default();
+        let mut keys = DistinctKeyInterner::default();
         for expected in [0, 1, 7] {
             let indices = ["a", "b", "a", "c"].map(|key| keys.intern_expected_key(key, expected));
             assert_eq!(indices, [0, 1, 0, 2]);

@@ -2,7 +2,7 @@
 
 use super::{MessageChannel, MessageHalf, RankAndCommIndex};
 use crate::format::{GroupName, Op};
-use crate::graph::{Interner, RawTrace};
+use crate::graph::{DistinctKeyInterner, RawTrace};
 
 /// A channel on which nodes of several ranks are matched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,9 +54,9 @@ impl RankComms {
         order: impl IntoIterator<Item = u32>,
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
     ) -> Self {
-        let mut channels = Interner::default();
+        let mut channels = DistinctKeyInterner::default();
         // With this table, a group's members are copied and hashed only once per name.
-        let mut names = Interner::default();
+        let mut names = DistinctKeyInterner::default();
         let mut of_name = Vec::new();
         let mut counts: Vec<[u32; 2]> = Vec::new();
         let mut steps = Vec::new();

@@ -1,6 +1,6 @@
 //! Plans: how many NPUs run a model, and how its operators and state are distributed over them.
 //!
-//! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern)
+//! A [`ParallelismPlan`] knows neither model nor machine. [`ModelAndParallelismPlan`](super::ModelAndParallelismPlan)
 //! combines a plan with a model and rejects plans that do not fit the model.
 
 use super::schedule::PipelineSchedule;
@@ -23,14 +23,14 @@ mod tile_order;
 pub use axis_mapping::{AxisPartMapping, MachineDimensionRef};
 pub use binding::PlanMachineProperties;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
-pub use operators::{OperatorPattern, OperatorPatternDegrees};
+pub use operators::{OperatorNamePattern, OperatorPatternDegrees};
 pub use options::format_degrees;
 pub use options::{OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption};
-pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
+pub use placement::{ParallelGroupKind, RankPlacement, TensorDataStageCoordinates};
 pub use rank_memory::{RankMemoryCapacity, RankMemoryPeak, accesses_remote_memory};
 pub use routing::{ExpertCapacityFactor, ExpertRoutingBalance};
 pub(in crate::generate) use routing::{fullest_rank_load_ratio, mean_ranks_per_token};
-pub use tile_order::CoreGrid;
+pub use tile_order::TiledMachineCoreGrid;
 
 impl ParallelismPlan {
     /// Number of ranks of the job, in 128 bits because the degrees may not have been checked yet.

@@ -107,7 +107,7 @@ pub struct PipelinePass {
 
 /// An entry in a stage's order: one pass, or two independent passes that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PipelineStep {
+pub struct PassOrOverlappingPair {
     /// The pass of a single step, or the forward pass of a pair.
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
@@ -117,7 +117,7 @@ pub struct PipelineStep {
     pub completes: bool,
 }
 
-impl PipelineStep {
+impl PassOrOverlappingPair {
     /// Creates a step of one pass that does not complete its chunk.
     fn single_pass(pass: PipelinePass) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl PipelineStep {
 
 /// Marks each chunk's last step that computes weight gradients. Without backward passes, marks each
 /// chunk's last step.
-fn mark_completed(steps: &mut [PipelineStep]) {
+fn mark_completed(steps: &mut [PassOrOverlappingPair]) {
     let trains = steps.iter().any(|step| {
         step.iter_passes()
             .any(|pass| pass.kind != PassKind::Forward)
@@ -302,7 +302,7 @@ impl PipelineSchedule {
         micro_batches: u32,
     ) -> impl Iterator<Item = PipelinePass> + use<> {
         let steps = self.steps_of_stage(stage, stages, micro_batches);
-        steps.flat_map(PipelineStep::iter_passes)
+        steps.flat_map(PassOrOverlappingPair::iter_passes)
     }
 
     /// Returns the steps of stage `stage` out of `stages`, in execution order.
@@ -317,9 +317,14 @@ impl PipelineSchedule {
     }
 
     /// Returns the steps of a schedule that is defined by a list instead of a [`ScheduleParameters`].
-    fn listed_steps(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+    fn listed_steps(
+        &self,
+        stage: u32,
+        stages: u32,
+        micro_batches: u32,
+    ) -> Vec<PassOrOverlappingPair> {
         let alone = |passes: Vec<PipelinePass>| {
-            let steps = passes.into_iter().map(PipelineStep::single_pass);
+            let steps = passes.into_iter().map(PassOrOverlappingPair::single_pass);
             steps.collect::<Vec<_>>()
         };
         let mut steps = match self {

@@ -1,6 +1,6 @@
 //! Operators that are sharded over several NPUs, each with its own degrees (PALM, Table III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each device computes
+//! [`OperatorAxisShardCounts`] split an operator's samples, rows, outputs and inputs into equal shards. Each device computes
 //! the product for one combination of shards. If a result is a sum over a sharded axis, each device has only a partial
 //! sum.
 //!
@@ -15,7 +15,7 @@
 //! the update; Table III omits biases.
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, except that m divides the rows of its output (see
-//! [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size. The table assumes that windows have no
+//! [`OperatorAxisShardCounts`]). PALM's table computes FLOPs from the input's size. The table assumes that windows have no
 //! padding and do not extend beyond a device's border rows. This module computes FLOPs from the output's size, which
 //! depends on stride and padding. If a device's windows cover rows of neighbouring devices, it receives these rows
 //! ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before the sum over
@@ -58,7 +58,7 @@ pub use layout::{
 /// therefore use b, m, n and k for all operators. Devices are numbered in the order of degrees in PALM's table, `(b, m,
 /// n, k)`, `(b, c, i, k)` and `(b, c, i)`; the index along the last degree changes fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardingDegrees {
+pub struct OperatorAxisShardCounts {
     /// Number of shards along the sample axis.
     pub b: u32,
     /// Number of shards along the row axis.
@@ -69,7 +69,7 @@ pub struct ShardingDegrees {
     pub k: u32,
 }
 
-impl ShardingDegrees {
+impl OperatorAxisShardCounts {
     /// Creates the sharding degrees of a convolution from the order in PALM's Table III: samples, input channels, image
     /// rows, output channels.
     pub fn of_convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
@@ -126,7 +126,7 @@ pub struct ShardReduction {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorShardWorkAndSums {
     grid: OperatorShardGrid,
-    degrees: ShardingDegrees,
+    degrees: OperatorAxisShardCounts,
     rows: Option<halo::SlidingWindowGeometry>,
     /// FLOPs of a device's forward pass, two per multiplication; multiplications by padding count. As in
     /// [`OperatorKind::multiplication_count`], matrix products count. As in PALM's Table III, so do comparisons in
@@ -146,7 +146,7 @@ impl OperatorShardWorkAndSums {
     pub fn new(
         work: &OperatorKind,
         batch: u64,
-        degrees: ShardingDegrees,
+        degrees: OperatorAxisShardCounts,
         devices: u32,
     ) -> Result<Self, PatternOptionError> {
         Self::from_spec(&work.to_axes_and_tensors(), batch, degrees, devices)
@@ -156,7 +156,7 @@ impl OperatorShardWorkAndSums {
     pub(super) fn from_spec(
         spec: &OperatorComputationSpec,
         batch: u64,
-        degrees: ShardingDegrees,
+        degrees: OperatorAxisShardCounts,
         devices: u32,
     ) -> Result<Self, PatternOptionError> {
         let sizes = UnshardedOperatorTotals::new(spec, batch);

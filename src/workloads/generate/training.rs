@@ -9,7 +9,7 @@ use super::plan::{
     Optimizer, ParallelGroupKind, ParallelismPlan, RankMemoryCapacity, RankMemoryPeak,
     RankPlacement, RecomputePolicy, RecomputedModules, ZeroStage,
 };
-use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
+use super::schedule::{PassKind, PassOrOverlappingPair, PipelinePass, PipelineSchedule};
 use super::{MOST_WORK, PatternOptionError, option_refused};
 use crate::model::{LayerRole, Model, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, Op};
@@ -68,14 +68,14 @@ const MOST_GROUPS: u64 = i32::MAX as u64;
 
 /// A model and the plan for its training or inference.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TrainingPattern {
+pub struct ModelAndParallelismPlan {
     /// The model to train or run.
     pub model: Model,
     /// The plan that distributes the model over ranks.
     pub plan: ParallelismPlan,
 }
 
-impl TrainingPattern {
+impl ModelAndParallelismPlan {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, PatternOptionError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
@@ -175,8 +175,11 @@ fn bytes_of(dtype: Dtype) -> u64 {
 }
 
 impl TrainingGenerator {
-    fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, PatternOptionError> {
-        let TrainingPattern { model, plan } = training;
+    fn new(
+        training: ModelAndParallelismPlan,
+        micro_batches: u32,
+    ) -> Result<Self, PatternOptionError> {
+        let ModelAndParallelismPlan { model, plan } = training;
         let mut model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
         saved_tensors::mark_saved_outputs(&mut model, &plan)?;
         let (mut recompute, mut recompute_modules) = (plan.recompute, plan.recompute_modules);
@@ -268,19 +271,19 @@ impl TrainingGenerator {
     }
 
     /// Returns the steps of a rank on `stage`, in order.
-    fn steps_of_stage(&self, stage: u32) -> impl Iterator<Item = PipelineStep> + use<> {
+    fn steps_of_stage(&self, stage: u32) -> impl Iterator<Item = PassOrOverlappingPair> + use<> {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
         let split = self.plan.split_backward;
         let steps = self.plan.schedule.steps_of_stage(stage, stages, count);
         steps.flat_map(move |step| {
             let is_split = split && step.pass.kind == PassKind::Backward;
-            let of = |kind| PipelineStep {
+            let of = |kind| PassOrOverlappingPair {
                 pass: PipelinePass { kind, ..step.pass },
                 ..step
             };
             let first = match is_split {
                 // Only the weight-gradient pass completes the chunk's gradients.
-                true => PipelineStep {
+                true => PassOrOverlappingPair {
                     completes: false,
                     ..of(PassKind::InputGradient)
                 },

@@ -64,14 +64,14 @@ pub enum NodeAttributeValue {
     #[prost(bool, tag = "27")]
     Bool(bool),
     #[prost(message, tag = "28")]
-    Bools(Bools),
+    BooleanList(BooleanList),
     #[prost(string, tag = "29")]
     Text(String),
 }
 
 /// A boolean value.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Bools {
+pub struct BooleanList {
     #[prost(bool, repeated, tag = "1")]
     pub values: Vec<bool>,
 }

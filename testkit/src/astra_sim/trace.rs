@@ -1,7 +1,7 @@
 //! Reads and writes nodes in the format of trace files.
 
 use super::config::{CollectiveOperation, NodeWork, TraceNode};
-use super::message::{self, Bools, NodeAttribute, NodeAttributeValue, TraceFileMetadata};
+use super::message::{self, BooleanList, NodeAttribute, NodeAttributeValue, TraceFileMetadata};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn decode_node(message: message::TraceNodeMessage) -> TraceNode {
         None => 0,
     };
     let dims = match values.get("involved_dim") {
-        Some(NodeAttributeValue::Bools(list)) => Some(list.values.clone()),
+        Some(NodeAttributeValue::BooleanList(list)) => Some(list.values.clone()),
         _ => None,
     };
     let (bytes, tag) = (count("comm_size"), count("comm_tag"));
@@ -159,10 +159,10 @@ fn encode_node(node: &TraceNode) -> message::TraceNodeMessage {
                 values.push(("pg_name", NodeAttributeValue::Text(group.to_string())));
             }
             if let Some(dims) = dims {
-                let values_of = Bools {
+                let values_of = BooleanList {
                     values: dims.clone(),
                 };
-                values.push(("involved_dim", NodeAttributeValue::Bools(values_of)));
+                values.push(("involved_dim", NodeAttributeValue::BooleanList(values_of)));
             }
             7
         }

@@ -3,7 +3,7 @@
 //! The durations are similar to durations in real captures, but round, so that tests can derive a schedule by hand. A
 //! rank's options scale the durations.
 
-use super::{Bound, Device, Options};
+use super::{Device, LaunchOrKernelBound, Options};
 
 /// Time from an operator's start to the start of its first child or of its work.
 pub(super) const HEAD: u64 = 2_000;
@@ -42,8 +42,8 @@ pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
         (Device::Cpu, _) => duration_at_rate(flops, 100_000).max(duration_at_rate(bytes, 10_000)),
         // The GPU computes 300 TFLOP/s, and reads and writes 2 TB/s. Kernels of launch-bound jobs have
         // almost no work.
-        (Device::Cuda, Bound::Launch) => 2_000,
-        (Device::Cuda, Bound::Kernel) => {
+        (Device::Cuda, LaunchOrKernelBound::Launch) => 2_000,
+        (Device::Cuda, LaunchOrKernelBound::Kernel) => {
             20_000 + duration_at_rate(flops, 300_000_000).max(duration_at_rate(bytes, 2_000_000))
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
-use super::program::{CommunicationMember, CommunicationProperties, GroupAxis, StepProgram};
+use super::program::{CommunicationMember, GroupAxis, GroupCommunication, StepProgram};
 use super::{JobParallelism, Options};
 
 /// A process group.
@@ -19,7 +19,7 @@ pub(super) struct LayoutGroup {
 pub(super) struct JobGroupsAndCommunications {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
     pub groups: Vec<LayoutGroup>,
-    pub meetings: Vec<CommunicationProperties>,
+    pub meetings: Vec<GroupCommunication>,
     /// Number of tensor-parallel groups, and number of ranks per group.
     tensor: (u32, u32),
 }
@@ -97,7 +97,7 @@ impl JobGroupsAndCommunications {
             let bytes = u64::from(options.tokens) * u64::from(options.hidden) * 4;
             let stages = options.ranks - 1;
             for nth in 0..stages * options.microbatches * 2 {
-                self.meetings.push(CommunicationProperties {
+                self.meetings.push(GroupCommunication {
                     exchange: CommunicationOperation::Message,
                     group: 0,
                     nth: nth / 2 % options.microbatches,
@@ -110,7 +110,7 @@ impl JobGroupsAndCommunications {
             meet.global = self.meetings.len() as u32;
             let (first, count, _) = self.group_along_axis(meet.axis, 0);
             self.meetings
-                .extend((0..count).map(|group| CommunicationProperties {
+                .extend((0..count).map(|group| GroupCommunication {
                     exchange: *exchange,
                     group: first + group,
                     nth: *nth,

@@ -61,13 +61,13 @@ pub(super) struct EventCountAndBounds {
 }
 
 /// Counts a rank's events. A step starts and ends with its outermost operator.
-struct EventCounter<'a>(
+struct RankEventCounter<'a>(
     &'a mut EventCountAndBounds,
     &'a StepProgram,
     &'a mut Vec<(u64, u64)>,
 );
 
-impl EventRecorder for EventCounter<'_> {
+impl EventRecorder for RankEventCounter<'_> {
     fn enter_operator(&mut self, _: u32, at: u64) {
         if self.0.depth == 0 {
             self.2.push((at, at));
@@ -111,7 +111,7 @@ impl EventRecorder for EventCounter<'_> {
 
 /// Result of a simulation: histories, tallies and steps of all ranks.
 #[derive(Debug)]
-pub(super) struct SimulationOutcome {
+pub(super) struct SimulatedHistoriesAndTallies {
     pub histories: Vec<RankCommunicationHistory>,
     pub tallies: Vec<EventCountAndBounds>,
     /// Start and end of each step, for each rank.
@@ -190,14 +190,14 @@ pub(super) fn simulate_job(
     options: &Options,
     layout: &JobGroupsAndCommunications,
     programs: &[StepProgram],
-) -> SimulationOutcome {
+) -> SimulatedHistoriesAndTallies {
     let ranks = options.ranks as usize;
     // In the generated job, either all ranks have the same program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
         .map(|rank| create_clock(options, rank))
         .collect();
-    let mut outcome = SimulationOutcome {
+    let mut outcome = SimulatedHistoriesAndTallies {
         histories: (0..ranks)
             .map(|rank| {
                 let per_step = program(rank).meets.len();
@@ -242,7 +242,7 @@ pub(super) fn simulate_job(
                 gatherings: &mut gatherings,
                 arrived: &mut arrived,
             };
-            let mut counting = EventCounter(
+            let mut counting = RankEventCounter(
                 &mut outcome.tallies[rank],
                 program(rank),
                 &mut outcome.steps[rank],

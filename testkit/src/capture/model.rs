@@ -6,7 +6,7 @@
 
 use super::JobParallelism;
 use super::build::{OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, operator_call};
-use super::comm::RequestedCollective;
+use super::comm::CollectiveCallArguments;
 use super::cost::CollectiveKind;
 use super::ops::LinearResult;
 use super::program::GroupAxis;
@@ -62,7 +62,7 @@ impl StepProgramBuilder<'_> {
             _ => input.shape[0] / tp,
         };
         let output = self.create_temporary(&[rows, input.shape[1]]);
-        let ask = RequestedCollective {
+        let ask = CollectiveCallArguments {
             kind,
             axis: GroupAxis::Tensor,
             input,

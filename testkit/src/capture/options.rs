@@ -68,7 +68,7 @@ pub enum JobParallelism {
 
 /// The factor that limits a step's speed on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Bound {
+pub enum LaunchOrKernelBound {
     /// Kernels are shorter than their launches.
     Launch,
     /// Kernels take longer than their launches, so they queue.
@@ -112,8 +112,8 @@ pub struct Options {
     #[arg(long, default_value_t = 1_000_000_000, value_name = "BYTES_PER_SECOND")]
     pub bandwidth: u64,
     /// Bound of a step on a GPU
-    #[arg(long, value_enum, default_value_t = Bound::Kernel, value_name = "WHAT")]
-    pub bound: Bound,
+    #[arg(long, value_enum, default_value_t = LaunchOrKernelBound::Kernel, value_name = "WHAT")]
+    pub bound: LaunchOrKernelBound,
     /// Maximum random extra time of every action, in thousandths
     #[arg(long, default_value_t = 50, value_name = "PERMILLE")]
     pub skew: u32,
@@ -170,7 +170,7 @@ impl Options {
             microbatches: 4,
             bucket: 1 << 20,
             bandwidth: 1_000_000_000,
-            bound: Bound::Kernel,
+            bound: LaunchOrKernelBound::Kernel,
             skew: 50,
             jitter: 200,
             stragglers: Vec::new(),

@@ -143,7 +143,7 @@ pub(super) enum GroupAxis {
 
 /// Properties of a meeting (collective or message) that all members share.
 #[derive(Clone, Debug)]
-pub(super) struct CommunicationProperties {
+pub(super) struct GroupCommunication {
     pub exchange: CommunicationOperation,
     /// Index of the group in the job's list of groups.
     pub group: u32,

@@ -2,7 +2,7 @@
 
 use super::JobParallelism;
 use super::build::{StepProgramBuilder, operator_call};
-use super::comm::RequestedCollective;
+use super::comm::CollectiveCallArguments;
 use super::cost::CollectiveKind;
 use super::model::LayerParameters;
 use super::program::GroupAxis;
@@ -169,7 +169,7 @@ impl StepProgramBuilder<'_> {
         reducer.left -= 1;
         reducer.buckets[nth].left -= 1;
         if reducer.buckets[nth].left == 0 {
-            let ask = |output| RequestedCollective {
+            let ask = |output| CollectiveCallArguments {
                 kind: CollectiveKind::AllReduce,
                 axis: GroupAxis::Data,
                 input: &bucket,

@@ -88,12 +88,12 @@ pub struct MemberTruth {
     pub transfer_ns: u64,
     /// Wait of a thread or stream of this rank for the collective or message; `None` if nothing
     /// waited.
-    pub waited: Option<WaitTruth>,
+    pub waited: Option<ThreadOrStreamWaitTruth>,
 }
 
 /// A wait of a thread or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WaitTruth {
+pub struct ThreadOrStreamWaitTruth {
     /// Kind of waiter.
     pub by: CommunicationWaiterKind,
     /// Start of the wait, ns.
@@ -225,11 +225,13 @@ fn truth_of_member((rank, part): (u32, MemberCommunicationTimes), last: u64) -> 
         end_ns: part.end,
         wait_ns: last - part.start,
         transfer_ns: part.end - last,
-        waited: part.waited.map(|(by, from_ns, until_ns)| WaitTruth {
-            by,
-            from_ns,
-            until_ns,
-        }),
+        waited: part
+            .waited
+            .map(|(by, from_ns, until_ns)| ThreadOrStreamWaitTruth {
+                by,
+                from_ns,
+                until_ns,
+            }),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::commands::chakram;
 use crate::corpus::unpack_cases;
 use crate::harness::astra_sim::parse_all;
 use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, CollectiveNodeAlgorithmFile};
-use chakram::trace::{NodeExtras, NodeView, Op, Sink, TraceWriter};
+use chakram::trace::{NodeFieldsBeyondView, NodeView, Op, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -197,9 +197,9 @@ fn dangling_dependencies_are_said() {
     let write = |data: &[u64], control: &[u64]| {
         let mut trace = TraceWriter::new(Vec::new()).expect("memory takes all");
         let node = NodeView::new(1, "host", Op::Host);
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             control,
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         trace
             .write_node(&node, data, &extra)

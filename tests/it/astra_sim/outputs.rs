@@ -2,7 +2,8 @@
 //! of tensors. The jobs are small enough for comments to derive every number.
 
 use chakram::trace::{
-    AttributeValue as Field, MemoryLocation, NamedAttribute, NodeExtras, NodeView, Op, TraceWriter,
+    AttributeValue as Field, MemoryLocation, NamedAttribute, NodeFieldsBeyondView, NodeView, Op,
+    TraceWriter,
 };
 use chakram::units::Span;
 use serde_json::{Value, json};
@@ -114,9 +115,9 @@ fn trace(nodes: &[TensorTraceNode]) -> Vec<u8> {
         let lists = node.tensors.iter().flatten().zip(names);
         let lists: Vec<NamedAttribute<'_>> =
             lists.map(|(l, name)| (name, Field::Texts(l))).collect();
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             attributes: &lists,
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         let written = writer.write_node(&view, node.deps, &extra);
         written.expect("memory takes all");

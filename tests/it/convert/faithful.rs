@@ -6,7 +6,7 @@ use super::truth::jobs;
 use crate::corpus::{corpus_path, refusal, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
-use chakram::trace::TraceContents;
+use chakram::trace::DecompressedTraceFile;
 use chakram::workload::MissingRankPolicy;
 use std::path::{Path, PathBuf};
 
@@ -101,7 +101,7 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
 /// Returns the same events of a file that is invalid JSON because its profiler did not escape names. Each event has a
 /// line that begins with phase and category, and is readable up to the name. Another of its lines has only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
-    let contents = TraceContents::open_any_file(path).unwrap();
+    let contents = DecompressedTraceFile::open_any_file(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());
     let value = |line: &str, key: &str| -> Option<String> {
         let rest = line.split_once(&format!("\"{key}\": "))?.1;

@@ -1,7 +1,9 @@
 //! Captures generated jobs, converts the captures, and reads the traces with an independent reader.
 
 use crate::commands;
-use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
+use chakram::convert::{
+    self, ConversionSummary, ConvertOptions as Conversion, OutputsAndProtectedInputs,
+};
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replaying};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::internals::proto::attribute_proto::Value;
@@ -12,7 +14,7 @@ use chakram::machine::{
 };
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
-use chakram::trace::{TraceContents, TraceError};
+use chakram::trace::{DecompressedTraceFile, TraceError};
 use chakram::units::{Bandwidth, Bytes, Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, NodeKind, WorkloadBuilder};
 use prost::Message;
@@ -57,7 +59,7 @@ pub fn try_convert(
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
     let pairs = convert::find_capture_pairs(paths)?.pairs;
-    let mut outputs = OutputSet::default();
+    let mut outputs = OutputsAndProtectedInputs::default();
     let result = convert::convert_pairs(&pairs, options, &path, &mut outputs, &|_, _| {});
     let result = result.and_then(|(summary, _)| outputs.commit_all().map(|()| summary));
     if result.is_err() {
@@ -284,7 +286,12 @@ pub fn replay(
 
 /// Returns the JSON of a file, which may be compressed.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(TraceContents::open_any_file(path).unwrap().as_slice()).ok()
+    serde_json::from_slice(
+        DecompressedTraceFile::open_any_file(path)
+            .unwrap()
+            .as_slice(),
+    )
+    .ok()
 }
 
 /// Runs the program, checks that it succeeds, and returns its output.

@@ -9,7 +9,8 @@ use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{
-    Bound, CommunicationTruth, CommunicationWaiterKind, Device, JobParallelism, JobTruth, Options,
+    CommunicationTruth, CommunicationWaiterKind, Device, JobParallelism, JobTruth,
+    LaunchOrKernelBound, Options,
 };
 
 /// Time from the end of an awaited event until the waiting thread runs again: `WAKE` of the
@@ -44,7 +45,7 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
         jobs.push(with("steps", steps));
         let straggler = Options {
             stragglers: vec![(2, 1500)],
-            bound: Bound::Launch,
+            bound: LaunchOrKernelBound::Launch,
             ..plain.clone()
         };
         jobs.push(with("straggler", straggler));

@@ -10,7 +10,7 @@ use crate::corpus::{pick_one_per_list, sample_every_nth};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
-use testkit::capture::{Bound, Device, JobParallelism, JobTruth, Options};
+use testkit::capture::{Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options};
 
 /// By default, returns one job for each program, beginning with the program at index `turn`.
 fn jobs(turn: usize) -> Vec<(String, Options)> {
@@ -27,8 +27,8 @@ fn jobs(turn: usize) -> Vec<(String, Options)> {
             if tensor_parallel == 2 && style == JobParallelism::Pipeline {
                 continue;
             }
-            for bound in [Bound::Kernel, Bound::Launch] {
-                if bound == Bound::Launch && device == Device::Cpu {
+            for bound in [LaunchOrKernelBound::Kernel, LaunchOrKernelBound::Launch] {
+                if bound == LaunchOrKernelBound::Launch && device == Device::Cpu {
                     continue;
                 }
                 let options = Options {

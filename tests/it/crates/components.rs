@@ -11,7 +11,11 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("LanesOfAllNpus", "lanes", &["dataflow"]),
     ("AllProgramLaunches", "frames", &["dataflow", "lanes"]),
     ("RunningFeeds", "feeding", &[]),
-    ("TileGroups", "tile_groups", &["dataflow", "lanes"]),
+    (
+        "InstanceGroupsSimulatedAsOne",
+        "tile_groups",
+        &["dataflow", "lanes"],
+    ),
     // A packed word with the node identifies an access.
     ("Fabric", "fabric", &["dataflow"]),
     ("Messages", "messages", &["dataflow", "fabric"]),

@@ -14,8 +14,9 @@ const RANKS: u32 = 8;
 /// Returns the nodes of one rank of the case.
 fn nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
-    let file =
-        chakram::trace::TraceContents::open_current_schema(&path.join(format!("job.{rank}.et")));
+    let file = chakram::trace::DecompressedTraceFile::open_current_schema(
+        &path.join(format!("job.{rank}.et")),
+    );
     let file = file.expect("the case is there");
     let mut frames = FrameCursor::new(file.as_slice());
     let mut nodes = Vec::new();

@@ -4,7 +4,7 @@ use crate::commands::chakram;
 use crate::corpus::corpus_path;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
-use chakram::trace::{TraceContents, discover_traces};
+use chakram::trace::{DecompressedTraceFile, discover_traces};
 use prost::Message;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
 pub fn job(path: &Path) -> Vec<Vec<u8>> {
     let files = discover_traces(path).unwrap_or_else(|e| panic!("{e}"));
     let open = |path: &PathBuf| {
-        TraceContents::open_current_schema(path)
+        DecompressedTraceFile::open_current_schema(path)
             .unwrap()
             .as_slice()
             .to_vec()

@@ -2,7 +2,8 @@
 
 use super::{Folder, text};
 use chakram::trace::{
-    AttributeValue as Field, CollectiveKind, GroupName, NodeExtras, NodeView, Op, TraceWriter,
+    AttributeValue as Field, CollectiveKind, GroupName, NodeFieldsBeyondView, NodeView, Op,
+    TraceWriter,
 };
 use chakram::units::Span;
 use std::fs::File;
@@ -40,13 +41,13 @@ fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
             recorded: Span::from_us(1),
             ..NodeView::new(2, NAME, call)
         };
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             attributes: &[(NAME, Field::Text(NAME))],
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         writer.write_node(&kernel, &[], &extra).unwrap();
         writer
-            .write_node(&call, &[1], &NodeExtras::default())
+            .write_node(&call, &[1], &NodeFieldsBeyondView::default())
             .unwrap();
         folder.write(&format!("{prefix}.{rank}.et"), &writer.into_inner());
     }

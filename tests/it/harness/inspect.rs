@@ -2,7 +2,7 @@
 //! input causes a panic, and a trace that replays accept has no fault.
 
 use chakram::inspect::{
-    InspectedTrace, NodeFilter, NodeNeighbourhood, RankInspectionSummary, RankPathInput,
+    InspectedRankTrace, NodeFilter, NodeNeighbourhood, RankInspectionSummary, RankPathInput,
     critical_path,
 };
 use chakram::trace::decompress_bytes;
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     let contents = unpacked.as_deref().unwrap_or(data);
     let file = Path::new("fuzz.0.et");
     let replayed = Graph::read_graph(contents, 0, DependencyPolicy::Auto);
-    let trace = match InspectedTrace::read_trace(0, contents, |e| e.in_file(file)) {
+    let trace = match InspectedRankTrace::read_trace(0, contents, |e| e.in_file(file)) {
         Ok(trace) => trace,
         Err(error) => {
             assert!(replayed.is_err() && !error.to_string().is_empty());
@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// Checks that all tables of a summary count the same nodes.
-fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
+fn sums(trace: &InspectedRankTrace<'_>, file: &Path, size: u64) {
     let mut job = chakram::inspect::JobInspectionSummary::default();
     job.add_rank(RankInspectionSummary::new(
         trace,
@@ -65,7 +65,7 @@ fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
 }
 
 /// Checks that neighbours name each other.
-fn near(trace: &InspectedTrace<'_>) {
+fn near(trace: &InspectedRankTrace<'_>) {
     let nodes = &trace.raw.nodes;
     for item in nodes.first().into_iter().chain(nodes.last()) {
         let id = item.view.id;
@@ -86,7 +86,7 @@ fn near(trace: &InspectedTrace<'_>) {
 }
 
 /// Checks that the parts of the critical path follow one another from start to end.
-fn path(trace: InspectedTrace<'_>) {
+fn path(trace: InspectedRankTrace<'_>) {
     let (_, end) = trace.times.first_start_and_last_end();
     let track = RankPathInput::new(trace).expect("names are short");
     let Some(path) = critical_path(&[track], true) else {

@@ -6,7 +6,7 @@ use chakram::engine::{
     CompiledReplay, KernelDurationSource, ReplayError, ReplayOptions, RooflinePeakFraction,
 };
 use chakram::generate::{
-    CheckedWorkloadPattern, ParallelismPlan, PlanSummary, RecomputePolicy, TrainingPattern,
+    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, PlanSummary, RecomputePolicy,
     WorkloadPattern, ZeroStage,
 };
 use chakram::machine::Machine;
@@ -187,7 +187,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     let passes = u128::from(plan.micro_batches()) * u128::from(plan.steps);
     let work = operators.sum::<u128>() * passes;
     let training = || {
-        Box::new(TrainingPattern {
+        Box::new(ModelAndParallelismPlan {
             model: model.clone(),
             plan: plan.clone(),
         })

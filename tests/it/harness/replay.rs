@@ -3,7 +3,7 @@
 //! the same outcome.
 
 use chakram::engine::{
-    CommTiming, CompiledReplay, InstanceId, ReplayError, ReplayOptions, ReplayOutcome,
+    CommTiming, CompiledReplay, CompletedReplayTotals, InstanceId, ReplayError, ReplayOptions,
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::Machine;
@@ -122,7 +122,7 @@ fn replay(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
-) -> Option<(ReplayOutcome, NodeEventCounter)> {
+) -> Option<(CompletedReplayTotals, NodeEventCounter)> {
     let prepared = CompiledReplay::new(workload, machine, options).ok()?;
     match prepared.run(NodeEventCounter::default()) {
         Ok((outcome, count)) => {

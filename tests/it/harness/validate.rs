@@ -3,8 +3,8 @@
 //! input causes a panic.
 
 use chakram::validate::{
-    DefectKind, DefectLog, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
-    ValidationTextStyles, to_json, to_text,
+    DefectKind, DefectLog, TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile,
+    ValidationReport, ValidationTextStyles, to_json, to_text,
 };
 use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
 
@@ -18,8 +18,8 @@ pub fn run(data: &[u8]) {
         DependencyPolicy::Both,
         DependencyPolicy::Data,
     ] {
-        let trace = ValidatedTrace::check_trace(data, dependencies, SHOW);
-        let half = ValidatedTrace::check_trace(&data[..data.len() / 2], dependencies, SHOW);
+        let trace = TraceDefectsAndDigest::check_trace(data, dependencies, SHOW);
+        let half = TraceDefectsAndDigest::check_trace(&data[..data.len() / 2], dependencies, SHOW);
         for (mirror, ranks, dimensions) in [
             (false, None, None),
             (true, None, Some(vec![2, 2])),
@@ -72,7 +72,7 @@ fn repairs(graph: &Graph, findings: &DefectLog) {
 }
 
 /// Compares traces of ranks 0, 1, … with one another.
-fn check(traces: &[&ValidatedTrace], options: &ValidateOptions) {
+fn check(traces: &[&TraceDefectsAndDigest], options: &ValidateOptions) {
     let sources = |turn: usize| {
         let mut sources: Vec<_> = (0..).zip(traces).collect();
         sources.rotate_left(turn);

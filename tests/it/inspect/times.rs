@@ -3,12 +3,12 @@
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
-use chakram::inspect::{InspectedTrace, TraceTimingCompleteness};
+use chakram::inspect::{InspectedRankTrace, TraceTimingCompleteness};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::machine::Machine;
 use chakram::report::{SpanRecorder, replay_to_report};
-use chakram::trace::{TraceContents, discover_traces};
+use chakram::trace::{DecompressedTraceFile, discover_traces};
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>
 }
 
 fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
-    let trace = InspectedTrace::read_trace(rank, contents, |e| e).unwrap();
+    let trace = InspectedRankTrace::read_trace(rank, contents, |e| e).unwrap();
     let run = &trace.times.run;
     run.start
         .iter()
@@ -55,11 +55,14 @@ fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
 fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let files = discover_traces(&case).unwrap();
-    let contents: Vec<TraceContents> = files
+    let contents: Vec<DecompressedTraceFile> = files
         .iter()
-        .map(|file| TraceContents::open_current_schema(&file.path).unwrap())
+        .map(|file| DecompressedTraceFile::open_current_schema(&file.path).unwrap())
         .collect();
-    let contents: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
+    let contents: Vec<&[u8]> = contents
+        .iter()
+        .map(DecompressedTraceFile::as_slice)
+        .collect();
     let machine = Machine::load_by_name(case.join("machine.toml").to_str().unwrap()).unwrap();
     let expected = replayed(&contents, &machine).unwrap();
     for (rank, expected) in (0..).zip(expected) {
@@ -67,7 +70,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         assert_eq!(found.len(), 2658);
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
-        let trace = InspectedTrace::read_trace(rank, contents[rank as usize], |e| e).unwrap();
+        let trace = InspectedRankTrace::read_trace(rank, contents[rank as usize], |e| e).unwrap();
         assert_eq!(trace.times.basis, TraceTimingCompleteness::Kept);
         let (_, end) = trace.times.first_start_and_last_end();
         assert_eq!(Some(Span(end.0)), trace.raw.metadata.captured);

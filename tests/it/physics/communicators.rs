@@ -7,7 +7,7 @@ use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
-use chakram::validate::{DefectKind, DefectLog, ValidatedTrace};
+use chakram::validate::{DefectKind, DefectLog, TraceDefectsAndDigest};
 use chakram::workload::{DeclaredGroups, DependencyPolicy};
 use proptest::prelude::*;
 
@@ -15,10 +15,10 @@ const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
 /// Returns the result of `validate` on the same traces.
 fn validated(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectLog {
-    let traces = ranks
-        .iter()
-        .map(|lines| ValidatedTrace::check_trace(&contents(lines), DependencyPolicy::Both, 9));
-    let traces: Vec<ValidatedTrace> = traces.collect();
+    let traces = ranks.iter().map(|lines| {
+        TraceDefectsAndDigest::check_trace(&contents(lines), DependencyPolicy::Both, 9)
+    });
+    let traces: Vec<TraceDefectsAndDigest> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
     let options = chakram::validate::ValidateOptions::changed_from_default(|o| {

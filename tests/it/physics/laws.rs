@@ -221,10 +221,10 @@ const MODELS: [NetworkModel; 5] = [
 type MessageIdentity = (Npu, u32, (u32, u64), u32);
 
 /// A side of a port: the NPU, the dimension, the side of the NPU, and `true` for the sending direction.
-type PortSide = (Npu, usize, u32, bool);
+type NpuDimensionPortSide = (Npu, usize, u32, bool);
 
 /// For each port, the order of each operation's messages.
-type MessageOrderByPort = BTreeMap<PortSide, BTreeSet<Vec<MessageIdentity>>>;
+type MessageOrderByPort = BTreeMap<NpuDimensionPortSide, BTreeSet<Vec<MessageIdentity>>>;
 
 /// A network that records the ports that each message passes.
 struct PortRecordingNetwork<'a, N> {
@@ -239,7 +239,7 @@ struct PortRecordingNetwork<'a, N> {
     counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
     /// For each op, the message in flight, its receiver and its operation.
     in_flight: BTreeMap<OpIndex, (MessageIdentity, Npu, u32)>,
-    passed: BTreeMap<(PortSide, u32), Vec<MessageIdentity>>,
+    passed: BTreeMap<(NpuDimensionPortSide, u32), Vec<MessageIdentity>>,
 }
 
 impl<'a, N> PortRecordingNetwork<'a, N> {

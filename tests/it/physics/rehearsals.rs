@@ -6,7 +6,7 @@ use super::rig::{ObserverLog, job};
 use super::tile_groups::{Random, machine};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::Exclusive;
-use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome};
+use chakram::engine::{CompiledReplay, CompletedReplayTotals, InstanceId, ReplayOptions};
 use chakram::extend::TileLinkAndPortBusyTimes;
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
@@ -36,7 +36,7 @@ fn run(
     machine: &Machine,
     cores: &[u32],
     stepwise: bool,
-) -> (ReplayOutcome, (ObserverLog, LinkBusyTimesText)) {
+) -> (CompletedReplayTotals, (ObserverLog, LinkBusyTimesText)) {
     let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.stepwise) = (Some(Exclusive), stepwise);

@@ -2,7 +2,7 @@
 
 use super::lines::TestTraceNode;
 use chakram::engine::{
-    CommTiming, CompiledReplay, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
+    CommTiming, CompiledReplay, CompletedReplayTotals, InstanceId, NetworkModel, ReplayOptions,
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
@@ -222,7 +222,7 @@ impl Observer for ObserverLog {
 /// The outcome and the log of a replay.
 #[derive(Debug, PartialEq)]
 pub struct ReplayOutcomeAndLog {
-    pub outcome: ReplayOutcome,
+    pub outcome: CompletedReplayTotals,
     pub log: ObserverLog,
 }
 

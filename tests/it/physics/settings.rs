@@ -6,7 +6,7 @@ use super::rig::job;
 use chakram::engine::{
     CollectiveCurvesOrAlgorithms, CompiledReplay, KernelDurationSource, ReplayOptions,
 };
-use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
+use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
 use chakram::job::{EditedMachineValue, Job, edits_from_preset, note_settings_without_effect};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
@@ -350,7 +350,7 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
     let model = ModelWithDefinitionProperties::parse(&text, "small.toml", Some(64))
         .unwrap()
         .model;
-    let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
+    let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
     Job::generate_job(pattern).unwrap().into_workload()
 }
 

@@ -6,7 +6,7 @@ use super::rig::{ObserverLog, job};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
 use chakram::engine::{
-    CompiledReplay, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
+    CompiledReplay, CompletedReplayTotals, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
@@ -37,7 +37,7 @@ impl Observer for LogAndLoopCounts {
 /// All results of a replay, in an order independent of that of notifications within an instant.
 #[derive(Debug, PartialEq)]
 struct OrderFreeReplayResults {
-    outcome: ReplayOutcome,
+    outcome: CompletedReplayTotals,
     events: Vec<(u64, bool, u32, u32)>,
     records: Vec<String>,
 }

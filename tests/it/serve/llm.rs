@@ -67,9 +67,9 @@ pub fn llm_scenario(text: &str) -> LlmScenario {
 
 /// Records requests only, so that the engine simulates runs of equal steps together.
 #[derive(Default)]
-struct RequestLog(Vec<CompletedLlmRequest>);
+struct CompletedLlmRequestCollector(Vec<CompletedLlmRequest>);
 
-impl LlmObserver for RequestLog {
+impl LlmObserver for CompletedLlmRequestCollector {
     fn on_completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
         self.0.push(*request);
         Ok(())
@@ -84,7 +84,7 @@ pub fn llm_served(text: &str) -> (LlmReport, StepAndRequestLog) {
     let report = serve_llm(&scenario, None, &mut log);
     let report = report.unwrap_or_else(|error| panic!("{error}\n{text}"));
     log.requests.sort_by_key(|request| request.number);
-    let mut requests = RequestLog::default();
+    let mut requests = CompletedLlmRequestCollector::default();
     let together = serve_llm(&scenario, None, &mut requests).unwrap();
     requests.0.sort_by_key(|request| request.number);
     assert_eq!(requests.0, log.requests, "{text}");

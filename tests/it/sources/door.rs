@@ -1,6 +1,6 @@
 //! Tests of the list of sources, and of `convert auto`.
 
-use super::{Folder, done, refused};
+use super::{TemporaryTestFolder, done, refused};
 
 const TEXT: &str = "DATA\n1\nl -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4\n";
 
@@ -26,7 +26,7 @@ fn every_source_is_listed_and_is_a_command() {
 
 #[test]
 fn contents_choose_the_converter() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let workload = folder.file("any.name", TEXT);
     let [text, auto] = ["text", "auto"].map(|name| folder.path(name));
     done(&["convert", "text", &workload, "--npus", "2", "-o", &text]);
@@ -60,7 +60,7 @@ fn contents_choose_the_converter() {
 
 #[test]
 fn what_is_of_no_source_or_of_two_is_refused() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let output = folder.path("out");
     let wrong = folder.file("wrong", "hello, world\n");
     let error = refused(&["convert", "auto", &wrong, "-o", &output]);

@@ -1,7 +1,7 @@
 //! Tests operator graphs of models from `export_graph.py`: their FLOPs and bytes equal the values
 //! of a run (`export/make.py`) exactly.
 
-use super::{Folder, done};
+use super::{TemporaryTestFolder, done};
 use crate::convert::rig::{attribute, on_host, try_convert};
 use chakram::convert::{ConvertOptions, LinkMethod};
 use std::path::Path;
@@ -61,7 +61,7 @@ fn exported_models_cost_what_their_run_did() {
 /// A graph is a job of one rank, for whose kernels a machine gives times.
 #[test]
 fn an_exported_model_replays() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let job = folder.path("job");
     let graph = format!(
         "{}/tests/it/sources/export/transformer.json.zst",
@@ -93,7 +93,7 @@ fn an_exported_model_replays() {
 #[test]
 fn the_script_says_what_it_needs() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/export_graph.py");
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let model = folder.file("model.pt2", "");
     let mut python = Command::new("python3");
     python

@@ -1,7 +1,7 @@
 //! Compares schedules in GOAL with the formula of LogGP: a message of `s` bytes takes `s` G to
 //! leave its sender, and arrives L after that. Overheads and gaps are zero.
 
-use super::{Folder, done, refused};
+use super::{TemporaryTestFolder, done, refused};
 
 /// The machine is a switch of 8 NPUs with G = 0.1 ns and L = 2 x 250 ns.
 const MACHINE: &str = r#"
@@ -30,7 +30,7 @@ algorithm = "ring"
 const G: u64 = 100;
 const L: u64 = 500_000;
 
-fn makespan(folder: &Folder, schedule: &str) -> u64 {
+fn makespan(folder: &TemporaryTestFolder, schedule: &str) -> u64 {
     let machine = folder.file("machine.toml", MACHINE);
     let goal = folder.file("schedule.goal", schedule);
     let job = folder.path("job");
@@ -51,7 +51,7 @@ fn makespan(folder: &Folder, schedule: &str) -> u64 {
 
 #[test]
 fn times_are_those_of_the_formula() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     // Five round trips have 3 us of computation on each side: 5 x 2 x (3 us + 4000 G + L).
     let mut ping_pong = String::from("num_ranks 2\n");
     for rank in 0..2 {
@@ -112,7 +112,7 @@ fn times_are_those_of_the_formula() {
 /// `irequires` waits for the start of a calculation, not for its end.
 #[test]
 fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let calculations = |second: u32, relation: &str| {
         format!(
             "num_ranks 1\nrank 0 {{\na: calc 1000\nb: calc 5000 cpu 1\nc: calc 2000 cpu {second}\nb requires a\n\
@@ -128,7 +128,7 @@ fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
 
 #[test]
 fn what_goal_cannot_hold_is_refused() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let job = folder.path("job");
     done(&[
         "generate",

@@ -1,6 +1,6 @@
 //! Compares MSCCL algorithms with the machine's own.
 
-use super::{Folder, done, refused};
+use super::{TemporaryTestFolder, done, refused};
 use std::fmt::Write;
 
 /// Returns MSCCL rings among `gpus`: in each channel, chunks go around the ring. Channel 0 runs
@@ -94,7 +94,7 @@ fn makespan(args: &[&str]) -> u64 {
 /// the transfer takes 20 us plus the latency of the hops, in 6 steps or 3.
 #[test]
 fn rings_take_what_native_rings_take() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     for (shape, channels) in [("switch", 1), ("ring", 2)] {
         let machine = folder.file("machine.toml", machine(shape));
         for (kind, coll, size, steps) in [
@@ -139,7 +139,7 @@ fn rings_take_what_native_rings_take() {
 /// the other.
 #[test]
 fn steps_wait_for_steps_of_other_thread_blocks() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let step = |s: u32, kind: &str, after: (i32, i32)| {
         format!(
             "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"0\" dstbuf=\"o\" dstoff=\"0\" cnt=\"1\" \
@@ -197,7 +197,7 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
 
 #[test]
 fn sizes_that_an_algorithm_is_not_for_are_refused() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let text = ring("allreduce", 4, 1, true)
         .replace("inplace", "minBytes=\"1000\" maxBytes=\"2000\" inplace");
     let xml = folder.file("ring.xml", text);
@@ -216,7 +216,7 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
 /// of ten.
 #[test]
 fn steps_that_only_wait_take_no_time() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let steps = |blocks: &[(i32, i32, &str)]| {
         let mut text = String::new();
         for (id, (send, recv, kinds)) in blocks.iter().enumerate() {

@@ -2,7 +2,7 @@
 //! smallest and the largest pages, trees of several levels, long names on overflow pages, free
 //! pages, and texts in two encodings.
 
-use super::{Folder, done, refused};
+use super::{TemporaryTestFolder, done, refused};
 use serde_json::Value;
 use std::io::Read;
 
@@ -30,7 +30,7 @@ fn json(args: &[&str]) -> Value {
 /// launch k has 4096 (k + 1) bytes. For k = 9, 19, 29 and 39 this is 4096 x 25 on average, 102,400.
 #[test]
 fn processes_become_ranks_with_all_of_their_device_time() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let report = folder.file("report.sqlite", unpack_archives(SMALL));
     let packed = folder.file("report.sqlite.gz", SMALL);
     let job = folder.path("job");
@@ -72,7 +72,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
 /// There are 30 launches on one stream, and the script's union of their intervals is 177,500 ns.
 #[test]
 fn texts_in_utf_16_and_the_largest_pages_are_read() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let report = folder.file("report.sqlite", unpack_archives(LARGE));
     let job = folder.path("job");
     let said = done(&["convert", "auto", &report, "-o", &job]);
@@ -92,7 +92,7 @@ fn texts_in_utf_16_and_the_largest_pages_are_read() {
 
 #[test]
 fn exports_are_recognized_and_others_are_refused() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let report = folder.file("report.sqlite", unpack_archives(SMALL));
     let try_this = format!("try: chakram convert nsys {report} -o job");
     for command in [

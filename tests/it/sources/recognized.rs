@@ -1,7 +1,7 @@
 //! Tests inputs of other tools, given to commands that do not read them: the error names the format
 //! and the command that reads it.
 
-use super::{Folder, done, refused, run};
+use super::{TemporaryTestFolder, done, refused, run};
 
 const CAPTURE: &str = "traces/ddp-resnet18/capture";
 const KINETO: &str = r#"{"schemaVersion": 1, "traceEvents": []}"#;
@@ -28,7 +28,7 @@ const COMMANDS: [&[&str]; 12] = [
 
 #[test]
 fn every_command_says_what_reads_a_capture() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let archive = folder.path("jobs.etz");
     done(&["archive", "create", &archive, "-q"]);
     let nested = folder.path("run");
@@ -67,7 +67,7 @@ fn every_command_says_what_reads_a_capture() {
 /// ranges. Each error says what to type.
 #[test]
 fn what_other_tools_call_otherwise_is_named() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let config = folder.file(
         "config.json",
         r#"{"architectures":["LlamaForCausalLM"],"hidden_size":4096,"num_hidden_layers":32}"#,
@@ -132,7 +132,7 @@ fn what_other_tools_call_otherwise_is_named() {
 
 #[test]
 fn a_capture_is_named_from_inside_its_folder() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     std::fs::write(folder.path("kineto.0.json"), KINETO).expect("there is room");
     for name in [".", "./"] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"))
@@ -150,7 +150,7 @@ fn a_capture_is_named_from_inside_its_folder() {
 
 #[test]
 fn inputs_of_every_tool_are_named() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     for (name, text, what, command) in [
         (
             "a.txt",
@@ -236,7 +236,7 @@ fn inputs_of_every_tool_are_named() {
 
 #[test]
 fn machines_and_models_of_other_tools_are_named() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let network = folder.file("network.yml", NETWORK);
     let error = refused(&["replay", "traces/ddp-resnet18", "-m", &network]);
     assert!(

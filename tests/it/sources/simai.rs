@@ -1,7 +1,7 @@
 //! Tests text workloads of SimAI: the nodes of a pass, its volumes by group and its time, derived
 //! by hand.
 
-use super::{Folder, done, refused, run};
+use super::{TemporaryTestFolder, done, refused, run};
 use serde_json::Value;
 
 /// The layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D is 4 and each expert has 2
@@ -18,7 +18,7 @@ moe\t-1\t7000\tALLTOALL_EP\t10000\t0\tALLTOALL_EP\t10000\t9000\tALLREDUCE_DP_EP\
 type TraceNodeFromSimai = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
 
 /// Returns the nodes of a rank's trace after the declaration of groups.
-fn nodes(folder: &Folder, prefix: &str, rank: u32) -> Vec<TraceNodeFromSimai> {
+fn nodes(folder: &TemporaryTestFolder, prefix: &str, rank: u32) -> Vec<TraceNodeFromSimai> {
     let lines = folder.path("lines.jsonl");
     let trace = folder.path(&format!("{prefix}.{rank}.et"));
     done(&["convert", "trace", &trace, "-o", &lines]);
@@ -58,7 +58,7 @@ fn nodes(folder: &Folder, prefix: &str, rank: u32) -> Vec<TraceNodeFromSimai> {
 
 #[test]
 fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let file = folder.file("moe.txt", TEXT);
     let said = done(&[
         "convert",
@@ -111,7 +111,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
 
 #[test]
 fn one_npu_takes_the_sum_of_all_times() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let text = TEXT.replace("group: 2 ep: 2", "group: 1 ep: 1");
     let file = folder.file("alone.txt", text);
     let job = folder.path("job");
@@ -124,7 +124,7 @@ fn one_npu_takes_the_sum_of_all_times() {
 
 #[test]
 fn layers_behind_a_checkpoint_are_computed_again() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     // With a checkpoint at layer 0, layers 0 and 1 run again before the backward pass of layer 2.
     let text = "HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 1 2\n3\n\
                 a -1 1 NONE 0 10 NONE 0 0 NONE 0 1\n\
@@ -149,7 +149,7 @@ fn layers_behind_a_checkpoint_are_computed_again() {
 
 #[test]
 fn degrees_that_do_not_fit_are_refused() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let file = folder.file("moe.txt", TEXT);
     let output = folder.path("job");
     let error = refused(&["convert", "simai", &file, "--npus", "6", "-o", &output]);
@@ -173,7 +173,7 @@ last -1 2000 BROADCAST 3000 500 NONE 0 800 BROADCAST_DP_EP 640 100
 
 #[test]
 fn a_workload_in_memory_has_the_report_of_its_traces() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     for (number, text) in [TEXT, MIXED].into_iter().enumerate() {
         let file = folder.file(&format!("{number}.txt"), text);
         for npus in ["24", "48"] {
@@ -193,7 +193,7 @@ fn a_workload_in_memory_has_the_report_of_its_traces() {
 
 #[test]
 fn options_of_a_replay_need_a_machine() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let file = folder.file("moe.txt", TEXT);
     let job = folder.path("job");
     let error = refused(&["convert", "simai", &file, "-o", &job, "--details"]);

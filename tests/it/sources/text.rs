@@ -1,6 +1,6 @@
 //! Tests text workloads of ASTRA-sim 1.0.
 
-use super::{Folder, done, names, refused};
+use super::{TemporaryTestFolder, done, names, refused};
 use crate::corpus::corpus_path;
 
 const TEXT: &str = "\
@@ -19,7 +19,7 @@ fn traces_are_those_of_chakras_converter_byte_for_byte() {
     let Some(corpus) = corpus_path("captures/text") else {
         return;
     };
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let mut compared = 0;
     for name in names(&corpus) {
         let Some(stem) = name.strip_suffix(".txt") else {
@@ -42,7 +42,7 @@ fn traces_are_those_of_chakras_converter_byte_for_byte() {
 
 #[test]
 fn summaries_say_what_was_converted() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let workload = folder.file("w.txt", TEXT);
     let output = folder.path("job");
     // Two layers of a hybrid have 6 x 2 - 1 nodes per pass.
@@ -80,7 +80,7 @@ fn summaries_say_what_was_converted() {
 /// or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
 #[test]
 fn a_step_takes_what_its_stages_take() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let workload = folder.file(
         "w.txt",
         "DATA\n1\nl -1 100 NONE 0 9 NONE 0 150 ALLREDUCE 1000000 1\n",
@@ -116,7 +116,7 @@ algorithm = "ring"
 
 #[test]
 fn what_is_refused_writes_nothing() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let output = folder.path("job");
     let cut = folder.file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));
     let error = refused(&["convert", "text", &cut, "--npus", "2", "-o", &output]);

@@ -3,7 +3,7 @@
 
 mod plain;
 
-use super::{Folder, done, names, refused};
+use super::{TemporaryTestFolder, done, names, refused};
 use crate::corpus::corpus_path;
 use chakram::internals::ProtobufMessageBuilder;
 use serde_json::Value;
@@ -49,7 +49,7 @@ fn profiles_keep_the_time_of_their_devices() {
     let Some(corpus) = corpus_path("captures/xplane") else {
         return;
     };
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "8"));
     let mut seen = 0;
     for name in names(&corpus) {
@@ -255,7 +255,7 @@ fn attribute(node: &Value, name: &str) -> Option<u64> {
 
 #[test]
 fn collectives_wait_for_their_last_member() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
     let job = folder.path("job");
     for groups in [&[&[0, 1][..]][..], &[]] {
@@ -288,7 +288,7 @@ fn collectives_wait_for_their_last_member() {
 
 #[test]
 fn communication_that_is_not_matched_keeps_its_time() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
     let job = folder.path("job");
     // The cases are a member without the collective, a group with a missing device, and groups with
@@ -320,7 +320,7 @@ fn communication_that_is_not_matched_keeps_its_time() {
 
 #[test]
 fn kernels_wait_for_the_calls_that_launched_them() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     // Two calls of 10 us are at 0 and 20. Kernels are at 15 and 25, the second during its call. A
     // copy is at 40 without a call, and a kernel is recorded before its call.
     let host = plane(
@@ -391,7 +391,7 @@ fn kernels_wait_for_the_calls_that_launched_them() {
 
 #[test]
 fn profiles_that_are_none_are_refused() {
-    let folder = Folder::new();
+    let folder = TemporaryTestFolder::new();
     let output = folder.path("out");
     let profile = pair(&[], [true, true]);
     for (name, contents, part) in [

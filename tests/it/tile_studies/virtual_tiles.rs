@@ -4,7 +4,7 @@
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
 use chakram::engine::{
-    CompiledReplay, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
+    CompiledReplay, CompletedReplayTotals, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions,
 };
 use chakram::ids::NodeIndex;
 use chakram::job::Job;
@@ -32,8 +32,8 @@ fn both(
     job: &Job,
     machine: &Machine,
     network: NetworkModel,
-) -> [(EventLoopCounts, ReplayOutcome); 2] {
-    let run = |aggregate: bool| -> (ReplayOutcome, EventLoopCounts) {
+) -> [(EventLoopCounts, CompletedReplayTotals); 2] {
+    let run = |aggregate: bool| -> (CompletedReplayTotals, EventLoopCounts) {
         let options = ReplayOptions::with_changes(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);
         });

@@ -23,7 +23,7 @@
 use super::replay_with;
 use crate::convert::rig::ReplayedNodeTimes;
 use chakram::generate::{
-    CheckedWorkloadPattern, ParallelismPlan, TrainingPattern, WorkloadPattern,
+    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
 };
 use chakram::machine::Machine;
 use chakram::model::{Model, ModelWithDefinitionProperties, OperatorKind};
@@ -86,10 +86,9 @@ fn model() -> Model {
 fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> CheckedWorkloadPattern {
     let mut plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     change(&mut plan);
-    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(TrainingPattern {
-        model,
-        plan,
-    })))
+    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(
+        ModelAndParallelismPlan { model, plan },
+    )))
     .unwrap()
 }
 

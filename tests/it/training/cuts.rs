@@ -10,7 +10,8 @@ mod elements;
 use super::job;
 use crate::corpus::sample_every_nth;
 use chakram::generate::{
-    CheckedWorkloadPattern, OperatorPatternDegrees, Optimizer, ParallelismPlan, ShardingDegrees,
+    CheckedWorkloadPattern, OperatorAxisShardCounts, OperatorPatternDegrees, Optimizer,
+    ParallelismPlan,
 };
 use chakram::model::{
     ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
@@ -138,7 +139,7 @@ fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
         }
         plan.operators.push(OperatorPatternDegrees {
             name: name.to_owned(),
-            degrees: ShardingDegrees { b, m, n, k },
+            degrees: OperatorAxisShardCounts { b, m, n, k },
         });
     }
     let about = format!("{kind:?} among {members}, {cuts:?}");

@@ -9,7 +9,9 @@ use chakram::generate::{
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
 use chakram::trace::TraceWriter;
-use chakram::validate::{ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport};
+use chakram::validate::{
+    TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile, ValidationReport,
+};
 use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 
@@ -143,7 +145,8 @@ fn is_sound(job: &CheckedWorkloadPattern, machine: &Machine, about: &str) {
     for rank in 0..job.rank_count() {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         job.emit_nodes(rank, &mut writer).unwrap();
-        let trace = ValidatedTrace::check_trace(&writer.into_inner(), DependencyPolicy::Both, 3);
+        let trace =
+            TraceDefectsAndDigest::check_trace(&writer.into_inner(), DependencyPolicy::Both, 3);
         nodes += job.node_count(rank);
         traces.push((rank, trace));
     }

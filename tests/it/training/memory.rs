@@ -3,7 +3,8 @@
 use super::{GPT, RankNodeSums, gpt, job, products};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
-    AttentionKernel, ParallelismPlan, PipelineSchedule, RecomputePolicy, TrainingPattern, ZeroStage,
+    AttentionKernel, ModelAndParallelismPlan, ParallelismPlan, PipelineSchedule, RecomputePolicy,
+    ZeroStage,
 };
 use chakram::machine::Machine;
 use chakram::model::{LayerRole, TransformerBlock};
@@ -68,7 +69,9 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
         );
         bytes / block
     });
-    let said = TrainingPattern { model, plan }.summarize_plan().unwrap();
+    let said = ModelAndParallelismPlan { model, plan }
+        .summarize_plan()
+        .unwrap();
     let said = said.stages.iter().map(|stage| {
         assert_eq!(stage.stored.1, block);
         stage.stored.0

@@ -5,8 +5,8 @@ use super::time::{F, IDEAL, SIDE};
 use super::{GPT, RankNodeSums, gpt, job, products, replay};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
-    AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, StagePassOrders,
-    TrainingPattern, ZeroStage,
+    AblationEffect, AttentionKernel, ModelAndParallelismPlan, Optimizer, ParallelismPlan,
+    PipelineSchedule, StagePassOrders, ZeroStage,
 };
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
@@ -279,7 +279,9 @@ fn copies_of_two_stages_are_summed() {
     let mut all: Vec<_> = groups.values().cloned().collect();
     all.sort();
     assert_eq!(all, [vec![0, 1, 6, 7], vec![2, 3, 4, 5]]);
-    let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+    let summary = ModelAndParallelismPlan { model, plan }
+        .summarize_plan()
+        .unwrap();
     // Two products have 100 weights each, and the two outer stages also have a norm of 10 at each
     // end: 220.
     let parameters: Vec<u64> = summary
@@ -345,7 +347,7 @@ fn plans_say_what_schedules_hold() {
     let said = |blocks, schedule| {
         let mut plan = plan(4, 8, schedule);
         plan.without = ParallelismPlan::new().without;
-        let summary = TrainingPattern {
+        let summary = ModelAndParallelismPlan {
             model: products(blocks, 10),
             plan,
         }

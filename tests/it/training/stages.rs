@@ -1,7 +1,7 @@
 //! Tests stages with chosen layers and ranks.
 
 use super::{RankNodeSums, job, products, replay};
-use chakram::generate::{ParallelismPlan, TrainingPattern};
+use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ ranks = [2, 3]
 fn uneven_stages_have_what_they_were_dealt() {
     let plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     let model = products(6, 10);
-    let training = TrainingPattern {
+    let training = ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
     };

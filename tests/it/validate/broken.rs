@@ -9,7 +9,7 @@ use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::internals::proto::Node;
 use chakram::units::Time;
-use chakram::validate::{DefectKind, ValidatedTrace, validate_job};
+use chakram::validate::{DefectKind, TraceDefectsAndDigest, validate_job};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -116,8 +116,9 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
             damage(&mut files[file].1, dice);
         }
         let options = &broken.options;
-        let check =
-            |contents: &[u8]| ValidatedTrace::check_trace(contents, options.dependencies, 1000);
+        let check = |contents: &[u8]| {
+            TraceDefectsAndDigest::check_trace(contents, options.dependencies, 1000)
+        };
         let traces: Vec<_> = files.iter().map(|(rank, c)| (*rank, check(c))).collect();
         let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
         let findings = validate_job(&members, options);

@@ -4,7 +4,7 @@
 use chakram::internals::groups::metadata_text;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
-use chakram::validate::{DefectLog, ValidateOptions, ValidatedTrace, validate_job};
+use chakram::validate::{DefectLog, TraceDefectsAndDigest, ValidateOptions, validate_job};
 use chakram::workload::DeclaredGroups;
 use prost::Message;
 
@@ -264,7 +264,7 @@ impl UnwrittenJob {
         let traces = files.iter().map(|(rank, contents)| {
             (
                 *rank,
-                ValidatedTrace::check_trace(contents, policy, self.options.show),
+                TraceDefectsAndDigest::check_trace(contents, policy, self.options.show),
             )
         });
         let traces: Vec<_> = traces.collect();

@@ -2,8 +2,10 @@
 
 use crate::corpus::{CaseFiles, corpus_path, rank_of, sizes, unpack_cases};
 use chakram::internals::groups;
-use chakram::trace::{TraceContents, discover_traces};
-use chakram::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, validate_job};
+use chakram::trace::{DecompressedTraceFile, discover_traces};
+use chakram::validate::{
+    DefectKind, DefectLog, TraceDefectsAndDigest, ValidateOptions, validate_job,
+};
 use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +23,8 @@ const UNSOUND: &[(&str, &str)] = &[
 
 fn check(files: &[(u32, Vec<u8>)], options: &ValidateOptions) -> DefectLog {
     let traces = files.iter().map(|(rank, contents)| {
-        let trace = ValidatedTrace::check_trace(contents, options.dependencies, options.show);
+        let trace =
+            TraceDefectsAndDigest::check_trace(contents, options.dependencies, options.show);
         (*rank, trace)
     });
     let mut traces: Vec<_> = traces.collect();
@@ -87,7 +90,7 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let options = ValidateOptions::changed_from_default(|o| {
         o.mirror = true;
         o.show = 3;
@@ -115,7 +118,8 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
             continue;
         };
         let files = files.iter().map(|file| {
-            let contents = TraceContents::open_current_schema(&file.path).expect("it can be read");
+            let contents =
+                DecompressedTraceFile::open_current_schema(&file.path).expect("it can be read");
             (file.rank, contents.as_slice().to_vec())
         });
         let declared = std::fs::read_to_string(path.join("job.groups.json"));
@@ -150,7 +154,7 @@ fn damaged_captures_are_unsound() {
     let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let whole = contents.as_slice();
     let options = ValidateOptions::changed_from_default(|o| {
         o.mirror = true;

@@ -7,8 +7,8 @@ use chakram_converters::pytorch::ConvertOptions;
 use chakram_converters::simai::{RankGroupGrid, SimaiWorkload};
 use chakram_converters::text_workload::TextWorkload;
 use chakram_converters::xplane::{DecompressedXplaneFile, XplaneJob, begins_as_xplane};
-use chakram_trace::files::OutputSet;
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::files::OutputsAndProtectedInputs;
+use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ pub fn nsys(data: &[u8]) {
     let export = folder.join("report.sqlite");
     std::fs::write(&export, data).expect("there is room");
     let trace = |rank: u32| folder.join(format!("job.{rank}.et"));
-    let mut files = OutputSet::default();
+    let mut files = OutputsAndProtectedInputs::default();
     let converted =
         nsys::convert_exports(&[export], &ConvertOptions::default(), &trace, &mut files);
     if let Ok((summary, written)) = converted {
@@ -75,7 +75,7 @@ pub fn nsys(data: &[u8]) {
         assert_eq!(summary.processes.len(), written.len());
         for (rank, _) in &written {
             let contents =
-                TraceContents::open_current_schema(&trace(*rank)).expect("it was written");
+                DecompressedTraceFile::open_current_schema(&trace(*rank)).expect("it was written");
             Graph::read_graph(contents.as_slice(), *rank, DependencyPolicy::Both)
                 .expect("it is sound");
         }

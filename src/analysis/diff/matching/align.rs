@@ -4,7 +4,7 @@ use super::NodeMatching;
 use super::residual::count_agreeing_neighbours;
 use crate::diff::side::ComparedTrace;
 use chakram_trace::format::Op;
-use chakram_trace::graph::Interner;
+use chakram_trace::graph::DistinctKeyInterner;
 use chakram_trace::graph::stable_hash;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
         kept[which].clear();
         lists[which].retain(|&node| wanted[which][node as usize]);
     }
-    let mut numbers = Interner::default();
+    let mut numbers = DistinctKeyInterner::default();
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
             // The two nodes of a known pair get a token that no other node has, so that the alignment keeps the pair.

@@ -2,9 +2,9 @@
 //!
 //! The field `schema` is `chakram.diff.1`. Within this version, fields may be added, but existing fields do not change.
 
-use super::{DiffRenderOptions, ThresholdVerdict};
+use super::{DiffRenderOptions, ExceededThresholds};
 use crate::diff::AmountChange;
-use crate::diff::fields::DiffAspect;
+use crate::diff::fields::DifferingAspect;
 use crate::diff::tally::{ChangeKind, ComparedNodeTotals, DiffTally, GroupBy};
 use crate::diff::value::FieldValue;
 use chakram_report::document::VersionedDocument;
@@ -61,11 +61,11 @@ pub(in crate::diff) struct DifferingAspectsDocument {
 
 impl DifferingAspectsDocument {
     /// Calls `differs` for each aspect.
-    pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
+    pub fn new(differs: impl Fn(DifferingAspect) -> bool) -> Self {
         Self {
-            structure: differs(DiffAspect::Structure),
-            time: differs(DiffAspect::Time),
-            bytes: differs(DiffAspect::Bytes),
+            structure: differs(DifferingAspect::Structure),
+            time: differs(DifferingAspect::Time),
+            bytes: differs(DifferingAspect::Bytes),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Serialize for ChangeCountsDocument<'_> {
 pub fn render_json<'t>(
     tally: &'t DiffTally,
     titles: &DiffRenderOptions<'t>,
-    verdict: &'t ThresholdVerdict,
+    verdict: &'t ExceededThresholds,
 ) -> VersionedDocument<TraceDiffDocument<'t>> {
     let lines = tally
         .lines

@@ -2,7 +2,7 @@
 
 use super::DiffRenderOptions;
 use super::words::{self, format_before_and_after, format_ranks};
-use crate::diff::fields::DiffAspect;
+use crate::diff::fields::DifferingAspect;
 use crate::diff::tally::{
     ChangeKind, ChangeOccurrences, ComparedNodeTotals, DiffTally, GroupBy, NodeAmountChange,
     TallyLineKey,
@@ -54,7 +54,12 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         let text = format!("rank {} of {name}: {}{more}", fault.rank, fault.text);
         write_warning(out, titles, &text)?;
     }
-    let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
+    let mut aspects = [
+        DifferingAspect::Structure,
+        DifferingAspect::Time,
+        DifferingAspect::Bytes,
+    ]
+    .into_iter();
     // Totals include changes within the tolerance, which the list of single nodes omits.
     let sums = [tally.total.total_time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs_in(aspect))
@@ -63,7 +68,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         write_line(out, titles, 0, "no differences")?;
     } else {
         write_structural_changes(out, tally, titles)?;
-        for aspect in [DiffAspect::Time, DiffAspect::Bytes] {
+        for aspect in [DifferingAspect::Time, DifferingAspect::Bytes] {
             write_amount_changes(out, tally, titles, aspect)?;
         }
     }
@@ -158,7 +163,7 @@ type SectionHeadingAndChangeFilter<'s> =
     (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
 /// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.
-type NamedMeasure = (&'static str, fn(&ComparedNodeTotals) -> AmountChange);
+type MeasureNameAndFunction = (&'static str, fn(&ComparedNodeTotals) -> AmountChange);
 
 fn write_structural_changes(
     out: &mut String,
@@ -177,11 +182,11 @@ fn write_structural_changes(
         "STRUCTURE",
         &format!("nodes {nodes}; dependencies {edges}"),
     )?;
-    if !tally.differs_in(DiffAspect::Structure) {
+    if !tally.differs_in(DifferingAspect::Structure) {
         return write_line(out, titles, 2, "the same");
     }
     let field = |change: &ChangeKind| match change {
-        ChangeKind::Field(field) if field.aspect_of_field() == DiffAspect::Structure => {
+        ChangeKind::Field(field) if field.aspect_of_field() == DifferingAspect::Structure => {
             Some(field.to_string())
         }
         _ => None,
@@ -269,10 +274,10 @@ fn write_amount_changes(
     out: &mut String,
     tally: &DiffTally,
     titles: &DiffRenderOptions<'_>,
-    aspect: DiffAspect,
+    aspect: DifferingAspect,
 ) -> Result {
-    let measures: &[NamedMeasure] = match aspect {
-        DiffAspect::Time => &[
+    let measures: &[MeasureNameAndFunction] = match aspect {
+        DifferingAspect::Time => &[
             ("durations", |a| a.duration),
             ("delays", |a| a.delay),
             ("waiting", |a| a.wait),
@@ -280,17 +285,19 @@ fn write_amount_changes(
         _ => &[("bytes", |a| a.bytes), ("FLOPs", |a| a.flops)],
     };
     let show = |measure: &str| match (aspect, measure) {
-        (DiffAspect::Time, _) => words::format_span,
+        (DifferingAspect::Time, _) => words::format_span,
         (_, "bytes") => words::format_bytes,
         _ => words::format_count,
     };
-    let head = if aspect == DiffAspect::Time {
+    let head = if aspect == DifferingAspect::Time {
         "TIME"
     } else {
         "BYTES"
     };
     let whole = match aspect {
-        DiffAspect::Time => format_before_and_after(&tally.total.total_time(), words::format_span),
+        DifferingAspect::Time => {
+            format_before_and_after(&tally.total.total_time(), words::format_span)
+        }
         _ => format_before_and_after(&tally.total.bytes, words::format_bytes),
     };
     write_heading(out, titles, head, &whole)?;

@@ -1,16 +1,16 @@
 //! Formats differences as words for users.
 
-use crate::diff::{AmountChange, DiffAspect};
+use crate::diff::{AmountChange, DifferingAspect};
 use chakram_base::ids::format_ranges;
 use chakram_base::units::{Bytes, Span, format_percent_change};
 use chakram_report::summary::format_thousands;
 
 /// Returns the name of an aspect, as shown to users.
-pub(in crate::diff) fn name_of_aspect(aspect: DiffAspect) -> &'static str {
+pub(in crate::diff) fn name_of_aspect(aspect: DifferingAspect) -> &'static str {
     match aspect {
-        DiffAspect::Structure => "structure",
-        DiffAspect::Time => "time",
-        DiffAspect::Bytes => "bytes",
+        DifferingAspect::Structure => "structure",
+        DifferingAspect::Time => "time",
+        DifferingAspect::Bytes => "bytes",
     }
 }
 

@@ -4,7 +4,8 @@
 //! form.
 
 use super::{
-    GroupCollectivesChange, RankFinishTimeChange, ReplayDiff, ReportDiff, TimeContributorChange,
+    GroupCollectivesChange, RankFinishTimeChange, ReplayDiff, ReportDiffByMachine,
+    TimeContributorChange,
 };
 use crate::diff::AmountChange;
 use crate::diff::render::words::{
@@ -23,7 +24,7 @@ use chakram_report::html::render_time_bars;
 const ROWS: usize = 200;
 
 /// Renders the page; `names` are the names of the two documents.
-pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
+pub fn render_html(reports: &ReportDiffByMachine, names: [&str; 2]) -> String {
     let title = format!("{} → {}", names[0], names[1]);
     // Show only the last part of a path, because the columns are narrow.
     let short = names.map(|name| name.rsplit('/').next().unwrap_or(name));

@@ -1,8 +1,8 @@
 //! Renders differences between reports as a JSON document.
 
-use super::{ReplayDiff, ReportDiff};
+use super::{ReplayDiff, ReportDiffByMachine};
 use crate::diff::render::json::{DifferingAspectsDocument, SCHEMA};
-use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
+use crate::diff::render::{DiffRenderOptions, ExceededThresholds};
 use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 
@@ -22,9 +22,9 @@ pub struct ReportDiffDocument<'r> {
 
 /// Converts the differences to a document.
 pub fn render_json<'r>(
-    reports: &'r ReportDiff,
+    reports: &'r ReportDiffByMachine,
     titles: &DiffRenderOptions<'r>,
-    verdict: &'r ThresholdVerdict,
+    verdict: &'r ExceededThresholds,
 ) -> VersionedDocument<ReportDiffDocument<'r>> {
     VersionedDocument::new(
         SCHEMA,

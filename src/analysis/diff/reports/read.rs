@@ -3,7 +3,7 @@
 use chakram_base::ids::Rank;
 use chakram_report::MachineResult;
 use chakram_report::Report;
-use chakram_report::json::{DocumentError, ReportDocument};
+use chakram_report::json::{DocumentError, ReplayJsonOutput};
 use chakram_report::summary::Provenance;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -47,12 +47,12 @@ impl ComparedReportDocument {
 
 /// Parses a report document for one or several machines.
 pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportComparisonError> {
-    let mut document = match ReportDocument::parse_report(text)? {
-        ReportDocument::Report(report) => ComparedReportDocument {
+    let mut document = match ReplayJsonOutput::parse_report(text)? {
+        ReplayJsonOutput::Report(report) => ComparedReportDocument {
             provenance: report.provenance.clone().unwrap_or_default(),
             machines: vec![MachineResult::Completed(Cow::Owned(*report))],
         },
-        ReportDocument::Comparison(comparison) => ComparedReportDocument {
+        ReplayJsonOutput::Comparison(comparison) => ComparedReportDocument {
             provenance: comparison.provenance,
             machines: comparison.machines,
         },

@@ -236,7 +236,7 @@ fn compare_rank_finish_times(both: [&Report; 2]) -> Vec<RankFinishTimeChange> {
 #[cfg(test)]
 mod tests {
     use super::super::read::read_report;
-    use super::super::{DiffAspect, ReportDiff};
+    use super::super::{DifferingAspect, ReportDiffByMachine};
     use super::*;
     use crate::diff::render::DiffThresholds;
 
@@ -278,7 +278,7 @@ mod tests {
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());
-        let reports = ReportDiff::new(&a, &b);
+        let reports = ReportDiffByMachine::new(&a, &b);
         assert_eq!(reports.notes, Vec::<String>::new());
         let replay = &reports.replays[0];
         let found = replay
@@ -310,7 +310,11 @@ mod tests {
                 }
             }
         );
-        let differs = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
+        let differs = [
+            DifferingAspect::Structure,
+            DifferingAspect::Time,
+            DifferingAspect::Bytes,
+        ];
         assert_eq!(
             differs.map(|aspect| reports.differs_in(aspect)),
             [false, true, false]

@@ -1,6 +1,6 @@
 //! Renders differences between reports as text of at most 100 columns.
 
-use super::{RankFinishTimeChange, ReplayDiff, ReportDiff, TimePartChange};
+use super::{RankFinishTimeChange, ReplayDiff, ReportDiffByMachine, TimePartChange};
 use crate::diff::AmountChange;
 use crate::diff::render::DiffRenderOptions;
 use crate::diff::render::text::{
@@ -13,13 +13,17 @@ use chakram_report::table::TextTable;
 use std::fmt::Result;
 
 /// Renders the comparison of two reports as text.
-pub fn render_text(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_text(reports: &ReportDiffByMachine, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, reports, titles).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> Result {
+fn write_all(
+    out: &mut String,
+    reports: &ReportDiffByMachine,
+    titles: &DiffRenderOptions<'_>,
+) -> Result {
     let [first, second] = titles.names;
     write_line(out, titles, 0, &format!("{first} → {second}"))?;
     for note in &reports.notes {

@@ -6,7 +6,7 @@ use crate::diff::matching::{MANY, run_both};
 use crate::diff::node_labels::type_of;
 use chakram_trace::format::{Op, append_name_family};
 use chakram_trace::graph::raw_trace::RawNodeCommonFields;
-use chakram_trace::graph::{Interner, RawTrace};
+use chakram_trace::graph::{DistinctKeyInterner, RawTrace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -119,10 +119,10 @@ pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> OverallA
 const NONE: u32 = u32::MAX;
 
 fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> OverallAndGroupedTotals {
-    let mut operators: Interner<String> = Interner::default();
-    let mut groups: Interner<String> = Interner::default();
+    let mut operators: DistinctKeyInterner<String> = DistinctKeyInterner::default();
+    let mut groups: DistinctKeyInterner<String> = DistinctKeyInterner::default();
     let mut types: BTreeMap<u8, String> = BTreeMap::new();
-    let mut rows: Interner<(u8, u32, u32)> = Interner::default();
+    let mut rows: DistinctKeyInterner<(u8, u32, u32)> = DistinctKeyInterner::default();
     let mut sums: Vec<ComparedNodeTotals> = Vec::new();
     let mut name = String::new();
     for item in &trace.nodes {

@@ -2,7 +2,7 @@
 //! all ranks.
 
 use super::*;
-use chakram_trace::format::profiler_cost::CostBasis;
+use chakram_trace::format::profiler_cost::ProfilerCostBasis;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
 use prost::Message;
@@ -131,7 +131,7 @@ fn only_what_replays_read_stays() {
     assert_eq!(told.amounts, Some(amounts));
     let cost = told.profiler.cost.unwrap();
     assert_eq!((cost.record_ns, cost.interval_ns), (700, [600, 900]));
-    assert_eq!(cost.basis, CostBasis::Views);
+    assert_eq!(cost.basis, ProfilerCostBasis::Views);
     let steps = told.profiler.unprofiled.unwrap();
     assert_eq!((steps.captured, steps.step.0), (3, 1_500_000));
     assert_eq!(told.core, Some([3, 1]));

@@ -9,7 +9,7 @@ use super::shapes::{count_elements, parse_shapes};
 use chakram_base::statistics::median;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -554,7 +554,7 @@ fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
 
 fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
     let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
-        let node = writer.write_node(view, &[], &NodeExtras::default());
+        let node = writer.write_node(view, &[], &NodeFieldsBeyondView::default());
         node.map_err(std::io::Error::other)?;
         Ok(writer.into_inner())
     });

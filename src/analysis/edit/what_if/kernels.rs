@@ -77,7 +77,7 @@ pub(super) struct ScaledNodeCountsByMethod {
 
 /// A kernel's work and time before all edits.
 #[derive(Clone, Copy, Debug, Default)]
-struct UneditedWork {
+struct KernelWorkBeforeEdits {
     flops: u64,
     bytes: u64,
     /// Recorded time minus the profiler's overhead, in nanoseconds.
@@ -96,7 +96,7 @@ enum KernelMatmulWeightRole {
     GradientOfWeight,
 }
 
-pub(super) struct KernelScaler {
+pub(super) struct KernelWorkAndTimeScaler {
     /// Shapes of parameters, in [`normal_form`].
     parameters: BTreeSet<TensorShape>,
     /// Number of samples, if the trace shows it.
@@ -127,7 +127,7 @@ const PARAMETERS: &[(&str, &[usize])] = &[
     ("aten::batch_norm", &[1, 2, 3, 4]),
 ];
 
-impl KernelScaler {
+impl KernelWorkAndTimeScaler {
     /// Collects the shapes of parameters and the times of kernels in a program.
     pub fn new(program: &RankProgram<'_>) -> Self {
         let mut this = Self {
@@ -819,11 +819,11 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
 }
 
 /// Returns a kernel's work and time before all edits.
-fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedWork {
+fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> KernelWorkBeforeEdits {
     let view = program.view_of_node(node);
     let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
-        return UneditedWork::default();
+        return KernelWorkBeforeEdits::default();
     };
     let ns = match program.has_work_time_in_delay(node) {
         true => unedited
@@ -841,7 +841,7 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedWork
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);
-    UneditedWork {
+    KernelWorkBeforeEdits {
         flops: unedited.unedited_count("num_ops").unwrap_or(flops),
         bytes: unedited.unedited_count("tensor_size").unwrap_or(bytes),
         ns: ns - profiler,

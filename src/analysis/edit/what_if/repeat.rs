@@ -3,7 +3,7 @@
 use super::EditCounts;
 use super::gradients::{StepGradientReductions, median_delays_after_nodes};
 use super::grammar::{PassOrder, ScaleFactor};
-use super::kernels::{BatchSequenceHiddenFactors, KernelScaler};
+use super::kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use super::program::{
     ItemDependency, NewAttributeValue, NodeThread, RankProgram, StepPhase, pass_begun_by_mark,
 };
@@ -237,7 +237,7 @@ pub(super) fn split_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
     place: StagesToPipelineEnd,
-    scaler: &KernelScaler,
+    scaler: &KernelWorkAndTimeScaler,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {

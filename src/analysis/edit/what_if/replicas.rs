@@ -8,7 +8,7 @@
 use super::EditCounts;
 use super::gradients::{self, StepGradientReductions};
 use super::grammar::JobEdit;
-use super::kernels::KernelScaler;
+use super::kernels::KernelWorkAndTimeScaler;
 use super::program::{NewAttributeValue, RankProgram, StepPhase};
 use super::roles::{self, AbsentRankModelRule, RankTraces};
 use crate::edit::scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
@@ -134,7 +134,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     if gradients::gathers_parameters(program) {
         shared.push("allocates.weights");
     }
-    let scaler = KernelScaler::new(program);
+    let scaler = KernelWorkAndTimeScaler::new(program);
     for item in program.order.clone() {
         let view = *program.view_of_item(item);
         if view.op == Op::NoOp {

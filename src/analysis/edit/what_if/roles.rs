@@ -36,7 +36,7 @@ mod restage;
 
 use exchanges::check_communication_matches;
 use grid::{RoleGrid, find_progression};
-use group_table::GroupTable;
+use group_table::CapturedAndAddedGroupNames;
 use rank_writer::{AbsentRankWriter, tag_steps};
 
 pub(super) use restage::change_stages;
@@ -235,7 +235,7 @@ pub(super) fn derive_missing_ranks(
         ))
     });
     let order = order.transpose()?.flatten();
-    let mut table = GroupTable::new(&captured, groups);
+    let mut table = CapturedAndAddedGroupNames::new(&captured, groups);
     let mut reordered: BTreeMap<(usize, u32), Arc<Vec<u8>>> = BTreeMap::new();
     let mut all = RankTraces::with_capacity(world as usize);
     let (mut other_positions, mut other_stages) = (0_u64, 0_u64);

@@ -1,7 +1,7 @@
 //! Compares critical paths with handwritten ones, and checks the paths of small random graphs.
 
 use super::*;
-use crate::inspect::{InspectedTrace, TraceTimingCompleteness};
+use crate::inspect::{InspectedRankTrace, TraceTimingCompleteness};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
@@ -41,7 +41,7 @@ fn track(rank: u32, lines: &[TestNodeFields]) -> RankPathInput {
         writer.receive_node(&node, after).unwrap();
     }
     let contents = writer.into_inner();
-    let trace = InspectedTrace::read_trace(rank, &contents, |e| e).unwrap();
+    let trace = InspectedRankTrace::read_trace(rank, &contents, |e| e).unwrap();
     assert_eq!(trace.faults.fault_count(), 0);
     assert_eq!(trace.times.basis, TraceTimingCompleteness::Kept);
     RankPathInput::new(trace).unwrap()

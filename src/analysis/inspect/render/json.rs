@@ -51,7 +51,7 @@ pub struct SummaryDocument<'j> {
     groups: Vec<GroupDocument<'j>>,
     types: Vec<NodeSumsAndExtremesDocument<'j, TypeKey>>,
     lanes: Vec<NodeSumsAndExtremesDocument<'j, LaneName<'j>>>,
-    collectives: Vec<NodeSumsAndExtremesDocument<'j, CollectiveKey<'j>>>,
+    collectives: Vec<NodeSumsAndExtremesDocument<'j, CollectiveGroupAndKind<'j>>>,
     messages: Vec<RankPairMessageSums<'j>>,
     operators: Vec<NodeSumsAndExtremesDocument<'j, OperatorKey<'j>>>,
     attributes: Vec<AttributeCount<'j>>,
@@ -158,7 +158,7 @@ struct LaneName<'j> {
 }
 
 #[derive(Debug, Serialize)]
-struct CollectiveKey<'j> {
+struct CollectiveGroupAndKind<'j> {
     group: &'j str,
     kind: String,
 }
@@ -177,28 +177,28 @@ struct NodeSumsAndExtremesDocument<'j, K> {
     ranks: u32,
     #[serde(flatten)]
     sums: &'j NodeSums,
-    min_time: RankTime,
-    max_time: RankTime,
-    min_nodes: RankNodes,
-    max_nodes: RankNodes,
+    min_time: ExtremeRankTime,
+    max_time: ExtremeRankTime,
+    min_nodes: ExtremeRankNodeCount,
+    max_nodes: ExtremeRankNodeCount,
 }
 
 #[derive(Debug, Serialize)]
-struct RankTime {
+struct ExtremeRankTime {
     ps: Span,
     rank: u32,
 }
 
 #[derive(Debug, Serialize)]
-struct RankNodes {
+struct ExtremeRankNodeCount {
     nodes: u64,
     rank: u32,
 }
 
 impl<'j, K> NodeSumsAndExtremesDocument<'j, K> {
     fn new(key: K, row: &'j RankSpreadRow) -> Self {
-        let time = |(ps, rank): (Span, u32)| RankTime { ps, rank };
-        let nodes = |(nodes, rank): (u64, u32)| RankNodes { nodes, rank };
+        let time = |(ps, rank): (Span, u32)| ExtremeRankTime { ps, rank };
+        let nodes = |(nodes, rank): (u64, u32)| ExtremeRankNodeCount { nodes, rank };
         Self {
             key,
             ranks: row.ranks,
@@ -263,7 +263,7 @@ pub fn build_summary_document<'j>(
             name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
         }),
         collectives: NodeSumsAndExtremesDocument::from_table(&job.collectives, |(group, kind)| {
-            CollectiveKey {
+            CollectiveGroupAndKind {
                 group,
                 kind: kind.to_string(),
             }

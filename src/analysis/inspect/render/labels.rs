@@ -1,6 +1,6 @@
 //! Formats text fragments shared by several views of traces.
 
-use crate::inspect::{CountedFault, FaultSummary, TraceTimingCompleteness};
+use crate::inspect::{CountedFault, RejectedAndRepairedFaults, TraceTimingCompleteness};
 use chakram_base::units::Span;
 use chakram_report::summary::format_thousands;
 
@@ -20,9 +20,9 @@ pub fn format_short_count(count: u64) -> String {
 
 /// Formats the faults of files: one line per kind with the ranks, most serious kind first.
 pub fn format_faults<'a>(
-    ranks: impl Iterator<Item = (u32, &'a FaultSummary)> + Clone,
+    ranks: impl Iterator<Item = (u32, &'a RejectedAndRepairedFaults)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
-    let lines = |of: fn(&FaultSummary) -> &Vec<CountedFault>| {
+    let lines = |of: fn(&RejectedAndRepairedFaults) -> &Vec<CountedFault>| {
         let mut lines = Vec::new();
         for (rank, faults) in ranks.clone() {
             for complaint in of(faults) {

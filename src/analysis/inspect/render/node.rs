@@ -4,7 +4,7 @@ use super::OmissionHints;
 use super::json::{NamedViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use super::list::{self, NodeDocument};
-use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
+use crate::inspect::{InspectedRankTrace, NearbyNodes, NodeNeighbourhood};
 use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -18,7 +18,7 @@ const VALUE: usize = 72;
 
 /// Renders a node of `trace` with its neighbourhood as text.
 pub fn render_node(
-    trace: &InspectedTrace<'_>,
+    trace: &InspectedRankTrace<'_>,
     near: &NodeNeighbourhood<'_>,
     hints: &OmissionHints,
     style: TextStyleWidthAndDetail,
@@ -30,7 +30,7 @@ pub fn render_node(
 
 fn write_node(
     out: &mut String,
-    trace: &InspectedTrace<'_>,
+    trace: &InspectedRankTrace<'_>,
     near: &NodeNeighbourhood<'_>,
     hints: &OmissionHints,
     style: TextStyleWidthAndDetail,
@@ -212,7 +212,7 @@ struct DependencyEdgeDocument {
 
 /// Returns the neighbourhood as a JSON document.
 pub fn build_node_document<'n>(
-    trace: &InspectedTrace<'_>,
+    trace: &InspectedRankTrace<'_>,
     near: &'n NodeNeighbourhood<'_>,
 ) -> VersionedDocument<NamedViewDocument<NeighbourhoodDocument<'n>>> {
     let node = &near.node;

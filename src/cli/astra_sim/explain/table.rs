@@ -1,6 +1,6 @@
 //! Renders the table of quirks' effects as text, CSV and JSON.
 
-use super::{QuirkReplayResult, QuirkRow, QuirksCorrectedInReplay};
+use super::{QuirkCorrectionResult, QuirkReplayResult, QuirksCorrectedInReplay};
 use crate::terminal::plain_style;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -10,7 +10,7 @@ use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-impl QuirkRow {
+impl QuirkCorrectionResult {
     fn row_name(&self) -> &'static str {
         match self.corrected {
             QuirksCorrectedInReplay::Nothing => "(nothing)",
@@ -58,7 +58,7 @@ fn format_ns(ps: i128) -> String {
 }
 
 /// Renders the table as text. The text calls a time of 1 ns a cycle.
-pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
+pub fn render_text(rows: &[QuirkCorrectionResult], before: Span) -> String {
     let mut table = TextTable::new([
         left_aligned_column("corrected", 0),
         right_aligned_column("cycles (ns)", 0),
@@ -88,7 +88,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
 }
 
 /// Renders the table as CSV, with one row per replay. A cell is empty if its replay lacks the value.
-pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
+pub fn render_csv(rows: &[QuirkCorrectionResult], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
         let numbers = row.known_makespan().map(|after| {
@@ -111,11 +111,11 @@ pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
 pub struct QuirkEffectsDocument<'a> {
     options: Map<String, Value>,
     inputs: &'a [HashedInput],
-    replays: Vec<QuirkReplay<'a>>,
+    replays: Vec<QuirkReplayRow<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct QuirkReplay<'a> {
+struct QuirkReplayRow<'a> {
     corrected: &'static str,
     quirks: String,
     status: &'static str,
@@ -127,8 +127,8 @@ struct QuirkReplay<'a> {
     instead: Option<&'static str>,
 }
 
-impl<'a> QuirkReplay<'a> {
-    fn from_row(row: &'a QuirkRow, before: Span) -> Self {
+impl<'a> QuirkReplayRow<'a> {
+    fn from_row(row: &'a QuirkCorrectionResult, before: Span) -> Self {
         let change = row
             .known_makespan()
             .map(|after| makespan_change(before, after));
@@ -156,12 +156,12 @@ impl<'a> QuirkReplay<'a> {
 
 /// Returns the JSON document, with the options and the hashes of the inputs.
 pub fn quirk_document<'a>(
-    rows: &'a [QuirkRow],
+    rows: &'a [QuirkCorrectionResult],
     before: Span,
     options: Map<String, Value>,
     inputs: &'a [HashedInput],
 ) -> VersionedDocument<QuirkEffectsDocument<'a>> {
-    let replays = rows.iter().map(|row| QuirkReplay::from_row(row, before));
+    let replays = rows.iter().map(|row| QuirkReplayRow::from_row(row, before));
     let body = QuirkEffectsDocument {
         options,
         inputs,
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_fails_or_does_not_apply_is_said() {
-        let row = |corrected, ended| QuirkRow { corrected, ended };
+        let row = |corrected, ended| QuirkCorrectionResult { corrected, ended };
         let how = QuirkReplayResult::Failed {
             how: "deadlocked",
             why: "a, b".to_owned(),

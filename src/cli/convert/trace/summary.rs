@@ -163,11 +163,11 @@ struct ConvertedTraceRow {
     form: String,
     nodes: usize,
     empty_records: usize,
-    salvage: Option<SalvageRow>,
+    salvage: Option<SalvageLossesAndRepairs>,
 }
 
 #[derive(Serialize)]
-struct SalvageRow {
+struct SalvageLossesAndRepairs {
     compression: Option<String>,
     bytes_lost: usize,
     lost: Vec<LostRangeRow>,
@@ -221,7 +221,7 @@ pub(super) fn render_json(all: &[ConvertedTrace]) -> String {
         .to_json_text()
 }
 
-fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow {
+fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageLossesAndRepairs {
     let lost = report.lost.iter().map(|lost| LostRangeRow {
         from_byte: lost.bytes.start,
         to_byte: lost.bytes.end,
@@ -232,7 +232,7 @@ fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow 
     let repaired = report.repaired.iter();
     let doubled = report.duplicate_ids.iter();
     let dangling = report.dangling.iter();
-    SalvageRow {
+    SalvageLossesAndRepairs {
         compression: wrong.clone(),
         bytes_lost: report.bytes_lost(),
         lost: lost.collect(),

@@ -3,7 +3,7 @@
 use super::group_locations::SameExtentGroups;
 use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
-use chakram_report::stack::StackReport;
+use chakram_report::stack::JobSoftwareStack;
 use chakram_trace::format::TensorClass;
 use chakram_trace::format::work_amounts::CountedAttention;
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
@@ -27,12 +27,12 @@ struct DryRunPlanDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<CountedAttention>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stack: Option<&'a StackReport>,
+    stack: Option<&'a JobSoftwareStack>,
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,
     groups: Vec<GroupFamilyDocument<'a>>,
-    placement: Option<PlacementDocument<'a>>,
+    placement: Option<GroupPlacementDocument<'a>>,
     stages: Vec<StageDocument<'a>>,
 }
 
@@ -44,7 +44,7 @@ struct GroupFamilyDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct PlacementDocument<'a> {
+struct GroupPlacementDocument<'a> {
     machine: &'a str,
     families: Vec<PlacedGroupFamilyDocument<'a>>,
 }
@@ -92,11 +92,11 @@ struct StageDocument<'a> {
     bytes_at_peak: Map<String, Value>,
     saved_passes: u64,
     bytes_per_pass: u64,
-    communication: Vec<CommunicationDocument<'a>>,
+    communication: Vec<GroupCommunicationRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct CommunicationDocument<'a> {
+struct GroupCommunicationRow<'a> {
     kind: &'a str,
     group: &'a str,
     phase: Option<&'static str>,
@@ -108,13 +108,16 @@ impl<'a> DryRunPlanDocument<'a> {
     fn from_report(dry: &'a DryRunReport<'_>) -> Self {
         let DryRunReport { summary, room, .. } = dry;
         let PlanSummary { groups, stages, .. } = summary;
-        let placement = dry.on.as_ref().map(|(machine, all)| PlacementDocument {
-            machine,
-            families: all
-                .iter()
-                .map(PlacedGroupFamilyDocument::from_location)
-                .collect(),
-        });
+        let placement = dry
+            .on
+            .as_ref()
+            .map(|(machine, all)| GroupPlacementDocument {
+                machine,
+                families: all
+                    .iter()
+                    .map(PlacedGroupFamilyDocument::from_location)
+                    .collect(),
+            });
         let groups = groups.iter().map(|groups| GroupFamilyDocument {
             family: groups.family,
             count: groups.all.len(),
@@ -177,7 +180,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
 impl<'a> StageDocument<'a> {
     fn from_summary(stage: &'a StageRankTotals, capacity: Option<u64>) -> Self {
         let memory = TensorClass::ALL.iter().zip(stage.memory);
-        let communication = stage.communication.iter().map(|sum| CommunicationDocument {
+        let communication = stage.communication.iter().map(|sum| GroupCommunicationRow {
             kind: &sum.kind,
             group: sum.family,
             phase: sum.phase.map(|_| phase_name(sum.phase)),

@@ -4,9 +4,9 @@ use super::TrainingArgs;
 use chakram_base::config::find_nearest;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_facts;
-use chakram_report::stack::StackReport;
+use chakram_report::stack::JobSoftwareStack;
 use chakram_workloads::generate::plan::{CorePlacement, format_degrees};
-use chakram_workloads::generate::{ParallelismPlan, PatternOptionError, TrainingPattern};
+use chakram_workloads::generate::{ModelAndParallelismPlan, ParallelismPlan, PatternOptionError};
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
 
@@ -20,7 +20,7 @@ pub(super) const STACK: &str = "stack";
 pub struct RequestedTrainingRun {
     /// The model and its plan. The plan uses the memory capacity of the machine's NPUs, unless it
     /// sets a capacity itself.
-    pub training: TrainingPattern,
+    pub training: ModelAndParallelismPlan,
     /// Name of the model on the command line.
     pub name: String,
     /// Memory capacity that the plan itself sets, in bytes.
@@ -28,7 +28,7 @@ pub struct RequestedTrainingRun {
     /// Source of the plan.
     pub origin: PlanFileText,
     /// Plan options that come from the software stack; `None` if the user chose no stack.
-    pub stack: Option<StackReport>,
+    pub stack: Option<JobSoftwareStack>,
 }
 
 /// Text and name of the plan file; `None` if there is no file.
@@ -108,7 +108,7 @@ impl TrainingArgs {
             model.name, plan.data, plan.pipeline
         );
         Ok(RequestedTrainingRun {
-            training: TrainingPattern { model, plan },
+            training: ModelAndParallelismPlan { model, plan },
             name,
             capacity,
             origin,

@@ -3,11 +3,13 @@
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
-use crate::generate::shorter::ShortenedStep;
+use crate::generate::shorter::StepWithFewerMicroBatches;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, machine_facts};
 use chakram_trace::workload::Workload;
-use chakram_workloads::generate::{CheckedWorkloadPattern, TrainingPattern, WorkloadPattern};
+use chakram_workloads::generate::{
+    CheckedWorkloadPattern, ModelAndParallelismPlan, WorkloadPattern,
+};
 use std::borrow::Cow;
 
 impl TrainingArgs {
@@ -16,7 +18,7 @@ impl TrainingArgs {
     pub fn plan_settings<'a>(
         &'a self,
         machine: &'a Machine,
-        training: &'a TrainingPattern,
+        training: &'a ModelAndParallelismPlan,
         workload: &'a Workload,
     ) -> Vec<GivenSetting<'a>> {
         let tokens = self.tokens.map(|tokens| (TOKENS, tokens.to_string()));
@@ -47,7 +49,7 @@ impl TrainingArgs {
     pub fn stack_setting<'a>(
         &'a self,
         machine: &'a Machine,
-        training: &'a TrainingPattern,
+        training: &'a ModelAndParallelismPlan,
         workload: &'a Workload,
     ) -> Option<GivenSetting<'a>> {
         let stack = self.stack.as_ref()?;
@@ -112,11 +114,11 @@ impl TrainingArgs {
     /// the results differ anyway.
     fn job_without_plan_option(
         &self,
-        training: TrainingPattern,
+        training: ModelAndParallelismPlan,
         workload: &Workload,
     ) -> Option<RunInputsWithoutSetting<'static>> {
         let job = match self.extrapolate {
-            Some(simulated) => ShortenedStep::new(training, simulated)
+            Some(simulated) => StepWithFewerMicroBatches::new(training, simulated)
                 .ok()?
                 .job_with_fewer_turns(0),
             None => CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(training))),

@@ -84,7 +84,10 @@ fn options_of_compute_need_kernels_that_they_price() {
         let model = parse_model(model).unwrap();
         let mut options = ReplayOptions::with_changes(|options| options.compute = model);
         let refusal = options.set_efficiency(half).unwrap_err();
-        assert_eq!(refusal, OptionRefusal::NotByRoofline(Box::new(model)));
+        assert_eq!(
+            refusal,
+            UnusableOptionReason::NotByRoofline(Box::new(model))
+        );
         assert_eq!(refusal.rejected_key(), SettingKey::Efficiency);
         assert_eq!(options.compute, model);
     }
@@ -171,7 +174,7 @@ fn options_of_networks_need_simulated_communication() {
             assert_eq!(options.check_together(), Ok(()));
             options.comm = comm;
             let refusal = options.check_together().unwrap_err();
-            assert_eq!(refusal, OptionRefusal::NotSimulated(key, comm));
+            assert_eq!(refusal, UnusableOptionReason::NotSimulated(key, comm));
             assert!(refusal.to_string().contains(&format!(" as {comm}\n")));
         }
     }

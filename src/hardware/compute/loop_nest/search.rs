@@ -30,7 +30,7 @@ pub fn search_mapping(
     mappings: u32,
     seed: u64,
 ) -> Option<BestMapping> {
-    let mut draws = MappingSampler {
+    let mut draws = MappingChoiceSampler {
         accelerator,
         layer,
         state: seed,
@@ -124,13 +124,13 @@ fn smallest_equivalent_bound(left: u64, bound: u64) -> u64 {
 }
 
 /// Draws random choices for mappings.
-struct MappingSampler<'d> {
+struct MappingChoiceSampler<'d> {
     accelerator: &'d LoopNestAccelerator,
     layer: &'d LayerShape,
     state: u64,
 }
 
-impl MappingSampler<'_> {
+impl MappingChoiceSampler<'_> {
     /// Returns a number below `limit`, which must not be zero.
     fn draw_below(&mut self, limit: u64) -> u64 {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64

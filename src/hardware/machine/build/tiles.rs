@@ -6,7 +6,7 @@ use crate::collective::{CollectiveAlgorithm, DimensionAlgorithmChoice};
 use crate::memory::RemoteMemory;
 use crate::network::NetworkModelKind;
 use crate::topology::tile_grid::{DieBorderLinks, format_coordinates};
-use crate::topology::{DimensionShape, TileGrid, Topology};
+use crate::topology::{DieAndCoreLayout, DimensionShape, Topology};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
 
@@ -80,7 +80,7 @@ pub(super) fn parse_tiles(
 }
 
 /// Parses dies, cores, borders, faults, and the wiring.
-fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigError> {
+fn parse_grid(table: &ConfigTable<'_>) -> Result<(DieAndCoreLayout, DimensionShape), ConfigError> {
     let pair = |key: &str, expected: &str| -> Result<[u32; 2], ConfigError> {
         let [x, y] = table
             .require_field(key, expected)?
@@ -112,7 +112,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), Con
             ));
         }
     }
-    let mut grid = TileGrid {
+    let mut grid = DieAndCoreLayout {
         dies,
         cores,
         borders: DieBorderLinks {
@@ -158,7 +158,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), Con
 /// Parses `N` coordinates: the x and y of each of `N` / 2 cores in the grid.
 fn parse_core_coordinates<const N: usize>(
     field: &ConfigField<'_>,
-    grid: &TileGrid,
+    grid: &DieAndCoreLayout,
     expected: &str,
 ) -> Result<[u32; N], ConfigError> {
     let items = field.read_items(expected)?;
@@ -176,7 +176,7 @@ fn parse_core_coordinates<const N: usize>(
 
 /// Returns the link between two neighbouring cores as (core at its lower end, dimension), or `None`.
 fn find_link_between_cores(
-    grid: &TileGrid,
+    grid: &DieAndCoreLayout,
     shape: DimensionShape,
     a: [u32; 2],
     b: [u32; 2],

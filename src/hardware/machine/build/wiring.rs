@@ -5,8 +5,8 @@ use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
 use crate::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use crate::topology::link_graph::{
-    DimensionLinks, LinkChange, LinkGraph, LinkGraphFault, MOST_LINKS, MOST_NPUS, MOST_SWITCHES,
-    RoutePolicy, UnmatchedLinkChange,
+    DimensionLinks, LinkGraph, LinkGraphFault, LinkRateAndLatencyChange, MOST_LINKS, MOST_NPUS,
+    MOST_SWITCHES, ShortestPathChoice, UnmatchedLinkChange,
 };
 use crate::topology::{DimensionShape, Topology};
 use chakram_base::config::{ConfigError, ConfigTable, quote_for_message};
@@ -20,41 +20,56 @@ const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
 
 /// Wiring of a dimension, by its name in machine files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DimensionWiring {
+enum DimensionWiringKeyword {
     Stacked(DimensionShape),
     Clos,
     Graph,
 }
 
-const WIRINGS: [(DimensionWiring, &str); 6] = [
-    (DimensionWiring::Stacked(DimensionShape::Ring), "ring"),
-    (DimensionWiring::Stacked(DimensionShape::Mesh), "mesh"),
+const WIRINGS: [(DimensionWiringKeyword, &str); 6] = [
     (
-        DimensionWiring::Stacked(DimensionShape::FullyConnected),
+        DimensionWiringKeyword::Stacked(DimensionShape::Ring),
+        "ring",
+    ),
+    (
+        DimensionWiringKeyword::Stacked(DimensionShape::Mesh),
+        "mesh",
+    ),
+    (
+        DimensionWiringKeyword::Stacked(DimensionShape::FullyConnected),
         "fully_connected",
     ),
-    (DimensionWiring::Stacked(DimensionShape::Switch), "switch"),
-    (DimensionWiring::Clos, "clos"),
-    (DimensionWiring::Graph, "graph"),
+    (
+        DimensionWiringKeyword::Stacked(DimensionShape::Switch),
+        "switch",
+    ),
+    (DimensionWiringKeyword::Clos, "clos"),
+    (DimensionWiringKeyword::Graph, "graph"),
 ];
 
 /// Route policies with their names in machine files. The seed of hashed routes has its own key.
-const ROUTES: [(RoutePolicy, &str); 3] = [
-    (RoutePolicy::First, "first"),
-    (RoutePolicy::Hashed(0), "hashed"),
-    (RoutePolicy::Sprayed, "sprayed"),
+const ROUTES: [(ShortestPathChoice, &str); 3] = [
+    (ShortestPathChoice::First, "first"),
+    (ShortestPathChoice::Hashed(0), "hashed"),
+    (ShortestPathChoice::Sprayed, "sprayed"),
 ];
 
 /// Keys that only dimensions with explicit links accept, each with the wirings that allow it.
-const OWN: [(&str, &[DimensionWiring]); 8] = [
-    ("levels", &[DimensionWiring::Clos]),
-    ("oversubscription", &[DimensionWiring::Clos]),
-    ("fabric", &[DimensionWiring::Clos]),
-    ("links", &[DimensionWiring::Graph]),
-    ("link_rates", &[DimensionWiring::Graph]),
-    ("interpolate", &[DimensionWiring::Graph]),
-    ("routes", &[DimensionWiring::Clos, DimensionWiring::Graph]),
-    ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
+const OWN: [(&str, &[DimensionWiringKeyword]); 8] = [
+    ("levels", &[DimensionWiringKeyword::Clos]),
+    ("oversubscription", &[DimensionWiringKeyword::Clos]),
+    ("fabric", &[DimensionWiringKeyword::Clos]),
+    ("links", &[DimensionWiringKeyword::Graph]),
+    ("link_rates", &[DimensionWiringKeyword::Graph]),
+    ("interpolate", &[DimensionWiringKeyword::Graph]),
+    (
+        "routes",
+        &[DimensionWiringKeyword::Clos, DimensionWiringKeyword::Graph],
+    ),
+    (
+        "seed",
+        &[DimensionWiringKeyword::Clos, DimensionWiringKeyword::Graph],
+    ),
 ];
 
 /// Parses the shape of a dimension. Collectives treat a dimension with explicit links as a switch, because each NPU has
@@ -70,8 +85,8 @@ pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, Con
         }
     }
     Ok(match wiring {
-        DimensionWiring::Stacked(shape) => shape,
-        DimensionWiring::Clos | DimensionWiring::Graph => DimensionShape::Switch,
+        DimensionWiringKeyword::Stacked(shape) => shape,
+        DimensionWiringKeyword::Clos | DimensionWiringKeyword::Graph => DimensionShape::Switch,
     })
 }
 
@@ -134,7 +149,7 @@ pub(super) fn add_wiring(
 ) -> Result<Topology, ConfigError> {
     let links = dimensions.iter().enumerate().map(|(d, table)| {
         match table.read_choice("shape", &WIRINGS)? {
-            DimensionWiring::Stacked(_) => Ok(DimensionLinks::OfShape),
+            DimensionWiringKeyword::Stacked(_) => Ok(DimensionLinks::OfShape),
             wiring => own_links::parse_explicit_links(table, (wiring, d), &topology),
         }
     });
@@ -194,7 +209,7 @@ pub(super) fn add_wiring(
 fn parse_link_change(
     table: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<LinkChange, ConfigError> {
+) -> Result<LinkRateAndLatencyChange, ConfigError> {
     let npus = topology.npu_count();
     let (key, between) = match (table.get("npus"), table.get("between")) {
         (Some(_), None) => ("npus", false),
@@ -230,7 +245,7 @@ fn parse_link_change(
             "at least one of `bandwidth` and `latency`",
         ));
     }
-    Ok(LinkChange {
+    Ok(LinkRateAndLatencyChange {
         npus: ranges
             .iter()
             .flat_map(|range| (range.first..=range.last).map(Npu))

@@ -1,7 +1,7 @@
 //! The route of a message from server to server: in dimension order, innermost first, computed on demand.
 
 use crate::network::servers::{IN, OUT, QueueingServerId};
-use crate::topology::{DimensionShape, TileGrid, Topology};
+use crate::topology::{DieAndCoreLayout, DimensionShape, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
@@ -196,7 +196,8 @@ pub(in crate::network) fn link_after_server(
 /// Returns true if the link connects two dies of a machine of tiles.
 #[inline]
 pub(super) fn is_border(place: QueueingServerId, topology: &Topology) -> bool {
-    let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
+    let lies =
+        |tiles: &DieAndCoreLayout| tiles.is_border(place.dimension, lower_end(place, topology));
     topology.tile_grid().is_some_and(lies)
 }
 

@@ -1,7 +1,7 @@
 //! Links that fail while messages are on them; the parent module defines which bytes are lost.
 
 use super::{DepartedMessage, FairSharingNetwork, UnsentMessageStream};
-use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, ReroutedMessage};
+use crate::network::{EventScheduler, LinkFailureEffect, LinkFailureHandler, ReroutedMessage};
 use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
 use chakram_base::units::{Span, Time};
@@ -79,7 +79,7 @@ impl FairSharingNetwork<'_> {
     }
 }
 
-impl FailingLinks for FairSharingNetwork<'_> {
+impl LinkFailureHandler for FairSharingNetwork<'_> {
     fn fail_links(
         &mut self,
         now: Time,

@@ -2,7 +2,7 @@
 
 use super::super::test_harness::{PendingEvents, simulate_delivery_times};
 use super::*;
-use crate::topology::link_graph::{ClosChildrenAndUplinks, RoutePolicy};
+use crate::topology::link_graph::{ClosChildrenAndUplinks, ShortestPathChoice};
 use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
 use chakram_base::ids::OpIndex;
 use chakram_base::units::Bandwidth;
@@ -82,11 +82,11 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
         arrivals(&topology, messages)
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
-    assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
+    assert_eq!(arrive(ShortestPathChoice::Sprayed, &across), [1_000_000; 2]);
     // Depending on the hash, the two messages share one of two upward links or use both, and likewise with downward
     // links.
     let hashed: Vec<_> = (0..64)
-        .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
+        .map(|seed| arrive(ShortestPathChoice::Hashed(seed), &across))
         .collect();
     assert!(hashed.contains(&vec![1_000_000; 2]));
     assert!(hashed.contains(&vec![2_000_000; 2]));
@@ -218,7 +218,7 @@ mod solved_anew {
         ends
     }
 
-    fn clos(levels: (&[u32], &[u32]), policy: RoutePolicy) -> Topology {
+    fn clos(levels: (&[u32], &[u32]), policy: ShortestPathChoice) -> Topology {
         let levels = ClosChildrenAndUplinks {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
@@ -238,11 +238,11 @@ mod solved_anew {
             messages in prop::collection::vec((0_u64..6_000_000, 0_u32..16, 1_u32..16, 1_u64..4000), 1..24),
         ) {
             let topology = match network {
-                0 => clos((&[4, 4], &[2]), RoutePolicy::Sprayed),
-                1 => clos((&[4, 4], &[4]), RoutePolicy::Sprayed),
-                2 => clos((&[2, 2, 4], &[1, 2]), RoutePolicy::Sprayed),
-                3 => clos((&[2, 4, 2], &[2, 3]), RoutePolicy::First),
-                4 => clos((&[2, 2, 4], &[2, 2]), RoutePolicy::Hashed(7)),
+                0 => clos((&[4, 4], &[2]), ShortestPathChoice::Sprayed),
+                1 => clos((&[4, 4], &[4]), ShortestPathChoice::Sprayed),
+                2 => clos((&[2, 2, 4], &[1, 2]), ShortestPathChoice::Sprayed),
+                3 => clos((&[2, 4, 2], &[2, 3]), ShortestPathChoice::First),
+                4 => clos((&[2, 2, 4], &[2, 2]), ShortestPathChoice::Hashed(7)),
                 _ => stacked(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 4)], Span(70)),
             };
             let mut messages: Vec<_> = messages
@@ -264,11 +264,11 @@ mod solved_anew {
     /// Messages of a permutation that replace one another at once keep their rates; another receiver changes them.
     #[test]
     fn rates_stay_if_messages_replace_each_other() {
-        let topology = clos((&[4, 4], &[2]), RoutePolicy::Sprayed);
+        let topology = clos((&[4, 4], &[2]), ShortestPathChoice::Sprayed);
         let graph = topology.link_graph().unwrap();
         let mut routes = BundledRouteFinder::new(&graph);
         let mut links = |from: u32, to: u32| {
-            let mut route = LinkRoute::default();
+            let mut route = RouteLinksAndFractions::default();
             routes.find_route(&graph, (Npu(from), Npu(to)), &mut route);
             route.links
         };
@@ -323,7 +323,7 @@ mod stored {
         ];
         let chips = ChipGraph::new("path".to_owned(), 1, links).unwrap();
         let rate = (gigabyte(), Span(50));
-        let graph = LinkGraph::of_chips(&chips, rate, RoutePolicy::First);
+        let graph = LinkGraph::of_chips(&chips, rate, ShortestPathChoice::First);
         stacked(&[(DimensionShape::Switch, 4)], Span(50))
             .with_graph(graph)
             .with_switching(SwitchingMode::StoreAndForward)
@@ -425,7 +425,11 @@ mod packets {
     }
 
     /// Returns the arrival time of the last flow, in us.
-    fn last(levels: (&[u32], &[u32]), policy: RoutePolicy, flows: &[(u64, u32, u32, u64)]) -> f64 {
+    fn last(
+        levels: (&[u32], &[u32]),
+        policy: ShortestPathChoice,
+        flows: &[(u64, u32, u32, u64)],
+    ) -> f64 {
         let levels = ClosChildrenAndUplinks {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
@@ -451,7 +455,7 @@ mod packets {
             (LEAF_SPINE, permutation(), 343.0),
             (LEAF_SPINE, all_to_all(), 279.0),
         ] {
-            let found = last(levels, RoutePolicy::Sprayed, &flows);
+            let found = last(levels, ShortestPathChoice::Sprayed, &flows);
             let off = found / packets - 1.0;
             assert!(off.abs() < 0.12, "{found} us, packets {packets} us: {off}");
         }
@@ -465,13 +469,13 @@ mod packets {
             (LEAF_SPINE, permutation(), 505.0),
             (LEAF_SPINE, all_to_all(), 313.0),
         ] {
-            let all = (0..40).map(|seed| last(levels, RoutePolicy::Hashed(seed), &flows));
+            let all = (0..40).map(|seed| last(levels, ShortestPathChoice::Hashed(seed), &flows));
             let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
                 (least.min(found), most.max(found))
             });
             // No policy can be faster than spraying: even flows that share no links take the same time as sprayed
             // flows.
-            assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
+            assert!(least >= last(levels, ShortestPathChoice::Sprayed, &flows) * 0.999);
             assert!(
                 least <= packets && packets <= most,
                 "{least} to {most} us, packets {packets} us"

@@ -9,10 +9,10 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::tile_grid::DieBorderLinks;
 use chakram_hardware::topology::{
-    DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
+    DieAndCoreLayout, DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, Topology,
 };
 use testkit::tile_transfers::{
-    CoreTransfer, GridOfDiesAndCores, LinkTime, MemoryPort, transfer_end_times,
+    CoreTransfer, GridOfDiesAndCores, LinkByteTimeAndLatency, MemoryPort, transfer_end_times,
 };
 
 /// Time of the last scheduled event.
@@ -44,7 +44,7 @@ fn rate(ps_per_byte: u64) -> Bandwidth {
 }
 
 fn topology(grid: &GridOfDiesAndCores) -> Topology {
-    let tiles = TileGrid {
+    let tiles = DieAndCoreLayout {
         dies: grid.dies,
         cores: grid.cores,
         borders: DieBorderLinks {
@@ -79,7 +79,7 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
     let tiles = topology.tile_grid().unwrap().clone();
     let cores = u64::from(topology.npu_count());
     let behind_cores = topology.npu_count();
-    let memory = LinkTime {
+    let memory = LinkByteTimeAndLatency {
         ps_per_byte: 4,
         latency_ps: 700,
     };
@@ -173,11 +173,11 @@ fn grids() -> impl Iterator<Item = GridOfDiesAndCores> {
                 torus,
                 half_duplex,
                 store_and_forward,
-                inside: LinkTime {
+                inside: LinkByteTimeAndLatency {
                     ps_per_byte: 1,
                     latency_ps: 10,
                 },
-                border: LinkTime {
+                border: LinkByteTimeAndLatency {
                     ps_per_byte: 3,
                     latency_ps: 25,
                 },

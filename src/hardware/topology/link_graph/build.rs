@@ -5,7 +5,7 @@ use super::distances::LinkDistances;
 use super::legs::RouteDimensionStrides;
 use super::{
     ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionShape, DirectedLink, LinkGraph,
-    MOST_LINKS, MOST_NPUS, MOST_SWITCHES, RoutePolicy, Topology,
+    MOST_LINKS, MOST_NPUS, MOST_SWITCHES, ShortestPathChoice, Topology,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span};
@@ -23,14 +23,14 @@ pub enum DimensionLinks {
         /// Rule for the NPUs that each network connects.
         fabric: ClosNetworkNpuScope,
         /// Rule that selects among shortest paths.
-        routes: RoutePolicy,
+        routes: ShortestPathChoice,
     },
     /// Graphs of chips, one per line of NPUs. The latency of a link is the dimension's latency times the link's length.
     Chips {
         /// The graph of each line.
         chips: ChipGraph,
         /// Rule that selects among shortest paths.
-        routes: RoutePolicy,
+        routes: ShortestPathChoice,
     },
 }
 
@@ -227,7 +227,7 @@ impl LinkGraph {
                     builder.rate.0 = topology.link_bandwidth(d);
                     let of = (dimension.name.as_str(), dimension.shape);
                     lines.for_each(|ends| builder.add_line(&ends, of));
-                    (None, RoutePolicy::First)
+                    (None, ShortestPathChoice::First)
                 }
                 DimensionLinks::Clos {
                     levels,

@@ -6,7 +6,9 @@
 //! instead of two per switch.
 
 use super::legs::RouteLeg;
-use super::{DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute, Npu, RoutePolicy};
+use super::{
+    DirectedLink, LinkGraph, LinkMessageFraction, Npu, RouteLinksAndFractions, ShortestPathChoice,
+};
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use hashbrown::HashTable;
@@ -64,18 +66,23 @@ impl BundledRouteFinder {
     }
 
     /// Replaces `route` by the route from `a` to `b`. Links in bundles are represented by the bundle's first link.
-    pub fn find_route(&mut self, graph: &LinkGraph, (a, b): (Npu, Npu), route: &mut LinkRoute) {
+    pub fn find_route(
+        &mut self,
+        graph: &LinkGraph,
+        (a, b): (Npu, Npu),
+        route: &mut RouteLinksAndFractions,
+    ) {
         route.links.clear();
         route.latency = Span::ZERO;
         let mut at = a.0;
         while let Some(leg) = graph.legs.first_leg(at, b.0) {
             match graph.policies[leg.dimension] {
                 // A hash of both NPUs selects the links, so legs share no part.
-                RoutePolicy::Hashed(_) => {
+                ShortestPathChoice::Hashed(_) => {
                     let found = graph.follow_single_path((at, leg.end), leg, (a, b), route);
                     found.expect("every NPU can be reached");
                 }
-                RoutePolicy::First | RoutePolicy::Sprayed => {
+                ShortestPathChoice::First | ShortestPathChoice::Sprayed => {
                     self.append_leg(graph, at, leg, route);
                 }
             }
@@ -83,7 +90,13 @@ impl BundledRouteFinder {
         }
     }
 
-    fn append_leg(&mut self, graph: &LinkGraph, from: u32, leg: RouteLeg, route: &mut LinkRoute) {
+    fn append_leg(
+        &mut self,
+        graph: &LinkGraph,
+        from: u32,
+        leg: RouteLeg,
+        route: &mut RouteLinksAndFractions,
+    ) {
         let dimension = &self.dimensions[leg.dimension];
         let first = dimension.only_outgoing[from as usize];
         let last = dimension.only_incoming[leg.end as usize];
@@ -118,7 +131,7 @@ impl BundledRouteFinder {
         if let Some(part) = self.shared.find(hash, is_part) {
             return *part;
         }
-        let mut route = LinkRoute::default();
+        let mut route = RouteLinksAndFractions::default();
         if self.dimensions[dimension].has_bundles {
             append_bundles(graph, &self.sizes, ends, leg, &mut route);
         } else {
@@ -155,7 +168,7 @@ impl DimensionBundlesAndOnlyLinks {
         let first = all.next();
         let is_uniform = all.all(|link| Some(link) == first);
         let is_bundled = links().all(|(number, _)| graph.bundles[number as usize].is_some());
-        let is_sprayed = graph.policies[d] == RoutePolicy::Sprayed;
+        let is_sprayed = graph.policies[d] == ShortestPathChoice::Sprayed;
         let only = |npu_of: fn(&DirectedLink) -> u32| {
             let mut counts = vec![(0, 0); graph.npus as usize];
             for (number, link) in links() {
@@ -177,7 +190,7 @@ impl DimensionBundlesAndOnlyLinks {
 }
 
 /// Appends a link that the whole message passes, and returns the vertex at its end.
-fn append_link(graph: &LinkGraph, link: u32, route: &mut LinkRoute) -> u32 {
+fn append_link(graph: &LinkGraph, link: u32, route: &mut RouteLinksAndFractions) -> u32 {
     let DirectedLink { to, latency, .. } = graph.links[link as usize];
     route.links.push((link, 1.0));
     route.latency += latency;
@@ -191,7 +204,7 @@ fn append_bundles(
     sizes: &[u32],
     (start, end): (u32, u32),
     leg: RouteLeg,
-    route: &mut LinkRoute,
+    route: &mut RouteLinksAndFractions,
 ) {
     let mut at = start;
     while at != end {

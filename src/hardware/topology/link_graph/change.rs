@@ -4,7 +4,7 @@ use super::{Bandwidth, LinkGraph, Npu, Span};
 
 /// A change to the rate or latency of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinkChange {
+pub struct LinkRateAndLatencyChange {
     /// NPUs at the ends of the links. With `between`, both ends must be in the list, otherwise one.
     pub npus: Vec<Npu>,
     /// True if both ends must be among `npus`, false if one suffices.
@@ -30,7 +30,10 @@ impl LinkGraph {
     /// # Errors
     ///
     /// Fails if a change applies to no link. The error names the first such change.
-    pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, UnmatchedLinkChange> {
+    pub fn with_changes(
+        mut self,
+        changes: &[LinkRateAndLatencyChange],
+    ) -> Result<Self, UnmatchedLinkChange> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;
             for link in &mut self.links {

@@ -1,6 +1,6 @@
 //! Failed links, identified by their endpoints, and detours around them.
 
-use super::{LinkGraph, LinkRoute, Npu};
+use super::{LinkGraph, Npu, RouteLinksAndFractions};
 use std::collections::VecDeque;
 
 /// Maximum number of a vertex's neighbours that an error message lists.
@@ -98,7 +98,7 @@ impl LinkGraph {
 
     /// Returns a route from `a` to `b` with the fewest links, over any dimensions. Of several, takes the first-added
     /// link at each vertex. Returns `None` if there is no route.
-    pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
+    pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);
         while let Some(at) = queue.pop_front() {
@@ -113,7 +113,7 @@ impl LinkGraph {
                 }
             }
         }
-        let mut route = LinkRoute::default();
+        let mut route = RouteLinksAndFractions::default();
         let mut at = b.0;
         while at != a.0 {
             let link = came_by[at as usize]?;

@@ -2,8 +2,8 @@
 
 use super::legs::RouteLeg;
 use super::{
-    Bandwidth, DirectedLink, LinkGraph, LinkMessageFraction, LinkRoute, Npu, PathLatencyAndRates,
-    RoutePolicy, Span, SummedSecondsPerByte, SwitchingMode,
+    Bandwidth, DirectedLink, LinkGraph, LinkMessageFraction, Npu, PathLatencyAndRates,
+    RouteLinksAndFractions, ShortestPathChoice, Span, SummedSecondsPerByte, SwitchingMode,
 };
 use chakram_base::random::split_mix;
 
@@ -45,24 +45,24 @@ impl LinkGraph {
 
     /// Returns the route from `a` to `b` in a graph without failed links (empty if both are the
     /// same NPU).
-    pub fn route_between(&self, a: Npu, b: Npu) -> LinkRoute {
+    pub fn route_between(&self, a: Npu, b: Npu) -> RouteLinksAndFractions {
         let route = self.find_route(a, b);
         route.expect("every NPU can be reached")
     }
 
     /// Returns the route from `a` to `b` leg by leg. If failed links interrupt a leg, returns a shortest route over any
     /// links instead. Returns `None` if failed links leave no route.
-    pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
+    pub fn find_route(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
     }
 
-    fn follow_legs(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
-        let mut route = LinkRoute::default();
+    fn follow_legs(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
+        let mut route = RouteLinksAndFractions::default();
         let mut at = a.0;
         while let Some(leg) = self.legs.first_leg(at, b.0) {
             match self.policies[leg.dimension] {
-                RoutePolicy::Hashed(_) => {
+                ShortestPathChoice::Hashed(_) => {
                     self.follow_single_path((at, leg.end), leg, (a, b), &mut route)?;
                 }
                 _ => self.follow_leg((at, leg.end), leg, &mut route)?,
@@ -78,10 +78,10 @@ impl LinkGraph {
         &self,
         part: (u32, u32),
         leg: RouteLeg,
-        route: &mut LinkRoute,
+        route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
         match self.policies[leg.dimension] {
-            RoutePolicy::Sprayed => self.spread_over_paths(part, leg, route),
+            ShortestPathChoice::Sprayed => self.spread_over_paths(part, leg, route),
             _ => self.follow_single_path(part, leg, (Npu(part.0), Npu(leg.end)), route),
         }
     }
@@ -93,12 +93,12 @@ impl LinkGraph {
         (mut at, end): (u32, u32),
         leg: RouteLeg,
         (a, b): (Npu, Npu),
-        route: &mut LinkRoute,
+        route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
         while at != end {
             let mut onward = self.links_towards(at, leg);
             let link = match self.policies[leg.dimension] {
-                RoutePolicy::Hashed(seed) => {
+                ShortestPathChoice::Hashed(seed) => {
                     let all: Vec<_> = onward.collect();
                     let pair = u64::from(a.0) << 32 | u64::from(b.0);
                     let draw = mix_bits(seed ^ mix_bits(pair ^ mix_bits(at.into())));
@@ -122,7 +122,7 @@ impl LinkGraph {
         &self,
         (from, end): (u32, u32),
         leg: RouteLeg,
-        route: &mut LinkRoute,
+        route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
         // Vertices at one distance from `from`, as (vertex, the vertex's share of the message, latency of the slowest
         // path to the vertex).

@@ -22,7 +22,7 @@ impl LinkGraph {
     pub fn clos(
         levels: &ClosChildrenAndUplinks,
         rate: (Bandwidth, Span),
-        routes: RoutePolicy,
+        routes: ShortestPathChoice,
     ) -> Self {
         let links = DimensionLinks::Clos {
             levels: levels.clone(),
@@ -33,7 +33,11 @@ impl LinkGraph {
     }
 
     /// Builds a graph of chips as a single dimension.
-    pub fn of_chips(chips: &ChipGraph, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
+    pub fn of_chips(
+        chips: &ChipGraph,
+        rate: (Bandwidth, Span),
+        routes: ShortestPathChoice,
+    ) -> Self {
         let chips = chips.clone();
         Self::of_one(
             chips.chip_count(),
@@ -47,7 +51,7 @@ fn rate() -> (Bandwidth, Span) {
     (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000))
 }
 
-fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
+fn clos(children: &[u32], uplinks: &[u32], policy: ShortestPathChoice) -> LinkGraph {
     let levels = ClosChildrenAndUplinks {
         children: children.to_vec(),
         uplinks: uplinks.to_vec(),
@@ -58,7 +62,7 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
 /// The fat tree of switches with four ports has 16 hosts, 8 + 8 + 4 switches, and 16 upward links at each level.
 #[test]
 fn a_fat_tree_has_its_switches_and_paths() {
-    let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
+    let graph = clos(&[2, 2, 4], &[2, 2], ShortestPathChoice::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
     // Each of three levels has 16 links, and each link has two directions.
     assert_eq!(graph.all_links().len(), 2 * 3 * 16);
@@ -81,7 +85,7 @@ fn a_fat_tree_has_its_switches_and_paths() {
 #[test]
 fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
     let routes = |seed| {
-        let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Hashed(seed));
+        let graph = clos(&[2, 2, 4], &[2, 2], ShortestPathChoice::Hashed(seed));
         let all: Vec<_> = (4..16)
             .map(|to| graph.route_between(Npu(0), Npu(to)))
             .collect();
@@ -145,7 +149,7 @@ fn links_of_dimensions_are_theirs() {
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
         let chips = ChipGraph::parse_named_shape(name).unwrap();
-        let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed);
+        let graph = LinkGraph::of_chips(&chips, rate(), ShortestPathChoice::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
         let paths = pairs.filter_map(|(a, b)| graph.find_path(a, b, SwitchingMode::IDEAL));
         // Each link takes 1 us, so latencies in us are numbers of links.
@@ -159,7 +163,7 @@ fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
 #[test]
 fn changes_touch_the_links_that_they_name() {
     let half = Some(Bandwidth::new(6.25e9).unwrap());
-    let change = |npus: &[u32], between| LinkChange {
+    let change = |npus: &[u32], between| LinkRateAndLatencyChange {
         npus: npus.iter().copied().map(Npu).collect(),
         between,
         dimension: None,
@@ -167,7 +171,7 @@ fn changes_touch_the_links_that_they_name() {
         latency: None,
     };
     let chips = ChipGraph::parse_named_shape("ring:6").unwrap();
-    let ring = || LinkGraph::of_chips(&chips, rate(), RoutePolicy::First);
+    let ring = || LinkGraph::of_chips(&chips, rate(), ShortestPathChoice::First);
     let slow = |graph: LinkGraph| {
         let links = graph.all_links().iter();
         let slow = links.filter(|link| Some(link.bandwidth) == half);
@@ -197,7 +201,7 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
-    (fabric, routes): (ClosNetworkNpuScope, RoutePolicy),
+    (fabric, routes): (ClosNetworkNpuScope, ShortestPathChoice),
 ) -> LinkGraph {
     let dimensions = vec![switch("node", inside), switch("nics", outside)];
     let topology = Topology::new(dimensions).unwrap();
@@ -225,7 +229,7 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 /// to another rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
-    let policy = (ClosNetworkNpuScope::RailOnly, RoutePolicy::First);
+    let policy = (ClosNetworkNpuScope::RailOnly, ShortestPathChoice::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
     // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
@@ -255,8 +259,11 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
     let graph = |fabric, routes| two_tiers((4, 4), levels, (fabric, routes));
-    let racks = graph(ClosNetworkNpuScope::TopOfRack, RoutePolicy::First);
-    let rails = graph(ClosNetworkNpuScope::RailOptimized, RoutePolicy::First);
+    let racks = graph(ClosNetworkNpuScope::TopOfRack, ShortestPathChoice::First);
+    let rails = graph(
+        ClosNetworkNpuScope::RailOptimized,
+        ShortestPathChoice::First,
+    );
     for graph in [&racks, &rails] {
         // There are four switches in nodes, four at the first level and four above the first level. Nodes, NICs and
         // first-level switches have 16 links each, in both directions.
@@ -273,9 +280,9 @@ fn one_fabric_joins_all_rails() {
     assert_eq!(crossed(&rails, 0, 5), [1; 4]);
     // With any policy, routes have the same links, parts and order as in a single Clos network.
     for policy in [
-        RoutePolicy::First,
-        RoutePolicy::Hashed(7),
-        RoutePolicy::Sprayed,
+        ShortestPathChoice::First,
+        ShortestPathChoice::Hashed(7),
+        ShortestPathChoice::Sprayed,
     ] {
         let both = [
             graph(ClosNetworkNpuScope::TopOfRack, policy),
@@ -300,7 +307,7 @@ fn one_fabric_joins_all_rails() {
             });
             // Hashed routes may differ: a hash depends on the device number, and the nodes' switches shift these
             // numbers.
-            if matches!(policy, RoutePolicy::Hashed(_)) {
+            if matches!(policy, ShortestPathChoice::Hashed(_)) {
                 assert_eq!(over.0.len(), alone.0.len());
             } else {
                 assert_eq!(over, alone, "{a} {b}");
@@ -336,7 +343,7 @@ fn a_clos_network_of_one_level_is_a_switch() {
         let clos = DimensionLinks::Clos {
             levels,
             fabric: ClosNetworkNpuScope::RailOnly,
-            routes: RoutePolicy::Sprayed,
+            routes: ShortestPathChoice::Sprayed,
         };
         let graph = LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap();
         let stacked = LinkGraph::from_topology(&topology).unwrap();
@@ -374,7 +381,7 @@ fn a_fabric_may_lie_between_dimensions() {
             uplinks: vec![2],
         },
         fabric: ClosNetworkNpuScope::RailOptimized,
-        routes: RoutePolicy::First,
+        routes: ShortestPathChoice::First,
     };
     let links = [DimensionLinks::OfShape, clos, DimensionLinks::OfShape];
     let graph = LinkGraph::new(&topology, &links).unwrap();
@@ -392,7 +399,7 @@ fn a_fabric_may_lie_between_dimensions() {
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {
         chips: ChipGraph::parse_named_shape("ring:4").unwrap(),
-        routes: RoutePolicy::First,
+        routes: ShortestPathChoice::First,
     };
     let of = |sizes: [u32; 2], links: [DimensionLinks; 2]| {
         let dimensions = vec![switch("a", sizes[0]), switch("b", sizes[1])];
@@ -432,7 +439,7 @@ fn too_many_switches_are_refused_before_they_are_made() {
         let clos = DimensionLinks::Clos {
             levels,
             fabric: ClosNetworkNpuScope::RailOnly,
-            routes: RoutePolicy::First,
+            routes: ShortestPathChoice::First,
         };
         LinkGraph::new(&topology, &[clos]).unwrap_err()
     };

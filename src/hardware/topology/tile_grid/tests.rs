@@ -7,8 +7,8 @@ use chakram_base::units::UnroundedBufferShare;
 
 /// Returns 3 x 2 dies of 4 x 2 cores, with 1000 GB/s and 1 ns inside dies, and 250 GB/s and 5 ns
 /// between dies.
-fn grid() -> TileGrid {
-    TileGrid {
+fn grid() -> DieAndCoreLayout {
+    DieAndCoreLayout {
         dies: [3, 2],
         cores: [4, 2],
         borders: DieBorderLinks {
@@ -22,7 +22,7 @@ fn grid() -> TileGrid {
     }
 }
 
-fn topology(grid: TileGrid, shape: DimensionShape) -> Topology {
+fn topology(grid: DieAndCoreLayout, shape: DimensionShape) -> Topology {
     let inside = Bandwidth::new(1000e9).unwrap();
     Topology::from_tile_grid(grid, shape, inside, Span::from_ns(1)).unwrap()
 }
@@ -58,7 +58,7 @@ fn rows_of_a_torus_close_over_a_border() {
     assert_eq!(path.latency, Span::from_ns(2 + 5));
     assert_eq!(t.path_between_npus(Npu(1), Npu(10)).unwrap(), path);
     // A single die has no links between dies.
-    let one = TileGrid {
+    let one = DieAndCoreLayout {
         dies: [1, 1],
         ..grid()
     };

@@ -1,6 +1,6 @@
 //! Formats the scores of serving predictions as text and CSV.
 
-use super::{MetricScoresByPredictor, ScoredServingTable};
+use super::{MetricScoresByPredictor, ServingTablePredictions};
 use chakram_base::prediction_scores::PredictionErrorSummary;
 use chakram_base::units::{Span, format_percent, format_signed_percent, format_thousands};
 use chakram_report::csv::neutralize_formulas;
@@ -35,7 +35,7 @@ fn format_score_cells(
 }
 
 /// Renders the scores.
-pub fn render_scores(scores: &ScoredServingTable, style: TextStyleWidthAndDetail) -> String {
+pub fn render_scores(scores: &ServingTablePredictions, style: TextStyleWidthAndDetail) -> String {
     let table = TextTable::new([
         left_aligned_column("PREDICTED AGAINST MEASURED", 32),
         right_aligned_column("rows", 6),
@@ -117,7 +117,7 @@ pub fn render_scores(scores: &ScoredServingTable, style: TextStyleWidthAndDetail
 }
 
 /// Formats one CSV row for each pair of a table row and a metric.
-pub fn format_metric_csv_rows(scores: &ScoredServingTable) -> String {
+pub fn format_metric_csv_rows(scores: &ServingTablePredictions) -> String {
     let mut text =
         "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"
             .to_owned();

@@ -1,10 +1,10 @@
 //! Checks partitions against explicit sets of elements, the optimizer against exhaustive search,
 //! and traffic against simulated schedules.
 
-use super::CutDirection::{Columns, Rows};
+use super::MatrixCutDirection::{Columns, Rows};
 use super::*;
 use crate::schedule::{
-    ChipAssignmentRule, ChipMachine, DeapLanguageModel, MatrixProductPartitionRule,
+    ChipAssignmentRule, DeapLanguageModel, MatrixProductPartitionRule, MultiChipMachine,
     SubLayerTimeAndEnergy, schedule_tasks,
 };
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
@@ -195,7 +195,7 @@ fn schedules_move_what_a_partition_says() {
         tensor: 4,
         partition: MatrixProductPartitionRule::Hierarchical,
     };
-    let machine = ChipMachine {
+    let machine = MultiChipMachine {
         links: None,
         technology: LinkRateByLinkCount {
             interface: 1.0,

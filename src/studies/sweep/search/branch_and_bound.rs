@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 /// A point in the queue. The fields are the score of its bound (as an order-preserving integer), whether this is the
 /// full bound, and its index.
-type QueueEntry = (u64, bool, usize);
+type PointBoundQueueEntry = (u64, bool, usize);
 
 /// Maps a number to an integer, preserving order.
 fn to_ordered_bits(score: f64) -> u64 {
@@ -43,7 +43,7 @@ struct SearchedLayerPoint {
 struct BestFirstSearch<'s> {
     study: &'s Study,
     points: Vec<SearchedLayerPoint>,
-    queue: BTreeSet<QueueEntry>,
+    queue: BTreeSet<PointBoundQueueEntry>,
     best: Option<f64>,
     /// Points that were replayed or rejected, in the order in which the search took them.
     taken: Vec<usize>,

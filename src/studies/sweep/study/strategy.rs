@@ -55,7 +55,7 @@ impl SearchStrategy {
 
 /// Axes that one strategy explores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StudyLayer {
+pub struct AxesWithSearchStrategy {
     /// Indices of the layer's axes among the study's axes.
     pub axes: Vec<usize>,
     /// Strategy for these axes.
@@ -66,9 +66,9 @@ pub struct StudyLayer {
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[JointSettingsAxis],
-) -> Result<Vec<StudyLayer>, ConfigError> {
+) -> Result<Vec<AxesWithSearchStrategy>, ConfigError> {
     let Some(field) = root.get("layer") else {
-        return Ok(vec![StudyLayer {
+        return Ok(vec![AxesWithSearchStrategy {
             axes: (0..axes.len()).collect(),
             strategy: SearchStrategy::parse_strategy(root)?,
         }]);
@@ -106,7 +106,7 @@ pub(super) fn parse_layers(
         if of.is_empty() {
             return Err(table.invalid_table_error("no axis", "at least one"));
         }
-        layers.push(StudyLayer {
+        layers.push(AxesWithSearchStrategy {
             axes: of,
             strategy: SearchStrategy::parse_strategy(&table)?,
         });

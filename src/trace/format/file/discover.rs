@@ -4,7 +4,7 @@ use super::listing::{FolderTracesAndJobFiles, refuse_capture, several_jobs_error
 use super::names::{ANYTHING, ENDINGS, split_file_name};
 use super::{RankFile, no_traces_error};
 use crate::format::TraceError;
-use crate::format::job::{self, JobFile};
+use crate::format::job::{self, JobTraceManifest};
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct FoundTraces {
     /// The traces, sorted by rank.
     pub files: Vec<RankFile>,
     /// Job files that list the traces.
-    pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
+    pub jobs: BTreeMap<PathBuf, Arc<JobTraceManifest>>,
     /// For each job file in a store, its BLAKE3 hash in hexadecimal.
     pub stored_jobs: BTreeMap<PathBuf, String>,
     /// Path of the trace that is a stream, if any; a stream can be read only once.
@@ -55,7 +55,7 @@ impl FoundTraces {
 #[derive(Debug, Default)]
 pub struct TraceFinder {
     verify: JobFileVerifyLevel,
-    jobs: BTreeMap<PathBuf, Option<Arc<JobFile>>>,
+    jobs: BTreeMap<PathBuf, Option<Arc<JobTraceManifest>>>,
     found: FoundTraces,
 }
 
@@ -161,12 +161,12 @@ impl TraceFinder {
     }
 
     /// Reads the job file `path`. Returns `None` if the file does not exist.
-    fn read_job_file(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
+    fn read_job_file(&mut self, path: &Path) -> Result<Option<Arc<JobTraceManifest>>, TraceError> {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());
         }
         let job = if path.is_file() {
-            match JobFile::read_file(path) {
+            match JobTraceManifest::read_file(path) {
                 Ok(job) => Some(Arc::new(job)),
                 // Without verification, an unreadable job file is not an error, because file names determine the job.
                 Err(_) if self.verify == JobFileVerifyLevel::Nothing => None,
@@ -180,7 +180,11 @@ impl TraceFinder {
     }
 
     /// Adds every rank of a job.
-    fn add_job_ranks(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
+    fn add_job_ranks(
+        &mut self,
+        path: &Path,
+        job: &Arc<JobTraceManifest>,
+    ) -> Result<(), TraceError> {
         if job.ranks.is_empty() {
             return Err(no_traces_error(path, "the job's file names no rank"));
         }

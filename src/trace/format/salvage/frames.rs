@@ -1,6 +1,6 @@
 //! Finds the sound records of a damaged binary file.
 
-use super::{LostRange, SalvageReport, SalvagedRecord};
+use super::{LostRange, SalvageReport, SalvagedMessageAndIndex};
 use crate::format::schema_layout::{self, MessageLayout, MessageLayoutDeviations};
 use crate::format::wire::{MAX_RECORD, RawRecord, WireCursor};
 use crate::format::{SchemaGeneration, TraceError, TraceErrorLocation, old_schemas};
@@ -33,7 +33,7 @@ pub(super) fn salvage_frames(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
     report: &mut SalvageReport,
-) -> Result<(Option<Vec<u8>>, Vec<SalvagedRecord>), TraceError> {
+) -> Result<(Option<Vec<u8>>, Vec<SalvagedMessageAndIndex>), TraceError> {
     let known = match generation {
         Some(generation) => Some(generation),
         None => match old_schemas::detect_generation(contents) {
@@ -67,7 +67,7 @@ pub(super) fn salvage_frames(
     let mut found = Vec::with_capacity(structure.nodes.len());
     for (i, message) in structure.nodes.iter().enumerate() {
         match upgraded(message, number(i), false) {
-            Ok(upgraded) => found.push(SalvagedRecord {
+            Ok(upgraded) => found.push(SalvagedMessageAndIndex {
                 message: upgraded,
                 record: number(i),
             }),

@@ -1,13 +1,16 @@
 //! Parses records in protobuf's JSON mapping: objects in sequence (on separate lines or not) or in an array. If the
 //! first object has none of the keys that only nodes have, it is the metadata record.
 
-use super::RecordBuffer;
+use super::EncodedRecordsAndTextPositions;
 use super::json::JsonCursor;
 use super::message::{self, JsonNodeBuilder};
 use crate::format::{TraceError, old_schemas};
 
 /// Parses every object in `text`.
-pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
+pub(super) fn parse_objects(
+    text: &[u8],
+    records: &mut EncodedRecordsAndTextPositions,
+) -> Result<(), TraceError> {
     let mut json = JsonCursor::new(text, (1, 1));
     let mut reading = ProtoJsonReader {
         records,
@@ -30,7 +33,7 @@ pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(
 }
 
 struct ProtoJsonReader<'r> {
-    records: &'r mut RecordBuffer,
+    records: &'r mut EncodedRecordsAndTextPositions,
     node: JsonNodeBuilder,
     buffer: Vec<u8>,
 }

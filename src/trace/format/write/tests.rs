@@ -150,7 +150,7 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
         ],
     )
     .unwrap();
-    let extra = NodeExtras {
+    let extra = NodeFieldsBeyondView {
         control: &[3, 1 << 33],
         inputs: NodeInputsOrOutputs {
             values: "[1]",
@@ -209,9 +209,9 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
 fn attributes_may_not_contradict_the_node() {
     let write = |node: &NodeView<'_>, attribute: NamedAttribute<'_>| {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             attributes: &[attribute],
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         writer
             .write_node(node, &[], &extra)
@@ -253,12 +253,12 @@ fn declared_groups_are_read_back() {
         ..NodeView::new(4, "mm", KERNEL)
     };
     assert!(writer.receive_node(&kernel, &[]).is_err());
-    let twice = NodeExtras {
+    let twice = NodeFieldsBeyondView {
         inputs: NodeInputsOrOutputs {
             values: "[]",
             ..NodeInputsOrOutputs::default()
         },
-        ..NodeExtras::default()
+        ..NodeFieldsBeyondView::default()
     };
     assert!(writer.write_node(&declaring, &[], &twice).is_err());
 }
@@ -322,9 +322,9 @@ fn shapes_are_said_once() {
             types: "['Tensor']",
             ..NodeInputsOrOutputs::default()
         };
-        let extra = NodeExtras {
+        let extra = NodeFieldsBeyondView {
             inputs,
-            ..NodeExtras::default()
+            ..NodeFieldsBeyondView::default()
         };
         TraceWriter::new(Vec::new())
             .unwrap()
@@ -337,9 +337,9 @@ fn shapes_are_said_once() {
 
 #[test]
 fn bytes_that_are_no_count_are_refused() {
-    let extra = NodeExtras {
+    let extra = NodeFieldsBeyondView {
         attributes: &[("frees.weights", AttributeValue::Int(-1))],
-        ..NodeExtras::default()
+        ..NodeFieldsBeyondView::default()
     };
     // If replays read an attribute of this name, the writer scans its own output again.
     let node = NodeView::new(8, "f", KERNEL);

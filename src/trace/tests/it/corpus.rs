@@ -1,7 +1,7 @@
 //! Converts every trace of the corpus to text and back.
 
 use crate::forms::lines::through;
-use chakram_trace::format::TraceContents;
+use chakram_trace::format::DecompressedTraceFile;
 use std::collections::BTreeMap;
 use testkit::corpus::{assert_expected, corpus_path, unpack_cases};
 
@@ -45,7 +45,7 @@ fn a_captured_trace_comes_back_byte_for_byte() {
     let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
     assert_eq!(through(contents).unwrap(), contents);
 }

@@ -1,7 +1,7 @@
 //! Binds a plan to a machine: takes the plan's open options from the machine, and checks that it has the plan's cores
 //! and dimensions.
 
-use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
+use super::{CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule, TiledMachineCoreGrid};
 use crate::generate::PatternOptionError;
 use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
 
@@ -20,7 +20,7 @@ pub struct PlanMachineProperties {
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
     /// Grid of cores, if the machine consists of tiles.
-    pub cores: Option<CoreGrid>,
+    pub cores: Option<TiledMachineCoreGrid>,
 }
 
 impl ParallelismPlan {

@@ -2,9 +2,10 @@
 //! ranks.
 
 use super::{
-    OPTIONS, OperatorPatternDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement,
+    OPTIONS, OperatorPatternDegrees, ParallelismPlan, PlanDraft, RankPlacement,
+    TensorDataStageCoordinates,
 };
-use crate::generate::sharding::ShardingDegrees;
+use crate::generate::sharding::OperatorAxisShardCounts;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_for_message,
 };
@@ -94,7 +95,7 @@ fn parse_operator_degrees(
             .read_line()?
             .to_owned();
         let degree = |key| table.read_or_default(key, 1, |field| field.read_count(MOST));
-        let degrees = ShardingDegrees {
+        let degrees = OperatorAxisShardCounts {
             b: degree("b")?,
             m: degree("m")?,
             n: degree("n")?,
@@ -156,7 +157,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     let positions = RankPlacement::new(plan);
     for (stage, ranks) in own.iter().enumerate() {
         for (i, rank) in ranks.iter().enumerate() {
-            let place = RankCoordinates {
+            let place = TensorDataStageCoordinates {
                 tensor: i as u32 % plan.tensor,
                 data: i as u32 / plan.tensor,
                 stage: stage as u32,
@@ -244,7 +245,7 @@ layers = ["3-5", "9-13"]
         let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
         let placement = RankPlacement::new(&plan);
         let rank = |tensor, stage| {
-            placement.rank_at(RankCoordinates {
+            placement.rank_at(TensorDataStageCoordinates {
                 tensor,
                 data: 0,
                 stage,

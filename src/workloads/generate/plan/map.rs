@@ -5,7 +5,9 @@
 //! [`AxisPartMapping`] of the list is the innermost. Along the first of several mappings of an axis, neighbouring
 //! members are neighbours.
 
-use super::{AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
+use super::{
+    AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, TensorDataStageCoordinates,
+};
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeMap;
 
@@ -153,7 +155,7 @@ impl ParallelismPlan {
             ..self.clone()
         };
         let positions = super::RankPlacement::new(&identity);
-        let rank = |place: RankCoordinates| {
+        let rank = |place: TensorDataStageCoordinates| {
             let mut rest = [place.tensor, place.data, place.stage];
             let along = stretches.iter().zip(&apart).map(|(stretch, apart)| {
                 let index = &mut rest[stretch.axis as usize];

@@ -1,6 +1,6 @@
 //! Operators that a tensor group shards with degrees of their own (`[[operator]]` in a plan file).
 
-use crate::generate::sharding::ShardingDegrees;
+use crate::generate::sharding::OperatorAxisShardCounts;
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ pub struct OperatorPatternDegrees {
     /// matches any characters.
     pub name: String,
     /// Number of parts along each axis; the product is the plan's tensor degree.
-    pub degrees: ShardingDegrees,
+    pub degrees: OperatorAxisShardCounts,
 }
 
 impl OperatorPatternDegrees {
@@ -32,9 +32,9 @@ fn pattern_matches_operator(pattern: &str, layer: &str, operator: &str) -> bool 
 
 /// Operators, selected by a name pattern as in [`OperatorPatternDegrees::name`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperatorPattern(String);
+pub struct OperatorNamePattern(String);
 
-impl OperatorPattern {
+impl OperatorNamePattern {
     /// Syntax of a pattern, for error messages.
     pub(super) const FORM: &'static str =
         "an operator such as mlp.up or layer0/mlp.up, where * matches any characters";
@@ -46,13 +46,13 @@ impl OperatorPattern {
     }
 }
 
-impl fmt::Display for OperatorPattern {
+impl fmt::Display for OperatorNamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl FromStr for OperatorPattern {
+impl FromStr for OperatorNamePattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -110,7 +110,7 @@ mod tests {
     fn a_layer_counts_where_it_is_named() {
         let of = |name: &str| OperatorPatternDegrees {
             name: name.to_owned(),
-            degrees: ShardingDegrees {
+            degrees: OperatorAxisShardCounts {
                 b: 1,
                 m: 1,
                 n: 2,

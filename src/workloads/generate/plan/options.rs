@@ -5,7 +5,7 @@ use super::{
     AblationEffect, AdapterSums, AttentionKernel, AxisPartMapping, BranchOrder, BucketPolicy,
     ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm,
     ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState,
-    OperatorPattern, OperatorPatternDegrees, Optimizer, ParallelAxis, RecomputePolicy,
+    OperatorNamePattern, OperatorPatternDegrees, Optimizer, ParallelAxis, RecomputePolicy,
     RecomputedModule, RecomputedModules, RemovedEffectSet, ResidencyRule, ScalingRecipe,
     ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
@@ -545,7 +545,7 @@ plan_options! {
             modules.into_iter().for_each(|one| draft.plan.recompute_modules.add_module(one));
         };
     /// If empty, the policy's own choice of operators applies.
-    saved: Vec<OperatorPattern> = Vec::new(),
+    saved: Vec<OperatorNamePattern> = Vec::new(),
     "Operators whose outputs are saved, with {recompute} operators; others are recomputed: attention.qkv,attention.core" {
         value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
             (|p| !p.saved.is_empty() && p.recompute != RecomputePolicy::Operators, |p| p.saved[0].to_string(),
@@ -624,14 +624,14 @@ plan_options! {
         ]
     } as u32 => |draft, rank| draft.plan.lora = Some(rank);
     /// If empty, all matrix products of blocks except those of routers have adapters.
-    lora_targets: Vec<OperatorPattern> = Vec::new(),
+    lora_targets: Vec<OperatorNamePattern> = Vec::new(),
     "Products with adapters, with {lora}; by default all of blocks: attention.qkv,mlp.*" {
         value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
             (|p| !p.lora_targets.is_empty() && p.lora.is_none(), |p| p.lora_targets[0].to_string(),
                 "nothing without lora, the rank of adapters"),
         ]
     };
-    frozen: Vec<OperatorPattern> = Vec::new(), "Operators whose weights are not trained: tokens,layer0/*" {
+    frozen: Vec<OperatorNamePattern> = Vec::new(), "Operators whose weights are not trained: tokens,layer0/*" {
         value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
             (|p| !p.frozen.is_empty() && p.lora.is_some(), |p| p.frozen[0].to_string(),
                 "nothing beside lora, which freezes all weights except those of adapters"),

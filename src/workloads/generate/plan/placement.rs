@@ -7,7 +7,7 @@ use chakram_trace::format::groups::DeclaredGroups;
 
 /// Coordinates of a rank: its index along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankCoordinates {
+pub struct TensorDataStageCoordinates {
     /// Index of the rank in its tensor group.
     pub tensor: u32,
     /// Index of the rank's replica. With context parallelism, neighbouring replicas share a
@@ -226,7 +226,7 @@ impl RankPlacement {
     }
 
     /// Returns the rank with these coordinates.
-    pub fn rank_at(&self, place: RankCoordinates) -> u32 {
+    pub fn rank_at(&self, place: TensorDataStageCoordinates) -> u32 {
         if !self.members_before.is_empty() {
             // Ranks are ordered by stage, then by replica.
             let own = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -244,7 +244,7 @@ impl RankPlacement {
     }
 
     /// Returns the coordinates of `rank`.
-    pub fn coordinates_of_rank(&self, rank: u32) -> RankCoordinates {
+    pub fn coordinates_of_rank(&self, rank: u32) -> TensorDataStageCoordinates {
         if !self.members_before.is_empty() {
             let member = rank / self.degrees[1].max(1);
             let after = self
@@ -253,7 +253,7 @@ impl RankPlacement {
             let stage = after as u32 - 1;
             let own = rank - self.degrees[1] * self.replica_ranks_before_stage(stage);
             let tensor = self.tensor_of(stage);
-            return RankCoordinates {
+            return TensorDataStageCoordinates {
                 tensor: own % tensor,
                 data: own / tensor,
                 stage,
@@ -266,7 +266,7 @@ impl RankPlacement {
             rest /= self.degrees[axis as usize];
         }
         let [tensor, data, stage] = at;
-        RankCoordinates {
+        TensorDataStageCoordinates {
             tensor,
             data,
             stage,
@@ -296,7 +296,11 @@ impl RankPlacement {
     }
 
     /// Size of the group of kind `family` that contains the rank at `place`.
-    pub fn group_size_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
+    pub fn group_size_at(
+        &self,
+        family: ParallelGroupKind,
+        place: TensorDataStageCoordinates,
+    ) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
             _ => self.member_count(family),
@@ -352,7 +356,7 @@ impl RankPlacement {
 
     /// Returns three indices: the shard within the expert, the set of experts, and the replica of
     /// this set. The replica changes most slowly in the order of ranks, as in Megatron-LM.
-    fn expert_coordinates(&self, place: RankCoordinates) -> [u32; 3] {
+    fn expert_coordinates(&self, place: TensorDataStageCoordinates) -> [u32; 3] {
         let shards = self.expert_shard_count(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
         let blocks = rank / shards;
@@ -365,10 +369,10 @@ impl RankPlacement {
         &self,
         stage: u32,
         [shard, expert, replica]: [u32; 3],
-    ) -> RankCoordinates {
+    ) -> TensorDataStageCoordinates {
         let tensor = self.tensor_of(stage);
         let rank = (replica * self.expert + expert) * self.expert_shard_count(stage) + shard;
-        RankCoordinates {
+        TensorDataStageCoordinates {
             tensor: rank % tensor,
             data: rank / tensor,
             stage,
@@ -379,7 +383,11 @@ impl RankPlacement {
     /// partition applies only to stages whose tensor degree equals the partition's number of
     /// members. If stages have different tensor degrees, only the first and last stages have
     /// embedding groups.
-    pub fn has_group_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
+    pub fn has_group_at(
+        &self,
+        family: ParallelGroupKind,
+        place: TensorDataStageCoordinates,
+    ) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
                 self.operator_partition_at(number).total_member_count()
@@ -428,7 +436,7 @@ impl RankPlacement {
     }
 
     /// Index of the group of the rank at `place`, among the groups of `family`.
-    fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
+    fn index(&self, family: ParallelGroupKind, place: TensorDataStageCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
             let before = self.replica_ranks_before_stage(place.stage) + place.tensor;
@@ -513,7 +521,7 @@ impl RankPlacement {
     pub fn group_name(
         &self,
         family: ParallelGroupKind,
-        place: RankCoordinates,
+        place: TensorDataStageCoordinates,
     ) -> GroupName<'static> {
         if self.is_group_kind_declared(family) && self.has_group_at(family, place) {
             GroupName::from_number(
@@ -525,25 +533,29 @@ impl RankPlacement {
     }
 
     /// Returns the members of the group of `family` that contains the rank at `place`.
-    pub fn members_of_group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
+    pub fn members_of_group(
+        &self,
+        family: ParallelGroupKind,
+        place: TensorDataStageCoordinates,
+    ) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank_at(place);
         let block = |size: u32| {
             let first = place.data - place.data % size;
             let members = first..first + size;
             members
-                .map(|data| at(RankCoordinates { data, ..place }))
+                .map(|data| at(TensorDataStageCoordinates { data, ..place }))
                 .collect()
         };
         match family {
             ParallelGroupKind::Tensor => (0..self.tensor_of(place.stage))
-                .map(|tensor| at(RankCoordinates { tensor, ..place }))
+                .map(|tensor| at(TensorDataStageCoordinates { tensor, ..place }))
                 .collect(),
             ParallelGroupKind::Data => self
                 .stages_with_equal_weights(place.stage)
                 .flat_map(|stage| (0..data).map(move |data| (stage, data)))
                 .map(|(stage, data)| {
-                    at(RankCoordinates {
+                    at(TensorDataStageCoordinates {
                         data,
                         stage,
                         ..place
@@ -554,12 +566,12 @@ impl RankPlacement {
                 .ends
                 .into_iter()
                 .take(self.member_count(family) as usize)
-                .map(|stage| at(RankCoordinates { stage, ..place }))
+                .map(|stage| at(TensorDataStageCoordinates { stage, ..place }))
                 .collect(),
             ParallelGroupKind::Model => (0..pipeline)
                 .flat_map(|stage| (0..self.tensor_of(stage)).map(move |tensor| (stage, tensor)))
                 .map(|(stage, tensor)| {
-                    at(RankCoordinates {
+                    at(TensorDataStageCoordinates {
                         tensor,
                         stage,
                         ..place
@@ -585,7 +597,7 @@ impl RankPlacement {
             ParallelGroupKind::ShardCopies => {
                 let members = (place.data % self.shard..data).step_by(self.shard as usize);
                 members
-                    .map(|data| at(RankCoordinates { data, ..place }))
+                    .map(|data| at(TensorDataStageCoordinates { data, ..place }))
                     .collect()
             }
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
@@ -615,7 +627,7 @@ impl RankPlacement {
                 let members = partition.members_of(partition.group_of(place.tensor));
                 members
                     .into_iter()
-                    .map(|tensor| at(RankCoordinates { tensor, ..place }))
+                    .map(|tensor| at(TensorDataStageCoordinates { tensor, ..place }))
                     .collect()
             }
         }

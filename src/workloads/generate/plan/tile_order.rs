@@ -5,14 +5,15 @@
 //! consecutive, or the replicas of one member are consecutive ([`TensorNeighbours`]).
 
 use super::{
-    CorePlacement, ParallelismPlan, RankCoordinates, RankPlacement, TensorNeighbours, TileOrder,
+    CorePlacement, ParallelismPlan, RankPlacement, TensorDataStageCoordinates, TensorNeighbours,
+    TileOrder,
 };
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeSet;
 
 /// Grid of a tiled machine's cores, as plain data, so that placement does not depend on the machine's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CoreGrid {
+pub struct TiledMachineCoreGrid {
     /// Number of dies along x and along y.
     pub dies: [u32; 2],
     /// Cores of a die along x and y.
@@ -21,7 +22,7 @@ pub struct CoreGrid {
     pub faulty: BTreeSet<[u32; 2]>,
 }
 
-impl CoreGrid {
+impl TiledMachineCoreGrid {
     /// Returns the coordinates of all working cores, sorted by `order`.
     pub fn list_cores_in_order(&self, order: TileOrder) -> Vec<[u32; 2]> {
         let [width, height] = [0, 1].map(|d| self.dies[d] * self.cores[d]);
@@ -89,7 +90,10 @@ impl ParallelismPlan {
     ///
     /// Fails if there are more ranks than cores, if a core does not exist, or if the machine has no
     /// tiles (`None`).
-    pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), PatternOptionError> {
+    pub fn place_on_tiles(
+        &mut self,
+        grid: Option<&TiledMachineCoreGrid>,
+    ) -> Result<(), PatternOptionError> {
         let ranks = self.rank_count();
         let order = match &self.tiles {
             CorePlacement::None => return Ok(()),
@@ -113,7 +117,7 @@ impl ParallelismPlan {
                 }
                 let positions = RankPlacement::new(self);
                 let index = |rank: u32| {
-                    let RankCoordinates {
+                    let TensorDataStageCoordinates {
                         tensor,
                         data,
                         stage,

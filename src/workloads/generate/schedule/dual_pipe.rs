@@ -22,7 +22,7 @@
 //!
 //! The two middle stages need not wait for messages, so they run the first pair of phase 4 one pass after the other.
 
-use super::{PassKind, PipelinePass, PipelineStep};
+use super::{PassKind, PassOrOverlappingPair, PipelinePass};
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::VecDeque;
 
@@ -56,7 +56,11 @@ pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), P
 
 /// Returns the steps of DualPipe. The first half of the micro-batches enters at the first stage, and passes through
 /// chunk 0 of each stage.
-pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+pub(super) fn dual_pipe_steps(
+    stage: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> Vec<PassOrOverlappingPair> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
@@ -70,7 +74,11 @@ pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Ve
 }
 
 /// Returns the steps of DualPipeV.
-pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+pub(super) fn dual_pipe_v_steps(
+    stage: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> Vec<PassOrOverlappingPair> {
     build_eight_phases(stage, stages, micro_batches, |kind, way, count| {
         PipelinePass {
             kind,
@@ -88,7 +96,7 @@ fn build_eight_phases(
     half: u32,
     each: u32,
     pass: impl Fn(PassKind, u32, u32) -> PipelinePass,
-) -> Vec<PipelineStep> {
+) -> Vec<PassOrOverlappingPair> {
     let mut steps = StageStepsBuilder {
         steps: Vec::new(),
         forwards: [0; 2],
@@ -141,7 +149,7 @@ fn build_eight_phases(
 
 /// A stage's steps under construction, with the number of passes so far in each direction.
 struct StageStepsBuilder<P> {
-    steps: Vec<PipelineStep>,
+    steps: Vec<PassOrOverlappingPair>,
     forwards: [u32; 2],
     backwards: [u32; 2],
     /// Weight gradients that are not yet scheduled, oldest first.
@@ -164,7 +172,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
 
     fn push_forward_step(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);
-        self.steps.push(PipelineStep::single_pass(pass));
+        self.steps.push(PassOrOverlappingPair::single_pass(pass));
     }
 
     fn push_backward_steps(&mut self, way: u32, split: bool) {
@@ -173,7 +181,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
             false => PassKind::Backward,
         };
         let pass = self.take_next_backward_pass(kind, way);
-        self.steps.push(PipelineStep::single_pass(pass));
+        self.steps.push(PassOrOverlappingPair::single_pass(pass));
         if split {
             self.left.push_back(PipelinePass {
                 kind: PassKind::WeightGradient,
@@ -186,14 +194,15 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
     fn push_overlapping_pair(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);
         let beside = self.take_next_backward_pass(PassKind::Backward, 1 - way);
-        self.steps.push(PipelineStep {
+        self.steps.push(PassOrOverlappingPair {
             beside: Some(beside),
-            ..PipelineStep::single_pass(pass)
+            ..PassOrOverlappingPair::single_pass(pass)
         });
     }
 
     fn push_weight_gradient_step(&mut self) {
         let first = self.left.pop_front();
-        self.steps.extend(first.map(PipelineStep::single_pass));
+        self.steps
+            .extend(first.map(PassOrOverlappingPair::single_pass));
     }
 }

@@ -9,7 +9,7 @@
 //! the last stage. The two passes can then overlap, so that one computes while the other exchanges tokens with experts
 //! (`overlap-moe-expert-parallel-comm` of Megatron-LM, `core/pipeline_parallel/combined_1f1b.py`).
 
-use super::{PassKind, PipelineStep, PipelineStepIter, ScheduleParameters};
+use super::{PassKind, PassOrOverlappingPair, PipelineStepIter, ScheduleParameters};
 use crate::generate::{PatternOptionError, check_at_least, option_refused};
 
 pub(super) fn check_interleaved_schedule(
@@ -61,18 +61,19 @@ pub(super) fn interleaved_pair_steps(
     stage: u32,
     stages: u32,
     micro_batches: u32,
-) -> Vec<PipelineStep> {
+) -> Vec<PassOrOverlappingPair> {
     let mut shape = interleaved_shape(chunks, stage, stages, micro_batches);
     let forwards = shape.forward_pass_count(micro_batches);
     shape.warm_up = forwards.min(shape.warm_up + 1);
     let mut alone = PipelineStepIter::from_shape(shape, micro_batches);
-    let mut steps: Vec<PipelineStep> = alone.by_ref().take(shape.warm_up as usize).collect();
+    let mut steps: Vec<PassOrOverlappingPair> =
+        alone.by_ref().take(shape.warm_up as usize).collect();
     while let Some(step) = alone.next() {
         let beside = match step.pass.kind {
             PassKind::Forward => alone.next().map(|backward| backward.pass),
             _ => None,
         };
-        steps.push(PipelineStep { beside, ..step });
+        steps.push(PassOrOverlappingPair { beside, ..step });
     }
     steps
 }

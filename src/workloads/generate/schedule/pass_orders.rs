@@ -12,7 +12,7 @@
 //! A stage has the parts of the model that its line contains; every part must be on exactly one
 //! stage.
 
-use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
+use super::{PassKind, PassOrOverlappingPair, PipelinePass, mark_completed};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -20,7 +20,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagePassOrders {
     /// Steps of each stage, in execution order.
-    steps: Vec<Vec<PipelineStep>>,
+    steps: Vec<Vec<PassOrOverlappingPair>>,
     /// Parts of the model on each stage, in ascending order.
     parts: Vec<Vec<u32>>,
     /// Stage and chunk of each part of the model.
@@ -66,7 +66,7 @@ const MOST: usize = 1 << 24;
 type ModelPartPass = (PassKind, u32, u32);
 
 /// Index of a cell in its line (from 1), the cell's pass, and the pass that overlaps it.
-type OrderCell = (usize, (ModelPartPass, Option<ModelPartPass>));
+type OrderFilePassCell = (usize, (ModelPartPass, Option<ModelPartPass>));
 
 fn parse_pass(text: &str) -> Option<ModelPartPass> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
@@ -204,11 +204,11 @@ impl StagePassOrders {
                 micro_batch,
                 chunk: places[part as usize].1,
             };
-            let mut own: Vec<PipelineStep> = own
+            let mut own: Vec<PassOrOverlappingPair> = own
                 .iter()
-                .map(|(_, (first, second))| PipelineStep {
+                .map(|(_, (first, second))| PassOrOverlappingPair {
                     beside: second.map(pass),
-                    ..PipelineStep::single_pass(pass(*first))
+                    ..PassOrOverlappingPair::single_pass(pass(*first))
                 })
                 .collect();
             mark_completed(&mut own);
@@ -237,7 +237,11 @@ impl StagePassOrders {
 
     /// Checks that a stage runs each of its passes once, and only after the passes on the same
     /// stage that it depends on.
-    fn check_stage_order(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
+    fn check_stage_order(
+        &self,
+        stage: usize,
+        cells: &[OrderFilePassCell],
+    ) -> Result<(), PassOrderError> {
         // For each part and micro-batch, flags for completed passes: forward, input gradients,
         // weight gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
@@ -291,7 +295,10 @@ impl StagePassOrders {
 
     /// Checks that stages do not wait for one another in a cycle. A pair starts when the inputs of both passes are
     /// ready.
-    fn check_no_waiting_cycle(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
+    fn check_no_waiting_cycle(
+        &self,
+        cells: &[Vec<OrderFilePassCell>],
+    ) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
         // Passes that have ended; their results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
@@ -370,7 +377,7 @@ impl StagePassOrders {
         ends.map(|place| place.map_or(0, |(stage, _)| *stage))
     }
 
-    pub(super) fn steps_of_stage(&self, stage: u32) -> Vec<PipelineStep> {
+    pub(super) fn steps_of_stage(&self, stage: u32) -> Vec<PassOrOverlappingPair> {
         self.steps[stage as usize].clone()
     }
 
@@ -394,7 +401,7 @@ fn pass_letter(kind: PassKind) -> char {
 }
 
 /// Formats a step as a cell; `part` maps a chunk to its part of the model.
-pub(super) fn format_order_cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
+pub(super) fn format_order_cell(step: &PassOrOverlappingPair, part: impl Fn(u32) -> u32) -> String {
     let one = |pass: &PipelinePass| {
         format!(
             "{}{}{}",

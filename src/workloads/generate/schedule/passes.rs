@@ -1,6 +1,6 @@
 //! Iterator that computes a stage's steps one at a time.
 
-use super::{PassKind, PipelinePass, PipelineStep, ScheduleParameters};
+use super::{PassKind, PassOrOverlappingPair, PipelinePass, ScheduleParameters};
 
 /// The steps of a stage, computed one at a time (see
 /// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps_of_stage)).
@@ -10,7 +10,7 @@ pub struct PipelineStepIter(PipelineStepSource);
 #[derive(Clone, Debug)]
 enum PipelineStepSource {
     Counted(ParameterizedScheduleSteps),
-    Listed(std::vec::IntoIter<PipelineStep>),
+    Listed(std::vec::IntoIter<PassOrOverlappingPair>),
 }
 
 /// Steps of a stage in a schedule that is defined by a [`ScheduleParameters`].
@@ -58,13 +58,13 @@ impl PipelineStepIter {
         }))
     }
 
-    pub(super) fn from_steps(steps: Vec<PipelineStep>) -> Self {
+    pub(super) fn from_steps(steps: Vec<PassOrOverlappingPair>) -> Self {
         Self(PipelineStepSource::Listed(steps.into_iter()))
     }
 }
 
 impl ParameterizedScheduleSteps {
-    fn next(&mut self) -> Option<PipelineStep> {
+    fn next(&mut self) -> Option<PassOrOverlappingPair> {
         if self.next == self.end {
             return None;
         }
@@ -84,7 +84,7 @@ impl ParameterizedScheduleSteps {
         let pass = self.shape.pass_with_index(kind, i);
         // Micro-batches pass through a chunk in order, so the last one's pass is the chunk's last step.
         let last = pass.micro_batch + 1 == self.micro_batches;
-        Some(PipelineStep {
+        Some(PassOrOverlappingPair {
             pass,
             beside: None,
             completes: last && (kind == PassKind::Backward || !self.shape.training),
@@ -93,9 +93,9 @@ impl ParameterizedScheduleSteps {
 }
 
 impl Iterator for PipelineStepIter {
-    type Item = PipelineStep;
+    type Item = PassOrOverlappingPair;
 
-    fn next(&mut self) -> Option<PipelineStep> {
+    fn next(&mut self) -> Option<PassOrOverlappingPair> {
         match &mut self.0 {
             PipelineStepSource::Counted(steps) => steps.next(),
             PipelineStepSource::Listed(steps) => steps.next(),

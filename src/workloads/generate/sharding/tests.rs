@@ -97,8 +97,8 @@ const LINEAR: OperatorKind = OperatorKind::Linear {
     tied: false,
 };
 
-fn degrees(b: u32, m: u32, n: u32, k: u32) -> ShardingDegrees {
-    ShardingDegrees { b, m, n, k }
+fn degrees(b: u32, m: u32, n: u32, k: u32) -> OperatorAxisShardCounts {
+    OperatorAxisShardCounts { b, m, n, k }
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_convolution_numbers_devices_as_the_table_does() {
     let found = OperatorShardWorkAndSums::new(
         &image::work([4, 4], 1, 1),
         2,
-        ShardingDegrees::of_convolution(1, 2, 2, 2),
+        OperatorAxisShardCounts::of_convolution(1, 2, 2, 2),
         8,
     )
     .unwrap();
@@ -268,7 +268,7 @@ fn operators_beyond_the_table() {
         groups,
         bias: true,
     };
-    let cut = ShardingDegrees::of_convolution(1, 3, 1, 2);
+    let cut = OperatorAxisShardCounts::of_convolution(1, 3, 1, 2);
     let found = OperatorShardWorkAndSums::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
     // In a depthwise convolution, each of the 4 channels has its own filter.
@@ -308,9 +308,13 @@ fn halos_of_known_layers() {
     // If 8 rows are in 4 parts, windows of 3 x 3 with stride 1 and padding 1 need one row from each
     // neighbour.
     let work = image::work([8, 8], 1, 1);
-    let found =
-        OperatorShardWorkAndSums::new(&work, 2, ShardingDegrees::of_convolution(2, 1, 4, 1), 8)
-            .unwrap();
+    let found = OperatorShardWorkAndSums::new(
+        &work,
+        2,
+        OperatorAxisShardCounts::of_convolution(2, 1, 4, 1),
+        8,
+    )
+    .unwrap();
     let rows: Vec<_> = (0..4)
         .filter_map(|position| found.image_rows_of(position))
         .collect();
@@ -329,9 +333,13 @@ fn halos_of_known_layers() {
         groups: 1,
         bias: false,
     };
-    let found =
-        OperatorShardWorkAndSums::new(&stem, 1, ShardingDegrees::of_convolution(1, 1, 2, 1), 2)
-            .unwrap();
+    let found = OperatorShardWorkAndSums::new(
+        &stem,
+        1,
+        OperatorAxisShardCounts::of_convolution(1, 1, 2, 1),
+        2,
+    )
+    .unwrap();
     assert_eq!(found.image_rows_of(0), Some([0..112, 0..114]));
     assert_eq!(found.image_rows_of(1), Some([112..224, 109..224]));
     let linear = OperatorShardWorkAndSums::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1).unwrap();

@@ -9,7 +9,9 @@
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramNodeOperation};
-use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan, RankCoordinates};
+use crate::generate::plan::{
+    AdapterSums, ParallelGroupKind, ParallelismPlan, TensorDataStageCoordinates,
+};
 use crate::generate::schedule::PassKind;
 use crate::generate::sharding::EqualSizedMemberGroups;
 use chakram_trace::format::CollectiveKind;
@@ -128,7 +130,7 @@ impl TrainingGenerator {
     }
 
     /// Returns true if the member at `place` exchanges messages with other stages.
-    pub(super) fn is_stage_adapter(&self, place: RankCoordinates) -> bool {
+    pub(super) fn is_stage_adapter(&self, place: TensorDataStageCoordinates) -> bool {
         place
             .tensor
             .is_multiple_of(self.members_per_stage_adapter(place.stage))

@@ -32,7 +32,7 @@ use super::shard_spec::ShardDigitPerAxis;
 use super::tensor_cut;
 use crate::generate::plan::{OperatorPatternDegrees, ParallelismPlan};
 use crate::generate::sharding::{
-    MemberNumberDigit, OperatorShardWorkAndSums, ShardLayout, ShardingDegrees,
+    MemberNumberDigit, OperatorAxisShardCounts, OperatorShardWorkAndSums, ShardLayout,
     reduce_scatter_groups,
 };
 use crate::generate::{PatternOptionError, option_refused};
@@ -88,7 +88,7 @@ pub(super) struct LayerDataflow<'l> {
 }
 
 /// Results that the next operator of a layer can use.
-struct DataflowCursor {
+struct ActivationsForNextOperator {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
     /// Results outside the chain, which wait until an operator uses them all, for example those of several tables.
@@ -131,7 +131,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         layer: &'l ModelLayer,
         before: Option<ShardedActivation>,
     ) -> Result<LayerDataflow<'l>, PatternOptionError> {
-        let mut way = DataflowCursor {
+        let mut way = ActivationsForNextOperator {
             main: before,
             around: before,
             side: Vec::new(),
@@ -375,7 +375,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         }
         let mut windows = None;
         if work.output_rows_of_windows() > 0 && layout.rows.parts > 1 {
-            let degrees = ShardingDegrees {
+            let degrees = OperatorAxisShardCounts {
                 b: 1,
                 m: layout.rows.parts,
                 n: 1,
@@ -404,7 +404,7 @@ pub(super) fn is_tensor_split_derived(model: &Model, plan: &ParallelismPlan) -> 
     plan.tensor > 1 && plan.operators.is_empty() && !operators.any(states)
 }
 
-impl DataflowCursor {
+impl ActivationsForNextOperator {
     /// For each input of `operator`, returns the index of the operator that produces it; `None` stands for the
     /// layer's input. Call this function before [`advance_past_operator`](Self::advance_past_operator), which
     /// replaces the current results.

@@ -10,9 +10,9 @@ use super::program::{
     LayerProgram, ProgramDependency, ProgramNode, ProgramNodeOperation, add_bytes,
     merge_memory_changes,
 };
-use super::residency::{SramPolicy, SramResidency};
+use super::residency::{SramPolicy, TensorsKeptInSram};
 use crate::generate::TraceEmitter;
-use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::plan::{ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
     CollectiveKind, KernelShape, MemoryBoundKernelClass, MemoryChanges, NodeLabels, Op,
@@ -55,7 +55,7 @@ const BRANCH_LANES: u32 = 3;
 pub(super) struct RankEmitter<'w, 's> {
     plan: &'w TrainingGenerator,
     out: &'w mut TraceEmitter<'s>,
-    place: RankCoordinates,
+    place: TensorDataStageCoordinates,
     rank: u32,
     step: u32,
     /// Last nodes of the chain; the next node of the chain depends on them.
@@ -84,7 +84,7 @@ pub(super) struct RankEmitter<'w, 's> {
     pending_memory: MemoryChanges,
     /// The residency rule, and the operands that this stage keeps in SRAM; `None` if the plan has
     /// no residency rule.
-    sram: Option<(SramPolicy, SramResidency)>,
+    sram: Option<(SramPolicy, TensorsKeptInSram)>,
 }
 
 /// A node that belongs to a step as a whole instead of a layer's program.
@@ -525,7 +525,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             } => {
                 // Tags are unique per step, layer, slot and micro-batch; `check_messages` ensures
                 // that they fit into an `i32`.
-                let peer = RankCoordinates {
+                let peer = TensorDataStageCoordinates {
                     tensor: peer,
                     ..self.place
                 };
@@ -540,7 +540,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let members = plan.plan.context;
                 let own = self.place.data % members;
                 let step = if receive { members - 1 } else { 1 };
-                let peer = RankCoordinates {
+                let peer = TensorDataStageCoordinates {
                     data: self.place.data - own + (own + step) % members,
                     ..self.place
                 };
@@ -588,7 +588,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     fn create_peer_message(
         &self,
         receive: bool,
-        peer: RankCoordinates,
+        peer: TensorDataStageCoordinates,
         tag: i32,
         bytes: u64,
     ) -> Op<'static> {

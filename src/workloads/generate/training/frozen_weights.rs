@@ -21,7 +21,7 @@
 //! the group include the adapter's part without further communication. For the matrix that every member has, each
 //! computes only a part of the gradient, which the group therefore sums once per step.
 
-use crate::generate::plan::{OperatorPattern, ParallelismPlan};
+use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
     LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TrainedOperatorWeights,
@@ -38,15 +38,16 @@ pub(super) fn freeze_weights<'m>(
         return Ok(Cow::Borrowed(model));
     }
     let mut model = model.clone();
-    let mut unused: Vec<&OperatorPattern> = plan.lora_targets.iter().chain(&plan.frozen).collect();
+    let mut unused: Vec<&OperatorNamePattern> =
+        plan.lora_targets.iter().chain(&plan.frozen).collect();
     for layer in &mut model.layers {
         for operator in &mut layer.operators {
             let can_match = match plan.lora {
                 Some(_) => has_adapter(&operator.work),
                 None => operator.parameter_count() > 0,
             };
-            let mut is_named = |patterns: &[OperatorPattern]| {
-                let is_match = |one: &OperatorPattern| {
+            let mut is_named = |patterns: &[OperatorNamePattern]| {
+                let is_match = |one: &OperatorNamePattern| {
                     can_match && one.matches_operator(&layer.name, &operator.name)
                 };
                 unused.retain(|one| !is_match(one));

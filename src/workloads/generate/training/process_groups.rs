@@ -2,7 +2,7 @@
 
 use super::TrainingGenerator;
 use super::summary::ParallelGroupsOfOneKind;
-use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::plan::{ParallelGroupKind, TensorDataStageCoordinates};
 use chakram_trace::format::GroupName;
 use chakram_trace::format::roles::GroupRoles;
 use std::collections::BTreeSet;
@@ -22,11 +22,12 @@ impl TrainingGenerator {
             let places =
                 (0..placement.rank_count()).map(|rank| placement.coordinates_of_rank(rank));
             let places = places.filter(|place| placement.has_group_at(family, *place));
-            let first = |place: &RankCoordinates| match placement.group_name(family, *place) {
-                GroupName::Number(number) => seen.insert(number),
-                // The group of all ranks has no number, so 0 represents it.
-                _ => seen.insert(0),
-            };
+            let first =
+                |place: &TensorDataStageCoordinates| match placement.group_name(family, *place) {
+                    GroupName::Number(number) => seen.insert(number),
+                    // The group of all ranks has no number, so 0 represents it.
+                    _ => seen.insert(0),
+                };
             let firsts = places.filter(first);
             ParallelGroupsOfOneKind {
                 family: name,
@@ -72,7 +73,7 @@ impl TrainingGenerator {
                         .tensor
                         .is_multiple_of(self.members_per_stage_adapter(0)))
         });
-        let of = |first: RankCoordinates| {
+        let of = |first: TensorDataStageCoordinates| {
             let stages = 0..self.plan.pipeline;
             let ranks = stages.map(|stage| {
                 let tensor = match uneven {
@@ -82,7 +83,7 @@ impl TrainingGenerator {
                     }
                     false => first.tensor,
                 };
-                let place = RankCoordinates {
+                let place = TensorDataStageCoordinates {
                     tensor,
                     stage,
                     ..first

@@ -3,8 +3,10 @@
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
-use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates, RankMemoryPeak};
-use crate::generate::schedule::PipelineStep;
+use crate::generate::plan::{
+    CorePlacement, ParallelGroupKind, RankMemoryPeak, TensorDataStageCoordinates,
+};
+use crate::generate::schedule::PassOrOverlappingPair;
 use crate::generate::{TraceEmitter, TraceGenerator};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
@@ -19,7 +21,7 @@ impl TrainingGenerator {
     /// Returns the maximum number of bytes in use at once on a rank of `stage`, if nodes run in id order.
     pub(super) fn peak_bytes(&self, stage: u32) -> RankMemoryPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
-            let place = RankCoordinates {
+            let place = TensorDataStageCoordinates {
                 tensor,
                 data: 0,
                 stage,
@@ -28,7 +30,7 @@ impl TrainingGenerator {
         });
         let peaks = members.map(|tensor| {
             let mut meter = PeakMemorySink::default();
-            let place = RankCoordinates {
+            let place = TensorDataStageCoordinates {
                 tensor,
                 data: 0,
                 stage,
@@ -44,8 +46,11 @@ impl TrainingGenerator {
     /// Returns the coordinates of the representative of the rank at `place`; the nodes of the two differ only in peers
     /// and groups. In general, one rank represents all ranks of a stage. With adapters, these and other ranks have
     /// different representatives. If a tensor group's members exchange messages, each member represents itself.
-    fn representative_rank_of(&self, place: RankCoordinates) -> RankCoordinates {
-        RankCoordinates {
+    fn representative_rank_of(
+        &self,
+        place: TensorDataStageCoordinates,
+    ) -> TensorDataStageCoordinates {
+        TensorDataStageCoordinates {
             tensor: if self.slots > 0 {
                 place.tensor
             } else {
@@ -59,7 +64,7 @@ impl TrainingGenerator {
     /// Returns the index of the representative at `like` in the list of node counts. Without
     /// adapters and without messages in tensor groups, member 0 represents every member, so each
     /// stage has one entry.
-    fn kind_of(&self, like: RankCoordinates) -> usize {
+    fn kind_of(&self, like: TensorDataStageCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
 }
@@ -129,7 +134,7 @@ impl TraceGenerator for TrainingGenerator {
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         // Stages have different numbers of members, so only whole replicas do the same work.
         if self.plan.is_uneven() {
-            let of = |data| RankCoordinates {
+            let of = |data| TensorDataStageCoordinates {
                 tensor: 0,
                 data,
                 stage: 0,
@@ -176,7 +181,7 @@ impl TraceGenerator for TrainingGenerator {
             let members = self.plan.context;
             let index = (own.data % members + peer.data) % members;
             let data = own.data - own.data % members + index;
-            self.placement.rank_at(RankCoordinates {
+            self.placement.rank_at(TensorDataStageCoordinates {
                 tensor,
                 data,
                 stage,
@@ -220,7 +225,7 @@ impl TraceGenerator for TrainingGenerator {
         *self.counts[self.kind_of(like)].least.get_or_init(|| {
             let passes = self
                 .steps_of_stage(like.stage)
-                .flat_map(PipelineStep::iter_passes);
+                .flat_map(PassOrOverlappingPair::iter_passes);
             let nodes = passes.map(|pass| {
                 let part = self.part_of_chunk(like.stage, pass.chunk);
                 let layers = self.layers_of_part(part);

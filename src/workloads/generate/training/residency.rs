@@ -29,14 +29,14 @@ use crate::generate::schedule::PassKind;
 
 /// The kinds of tensors that a stage keeps in SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SramResidency {
+pub(super) enum TensorsKeptInSram {
     Both,
     Weights,
     Activations,
     Neither,
 }
 
-impl SramResidency {
+impl TensorsKeptInSram {
     /// True if weights and their state stay in SRAM.
     pub fn keeps_weights_in_sram(self) -> bool {
         matches!(self, Self::Both | Self::Weights)
@@ -53,7 +53,7 @@ pub(super) struct SramPolicy {
 
 impl SramPolicy {
     /// Returns the bytes that an operator loads and stores, if the stage keeps the tensors `kept` in SRAM.
-    pub fn sram_traffic(&self, kept: SramResidency, of: OperatorOperandBytes) -> [u64; 2] {
+    pub fn sram_traffic(&self, kept: TensorsKeptInSram, of: OperatorOperandBytes) -> [u64; 2] {
         let OperatorOperandBytes {
             input: i,
             weights: w,
@@ -61,14 +61,14 @@ impl SramPolicy {
         } = of;
         let parts = |bytes: u64| bytes.div_ceil(self.capacity.max(1));
         let [load, store] = match kept {
-            SramResidency::Both => [0, 0],
-            SramResidency::Weights => [i, o],
-            SramResidency::Activations => [w, 0],
-            SramResidency::Neither if self.rule == ResidencyRule::AsPrinted => {
+            TensorsKeptInSram::Both => [0, 0],
+            TensorsKeptInSram::Weights => [i, o],
+            TensorsKeptInSram::Activations => [w, 0],
+            TensorsKeptInSram::Neither if self.rule == ResidencyRule::AsPrinted => {
                 let [a, b] = [parts(w).saturating_mul(i), parts(o).saturating_mul(w)];
                 [a.min(b), o]
             }
-            SramResidency::Neither => {
+            TensorsKeptInSram::Neither => {
                 // An absent operand counts as one part; otherwise, an operator without weights would never load its
                 // input.
                 let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
@@ -87,33 +87,33 @@ impl SramPolicy {
         weights: u64,
         state: u64,
         operands: &[OperatorOperandBytes],
-    ) -> SramResidency {
+    ) -> TensorsKeptInSram {
         let inputs = operands
             .iter()
             .fold(0, |sum: u64, of| sum.saturating_add(of.input));
         let fits = |bytes: u64| bytes <= self.capacity;
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
-                (true, _) => SramResidency::Weights,
+                (true, _) => TensorsKeptInSram::Weights,
                 // `(false, true)` is unreachable: `state` includes the weights, so if it fits, so do they, and the
                 // first arm applies.
-                (false, true) => SramResidency::Activations,
-                (false, false) => SramResidency::Neither,
+                (false, true) => TensorsKeptInSram::Activations,
+                (false, false) => TensorsKeptInSram::Neither,
             };
         }
         if fits(state.saturating_add(inputs)) {
-            return SramResidency::Both;
+            return TensorsKeptInSram::Both;
         }
         let total = |kept| {
             let traffic = operands.iter().flat_map(|of| self.sram_traffic(kept, *of));
             traffic.fold(0, u64::saturating_add)
         };
-        let (weights, activations) = (SramResidency::Weights, SramResidency::Activations);
+        let (weights, activations) = (TensorsKeptInSram::Weights, TensorsKeptInSram::Activations);
         match (fits(state), fits(inputs)) {
             (true, true) if total(activations) < total(weights) => activations,
             (true, _) => weights,
             (false, true) => activations,
-            (false, false) => SramResidency::Neither,
+            (false, false) => TensorsKeptInSram::Neither,
         }
     }
 }
@@ -128,7 +128,11 @@ impl TrainingGenerator {
     }
 
     /// Returns the tensors that `stage` keeps in SRAM.
-    pub(super) fn sram_residency_of_stage(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
+    pub(super) fn sram_residency_of_stage(
+        &self,
+        stage: u32,
+        sram: &SramPolicy,
+    ) -> TensorsKeptInSram {
         let operands: Vec<OperatorOperandBytes> = self
             .stage_layers(stage)
             .flat_map(|layer| {
@@ -166,22 +170,22 @@ mod tests {
 
     /// Tests a stage that has two operators. Each operator has 50 B of weights and 30 B of inputs;
     /// the weights of both operators, with gradients and state, have 400 B.
-    fn kept_events(capacity: u64) -> SramResidency {
+    fn kept_events(capacity: u64) -> TensorsKeptInSram {
         parse_policy(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2])
     }
 
     #[test]
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
-            (460, SramResidency::Both, [0, 0]),
+            (460, TensorsKeptInSram::Both, [0, 0]),
             // Weights would fit, activations would also fit, and both cause the same traffic per operator: I + O = 50 B
             // or W = 50 B. The stage then keeps the weights.
-            (459, SramResidency::Weights, [30, 20]),
-            (399, SramResidency::Activations, [50, 0]),
+            (459, TensorsKeptInSram::Weights, [30, 20]),
+            (399, TensorsKeptInSram::Activations, [50, 0]),
             // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80 B, and stores its result.
-            (40, SramResidency::Neither, [80, 20]),
+            (40, TensorsKeptInSram::Neither, [80, 20]),
             // The operator loads min(50 + 5 x 30, 30 + 3 x 50) = 180 B.
-            (10, SramResidency::Neither, [180, 20]),
+            (10, TensorsKeptInSram::Neither, [180, 20]),
         ] {
             assert_eq!(kept_events(capacity), state, "{capacity}");
             assert_eq!(
@@ -200,7 +204,7 @@ mod tests {
             weights,
             output: 20,
         };
-        let neither = |operand| parse_policy(10).sram_traffic(SramResidency::Neither, operand);
+        let neither = |operand| parse_policy(10).sram_traffic(TensorsKeptInSram::Neither, operand);
         assert_eq!(neither(of(30, 0)), [30, 20]);
         assert_eq!(neither(of(0, 50)), [50, 20]);
     }
@@ -238,20 +242,20 @@ mod tests {
         for capacity in 1..1000 {
             let state = printed(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2]);
             let expected = if capacity >= 100 {
-                SramResidency::Weights
+                TensorsKeptInSram::Weights
             } else {
-                SramResidency::Neither
+                TensorsKeptInSram::Neither
             };
             assert_eq!(state, expected, "{capacity}");
         }
         // The operator loads min(2 x 30, 1 x 50) = 50 B: the printed rule omits the single load of
         // the operand that stays.
         assert_eq!(
-            printed(40).sram_traffic(SramResidency::Neither, OPERATOR),
+            printed(40).sram_traffic(TensorsKeptInSram::Neither, OPERATOR),
             [50, 20]
         );
         assert_eq!(
-            printed(10_000).sram_traffic(SramResidency::Weights, OPERATOR),
+            printed(10_000).sram_traffic(TensorsKeptInSram::Weights, OPERATOR),
             [30, 20]
         );
     }

@@ -13,7 +13,7 @@
 
 use super::cost::{KernelCostParameters, OperatorKernels};
 use super::operator_recompute::RecomputedOperatorPart;
-use crate::generate::plan::{OperatorPattern, ParallelismPlan};
+use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{LayerOperator, LayerRole, Model, OperatorInputSource, SavedOutput};
 use std::collections::BTreeSet;
@@ -26,12 +26,12 @@ pub(super) fn mark_saved_outputs(
     if plan.saved.is_empty() {
         return Ok(());
     }
-    let mut unused: Vec<&OperatorPattern> = plan.saved.iter().collect();
+    let mut unused: Vec<&OperatorNamePattern> = plan.saved.iter().collect();
     let blocks = model.layers.iter_mut();
     for layer in blocks.filter(|layer| layer.role == LayerRole::Block) {
         for operator in &mut layer.operators {
             let is_match =
-                |one: &OperatorPattern| one.matches_operator(&layer.name, &operator.name);
+                |one: &OperatorNamePattern| one.matches_operator(&layer.name, &operator.name);
             unused.retain(|one| !is_match(one));
             operator.saved = match plan.saved.iter().any(is_match) {
                 true => SavedOutput::Yes,

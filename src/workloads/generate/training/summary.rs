@@ -1,10 +1,12 @@
 //! Totals of a plan, computed without a replay.
 
 use super::{
-    GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern, frozen_weights,
+    GRADIENT_LANE, ModelAndParallelismPlan, PARAMETER_LANE, TrainingGenerator, frozen_weights,
     local_experts,
 };
-use crate::generate::plan::{ParallelGroupKind, RankCoordinates, accesses_remote_memory};
+use crate::generate::plan::{
+    ParallelGroupKind, TensorDataStageCoordinates, accesses_remote_memory,
+};
 use crate::generate::{PatternOptionError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
@@ -100,7 +102,7 @@ pub struct CommunicationKindTotals {
     pub bytes: u128,
 }
 
-impl TrainingPattern {
+impl ModelAndParallelismPlan {
     /// Computes the totals of the plan.
     ///
     /// # Errors
@@ -114,9 +116,9 @@ impl TrainingPattern {
 type CommunicationTally = BTreeMap<(Option<TrainingPhase>, &'static str, String), (u64, u128)>;
 
 /// A sink that adds up a rank's FLOPs, memory changes and communication.
-struct RankTally<'p> {
+struct RankTallySink<'p> {
     plan: &'p TrainingGenerator,
-    place: RankCoordinates,
+    place: TensorDataStageCoordinates,
     nodes: u64,
     streams: bool,
     remote: u64,
@@ -127,7 +129,7 @@ struct RankTally<'p> {
     communication: CommunicationTally,
 }
 
-impl RankTally<'_> {
+impl RankTallySink<'_> {
     /// Returns the kind of a group. The group of all ranks has one only if some kind of group in the plan includes all
     /// ranks.
     fn group_kind(
@@ -169,7 +171,7 @@ impl RankTally<'_> {
     }
 }
 
-impl Sink for RankTally<'_> {
+impl Sink for RankTallySink<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
         let phase = node.labels.phase;
@@ -282,12 +284,12 @@ impl TrainingGenerator {
     }
 
     fn stage_summary(&self, stage: u32) -> StageRankTotals {
-        let place = RankCoordinates {
+        let place = TensorDataStageCoordinates {
             tensor: 0,
             data: 0,
             stage,
         };
-        let mut tally = RankTally {
+        let mut tally = RankTallySink {
             plan: self,
             place,
             nodes: 0,

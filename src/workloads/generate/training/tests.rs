@@ -16,7 +16,7 @@ mod offload;
 
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
-    WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))
+    WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }))
 }
 
 fn small() -> ParallelismPlan {
@@ -118,7 +118,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
             (plan.batch, plan.micro_batch) = (samples, samples);
             let most = check::max_nodes_per_rank(&model, &plan, 1);
             let model = model.clone();
-            let pattern = TrainingPattern { model, plan };
+            let pattern = ModelAndParallelismPlan { model, plan };
             let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern)))[0].len();
             assert!(nodes as u128 <= most, "{name}: {nodes} of {most}");
             let is_cut = nodes > 80 * operators;

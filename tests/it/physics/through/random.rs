@@ -8,7 +8,7 @@ use chakram::machine::ChunkCountOrderAndOverlap;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
-use testkit::port_chunks::{self, MemoryAccess, PortMessage, PortTestTraffic};
+use testkit::port_chunks::{self, NpuLoadOrStore, PortMessage, PortTestTraffic};
 
 /// Returns rates in ps per byte that correspond to whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
@@ -41,8 +41,8 @@ proptest! {
             1 => vec![sides[npu as usize]],
             _ => pattern.clone(),
         };
-        let all: Vec<MemoryAccess> = (0..npus)
-            .flat_map(|npu| ways(npu).into_iter().map(move |store| MemoryAccess { npu: npu as usize, store }))
+        let all: Vec<NpuLoadOrStore> = (0..npus)
+            .flat_map(|npu| ways(npu).into_iter().map(move |store| NpuLoadOrStore { npu: npu as usize, store }))
             .collect();
         // A piece is a chunk of every access: all groups send `chunk` bytes to all NPUs over each
         // of their links.

@@ -1,6 +1,6 @@
 //! Parses a profile plainly: lists all fields of all messages, and sums over them.
 
-use chakram::trace::TraceContents;
+use chakram::trace::DecompressedTraceFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -72,7 +72,7 @@ impl<'a> ProtobufFieldValues<'a> {
 }
 
 pub fn read(path: &Path) -> SumsOverDeviceStreams {
-    let contents = TraceContents::open_any_file(path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
     let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();
     let mut device = Vec::new();

@@ -4,8 +4,8 @@ use super::super::RankNodeSums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
 use crate::corpus::is_whole;
 use chakram::generate::{
-    AttentionKernel, CheckedWorkloadPattern, OperatorPatternDegrees, ParallelismPlan,
-    PipelineSchedule, RecomputePolicy, ShardingDegrees, ZeroStage,
+    AttentionKernel, CheckedWorkloadPattern, OperatorAxisShardCounts, OperatorPatternDegrees,
+    ParallelismPlan, PipelineSchedule, RecomputePolicy, ZeroStage,
 };
 use chakram::machine::Machine;
 use chakram::model::{
@@ -94,14 +94,14 @@ fn names(model: &Model) -> Vec<String> {
 }
 
 /// Returns all degrees whose product is `members`.
-fn all_degrees(members: u32) -> Vec<ShardingDegrees> {
+fn all_degrees(members: u32) -> Vec<OperatorAxisShardCounts> {
     let divisors = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();
     for b in divisors(members) {
         for m in divisors(members / b) {
             for n in divisors(members / b / m) {
                 let k = members / b / m / n;
-                all.push(ShardingDegrees { b, m, n, k });
+                all.push(OperatorAxisShardCounts { b, m, n, k });
             }
         }
     }
@@ -279,7 +279,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
     let (mut refused, mut together) = (BTreeMap::new(), BTreeMap::new());
     let (mut done, mut thrown) = (0, 0);
     for &members in degrees {
-        let mut ways: Vec<(String, Vec<ShardingDegrees>)> = Vec::new();
+        let mut ways: Vec<(String, Vec<OperatorAxisShardCounts>)> = Vec::new();
         for name in names(model) {
             let mut legal = Vec::new();
             for degrees in all_degrees(members) {

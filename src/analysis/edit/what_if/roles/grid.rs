@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A dimension of the grid: the distance between neighbouring ranks, and the number of coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct GridDimension {
+struct DimensionStrideAndSize {
     stride: u32,
     size: u32,
 }
 
-impl GridDimension {
+impl DimensionStrideAndSize {
     fn coordinate_of(self, rank: u32) -> u32 {
         rank / self.stride % self.size
     }
@@ -21,7 +21,7 @@ impl GridDimension {
 /// A grid of ranks, innermost dimension first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoleGrid {
-    dimensions: Vec<GridDimension>,
+    dimensions: Vec<DimensionStrideAndSize>,
     /// Index of the stage dimension, if there is one.
     stages: Option<usize>,
     replicas: Option<usize>,
@@ -117,7 +117,7 @@ impl RoleGrid {
             }
             if stride > inner {
                 let size = stride / inner;
-                this.dimensions.push(GridDimension {
+                this.dimensions.push(DimensionStrideAndSize {
                     stride: inner,
                     size,
                 });
@@ -133,7 +133,8 @@ impl RoleGrid {
             } else {
                 this.replicas = Some(index);
             }
-            this.dimensions.push(GridDimension { stride, size });
+            this.dimensions
+                .push(DimensionStrideAndSize { stride, size });
             inner = stride.checked_mul(size).ok_or_else(uneven)?;
         }
         if !world.is_multiple_of(inner) {
@@ -141,7 +142,7 @@ impl RoleGrid {
         }
         if world > inner {
             let size = world / inner;
-            this.dimensions.push(GridDimension {
+            this.dimensions.push(DimensionStrideAndSize {
                 stride: inner,
                 size,
             });
@@ -294,7 +295,7 @@ mod tests {
         // The grid has 4 stages, 2 replicas and 4 shards, so rank = 8 stage + 4 replica + shard.
         RoleGrid {
             dimensions: [(1, 4), (4, 2), (8, 4)]
-                .map(|(stride, size)| GridDimension { stride, size })
+                .map(|(stride, size)| DimensionStrideAndSize { stride, size })
                 .to_vec(),
             stages: Some(2),
             replicas: Some(1),

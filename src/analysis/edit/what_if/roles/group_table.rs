@@ -8,7 +8,7 @@ use chakram_trace::workload::format_shortened_list;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups of captured ranks, and names for the groups of added ranks.
-pub(super) struct GroupTable<'g> {
+pub(super) struct CapturedAndAddedGroupNames<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,
     /// For each member list, the names of its groups.
@@ -19,7 +19,7 @@ pub(super) struct GroupTable<'g> {
     next: u64,
 }
 
-impl<'g> GroupTable<'g> {
+impl<'g> CapturedAndAddedGroupNames<'g> {
     pub(super) fn new(captured: &'g [CapturedRank], declared: &DeclaredGroups) -> Self {
         let mut this = Self {
             captured,

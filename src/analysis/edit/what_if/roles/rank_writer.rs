@@ -1,7 +1,7 @@
 //! Writes the trace of an uncaptured rank by changing the trace of a captured rank, the *model*.
 
 use super::grid::RoleGrid;
-use super::group_table::GroupTable;
+use super::group_table::CapturedAndAddedGroupNames;
 use crate::edit::for_each_attribute;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
@@ -63,7 +63,7 @@ pub(super) struct AbsentRankWriter<'w, 'g> {
     pub(super) grid: &'w RoleGrid,
     /// Grid of the new job.
     pub(super) target: &'w RoleGrid,
-    pub(super) table: &'w mut GroupTable<'g>,
+    pub(super) table: &'w mut CapturedAndAddedGroupNames<'g>,
     /// Index of the captured rank that provides the trace to copy.
     pub(super) model: usize,
     pub(super) from: u32,

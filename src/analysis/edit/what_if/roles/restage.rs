@@ -7,9 +7,9 @@
 
 use super::super::layers::shift_layer_labels;
 use super::{
-    AbsentRankModelRule, AbsentRankWriter, CapturedRank, GroupTable, PipelineStagePosition,
-    RankTraces, RoleGrid, check_communication_matches, check_memory, derive_missing_ranks,
-    refuse_missing_role, share_equal_traces, tag_steps,
+    AbsentRankModelRule, AbsentRankWriter, CapturedAndAddedGroupNames, CapturedRank,
+    PipelineStagePosition, RankTraces, RoleGrid, check_communication_matches, check_memory,
+    derive_missing_ranks, refuse_missing_role, share_equal_traces, tag_steps,
 };
 use crate::edit::what_if::grammar::{JobEdit, PassOrder};
 use crate::edit::what_if::program::RankProgram;
@@ -101,7 +101,7 @@ pub(in super::super) fn change_stages(
         None => [0; 2],
     };
     let labels = count_layer_labels_by_stage(&grid, &traces)?;
-    let mut table = GroupTable::new(&captured, &groups);
+    let mut table = CapturedAndAddedGroupNames::new(&captured, &groups);
     let mut prepared: BTreeMap<(u32, u32), Arc<Vec<u8>>> = BTreeMap::new();
     let mut all = RankTraces::with_capacity(ranks as usize);
     for rank in 0..ranks {

@@ -1,21 +1,21 @@
 //! Explicit links of a dimension: Clos networks and graphs.
 
-use super::{DimensionWiring, ROUTES};
+use super::{DimensionWiringKeyword, ROUTES};
 use crate::topology::Topology;
 use crate::topology::chip_graph::ChipGraph;
 use crate::topology::link_graph::{
-    ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionLinks, MOST_NPUS, RoutePolicy,
+    ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionLinks, MOST_NPUS, ShortestPathChoice,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 
 /// Parses the explicit links of dimension `d`: a Clos network or a graph.
 pub(super) fn parse_explicit_links(
     table: &ConfigTable<'_>,
-    (wiring, d): (DimensionWiring, usize),
+    (wiring, d): (DimensionWiringKeyword, usize),
     topology: &Topology,
 ) -> Result<DimensionLinks, ConfigError> {
     let routes = parse_route_policy(table, wiring)?;
-    if wiring != DimensionWiring::Clos {
+    if wiring != DimensionWiringKeyword::Clos {
         let size = topology.dimensions()[d].size;
         let chips = parse_graph_of(table, size)?;
         return Ok(DimensionLinks::Chips { chips, routes });
@@ -59,11 +59,11 @@ pub(super) fn parse_explicit_links(
 /// Parses the rule that selects one of several shortest paths.
 fn parse_route_policy(
     table: &ConfigTable<'_>,
-    wiring: DimensionWiring,
-) -> Result<RoutePolicy, ConfigError> {
+    wiring: DimensionWiringKeyword,
+) -> Result<ShortestPathChoice, ConfigError> {
     let usual = match wiring {
-        DimensionWiring::Clos => RoutePolicy::Sprayed,
-        _ => RoutePolicy::First,
+        DimensionWiringKeyword::Clos => ShortestPathChoice::Sprayed,
+        _ => ShortestPathChoice::First,
     };
     let policy = table.read_or_default("routes", usual, |field| field.read_choice(&ROUTES))?;
     let Some(field) = table.get("seed") else {
@@ -71,7 +71,7 @@ fn parse_route_policy(
     };
     let seed = field.read_integer_between(0, u64::from(u32::MAX))?;
     match policy {
-        RoutePolicy::Hashed(_) => Ok(RoutePolicy::Hashed(seed)),
+        ShortestPathChoice::Hashed(_) => Ok(ShortestPathChoice::Hashed(seed)),
         _ => Err(field.invalid_value_error("a seed", "`seed` only with hashed routes")),
     }
 }

@@ -2,7 +2,7 @@
 //! from tables.
 
 use super::decoded;
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, Node, attribute_proto::Value};
 use chakram_trace::graph::{DependencyPolicy, Graph};
@@ -303,7 +303,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
         head(12, "c", 6, &[11]).with_number(13, 1),
     ]);
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
-    let opened = TraceContents::open_current_schema(&path).unwrap();
+    let opened = DecompressedTraceFile::open_current_schema(&path).unwrap();
     // The last node is a collective without a size. The node is record 2, and its message starts at byte `start`.
     let error = Graph::read_graph(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
     let start = contents.len() - head(12, "c", 6, &[11]).with_number(13, 1).0.len();
@@ -315,7 +315,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
         head(11, "b", 3, &[10]).with_number(7, 6),
     ]);
     std::fs::write(&path, fine).unwrap();
-    let opened = TraceContents::open_current_schema(&path).unwrap();
+    let opened = DecompressedTraceFile::open_current_schema(&path).unwrap();
     let (graph, _) = Graph::read_graph(opened.as_slice(), 0, DependencyPolicy::Data).unwrap();
     assert_eq!((graph.len(), graph.edge_count()), (2, 1));
 }

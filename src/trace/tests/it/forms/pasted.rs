@@ -1,7 +1,7 @@
 //! Tests traces as text from other tools, pasted by people.
 
 use super::decoded;
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use chakram_trace::format::text::{JsonTraceFormat, parse_text_trace};
 use std::path::Path;
@@ -12,7 +12,7 @@ fn opened(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
     std::fs::write(&path, text).unwrap();
-    let contents = TraceContents::open_current_schema(&path).map_err(|e| e.to_string())?;
+    let contents = DecompressedTraceFile::open_current_schema(&path).map_err(|e| e.to_string())?;
     Ok(contents.as_slice().to_vec())
 }
 
@@ -342,9 +342,13 @@ fn both_forms_of_a_real_trace_agree() {
         return;
     };
     let json = corpus_path("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
-    let (_, et) = decoded(TraceContents::open_current_schema(&et).unwrap().as_slice());
+    let (_, et) = decoded(
+        DecompressedTraceFile::open_current_schema(&et)
+            .unwrap()
+            .as_slice(),
+    );
     let (_, json) = decoded(
-        TraceContents::open_current_schema(&json)
+        DecompressedTraceFile::open_current_schema(&json)
             .unwrap()
             .as_slice(),
     );
@@ -364,14 +368,14 @@ fn both_forms_of_a_real_trace_agree() {
     assert_eq!(edges, 181_878);
     let small = corpus_path("captures/gpu/chakra_json/small_chakra.0.json.zst").expect("beside it");
     let (metadata, nodes) = decoded(
-        TraceContents::open_current_schema(&small)
+        DecompressedTraceFile::open_current_schema(&small)
             .unwrap()
             .as_slice(),
     );
     assert_eq!((metadata.attr.len(), nodes.len()), (3, 7));
     let host =
         corpus_path("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst").expect("beside it");
-    let error = TraceContents::open_current_schema(&host)
+    let error = DecompressedTraceFile::open_current_schema(&host)
         .unwrap_err()
         .to_string();
     assert!(error.contains("a host trace of PyTorch"), "{error}");

@@ -1,7 +1,7 @@
 //! Tests compressed, truncated and empty files.
 
 use super::{file, frame, kernel};
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::io::Write;
 
@@ -45,7 +45,7 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(
-            TraceContents::open_current_schema(&path)
+            DecompressedTraceFile::open_current_schema(&path)
                 .unwrap()
                 .as_slice(),
             plain,
@@ -56,7 +56,7 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
         let path = folder.path().join(name);
         for cut in 5..bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
-            let error = TraceContents::open_current_schema(&path)
+            let error = DecompressedTraceFile::open_current_schema(&path)
                 .unwrap_err()
                 .to_string();
             assert!(
@@ -76,7 +76,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
     let path = folder.path().join("large.0.et");
     std::fs::write(&path, &contents).unwrap();
     assert_eq!(
-        TraceContents::open_current_schema(&path)
+        DecompressedTraceFile::open_current_schema(&path)
             .unwrap()
             .as_slice(),
         contents

@@ -19,7 +19,7 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     for stage in 0..plan.pipeline {
         for data in 0..plan.data {
             for tensor in 0..plan.tensor {
-                all.push(placement.rank_at(RankCoordinates {
+                all.push(placement.rank_at(TensorDataStageCoordinates {
                     tensor,
                     data,
                     stage,
@@ -60,7 +60,7 @@ fn an_axis_may_lie_along_several_dimensions() {
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     let mut placed = plan.clone();
     placed.ranks = plan.ranks_by_position().unwrap();
-    let first = RankCoordinates {
+    let first = TensorDataStageCoordinates {
         tensor: 0,
         data: 0,
         stage: 0,

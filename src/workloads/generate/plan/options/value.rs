@@ -6,9 +6,9 @@ use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
     CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts,
-    ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState, OperatorPattern, Optimizer,
-    ParallelAxis, RecomputePolicy, RecomputedModule, ResidencyRule, ScalingRecipe, ScheduleName,
-    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState, OperatorNamePattern,
+    Optimizer, ParallelAxis, RecomputePolicy, RecomputedModule, ResidencyRule, ScalingRecipe,
+    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::StagePassOrders;
 use crate::generate::{PatternOptionError, option_refused};
@@ -280,7 +280,7 @@ impl OptionValue for ExpertRoutingBalance {
     }
 }
 
-impl OptionValue for OperatorPattern {
+impl OptionValue for OperatorNamePattern {
     const SYNTAX: OptionValueSyntax =
         OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
     const LIST: &'static str = "a list such as [\"attention.qkv\", \"mlp.*\"]";

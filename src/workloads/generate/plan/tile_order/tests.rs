@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn grid(dies: [u32; 2], cores: [u32; 2]) -> CoreGrid {
-    CoreGrid {
+fn grid(dies: [u32; 2], cores: [u32; 2]) -> TiledMachineCoreGrid {
+    TiledMachineCoreGrid {
         dies,
         cores,
         faulty: BTreeSet::new(),

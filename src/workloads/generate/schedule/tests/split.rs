@@ -48,7 +48,7 @@ fn play_steps(
     let [forward, input, weight, pair] = times.map(|time| time / share);
     // Time at which each result was sent, by (micro-batch, part, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
-    let orders: Vec<Vec<PipelineStep>> = (0..stages)
+    let orders: Vec<Vec<PassOrOverlappingPair>> = (0..stages)
         .map(|stage| schedule.steps_of_stage(stage, stages, count).collect())
         .collect();
     let all = stages as usize;

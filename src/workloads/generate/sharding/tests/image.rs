@@ -53,14 +53,14 @@ fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
 
 /// Windows over an image: the sizes of the image and of the window, the stride and the padding.
 #[derive(Clone, Copy, Debug)]
-struct Windows {
+struct ImageWindowGeometry {
     size: [u64; 2],
     kernel: [u64; 2],
     stride: u64,
     padding: u64,
 }
 
-impl Windows {
+impl ImageWindowGeometry {
     /// Counts the windows along one side of the image, one by one.
     fn count(&self, side: usize) -> u64 {
         let mut count = 0;
@@ -128,7 +128,7 @@ impl DeviceRowsUsed {
 fn every_cut_of_a_convolution_sums_to_the_whole() {
     let mut cuts = 0;
     for (size, kernel, stride, padding) in IMAGES {
-        let windows = Windows {
+        let windows = ImageWindowGeometry {
             size,
             kernel,
             stride,
@@ -150,7 +150,7 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
 }
 
 /// Computes the output, the input gradient and the filter gradient on a single device.
-fn whole(windows: Windows) -> [Values; 3] {
+fn whole(windows: ImageWindowGeometry) -> [Values; 3] {
     let all = 0..windows.count(0);
     let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
     for b in 0..SAMPLES {
@@ -171,8 +171,8 @@ fn whole(windows: Windows) -> [Values; 3] {
     [y, dx, dw]
 }
 
-fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
-    let Windows {
+fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
+    let ImageWindowGeometry {
         size,
         kernel,
         stride,
@@ -181,7 +181,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let case = format!("{windows:?} {:?}", [b, c, i, k]);
     let work = convolution(size, kernel, stride, padding);
     let count = b * c * i * k;
-    let degrees = ShardingDegrees::of_convolution(b, c, i, k);
+    let degrees = OperatorAxisShardCounts::of_convolution(b, c, i, k);
     let sharding = OperatorShardWorkAndSums::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [
         PartialSumsByElementAndDevice::new(),
@@ -284,7 +284,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
 #[test]
 fn a_pooling_sums_nothing() {
     for (size, kernel, stride, padding) in IMAGES {
-        let windows = Windows {
+        let windows = ImageWindowGeometry {
             size,
             kernel,
             stride,
@@ -306,7 +306,7 @@ fn a_pooling_sums_nothing() {
             let sharding = OperatorShardWorkAndSums::new(
                 &work,
                 SAMPLES,
-                ShardingDegrees::of_pooling(b, c, i),
+                OperatorAxisShardCounts::of_pooling(b, c, i),
                 b * c * i,
             )
             .unwrap();

@@ -36,7 +36,7 @@ fn every_cut_of_a_product_sums_to_the_whole() {
     assert_eq!(cuts, 2 * 2 * 3 * 4);
 }
 
-fn cut(degrees: ShardingDegrees, bias: bool) {
+fn cut(degrees: OperatorAxisShardCounts, bias: bool) {
     let [samples, rows, outputs, inputs] = SIZES;
     let work = OperatorKind::Linear {
         rows,

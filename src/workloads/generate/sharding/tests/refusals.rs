@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn refusal(work: &OperatorKind, degrees: ShardingDegrees, devices: u32) -> String {
+fn refusal(work: &OperatorKind, degrees: OperatorAxisShardCounts, devices: u32) -> String {
     let error = OperatorShardWorkAndSums::new(work, 4, degrees, devices).unwrap_err();
     error.to_string()
 }
@@ -53,12 +53,20 @@ fn images_are_refused_in_the_letters_of_plans() {
     // The output has 4 rows and the input has 8, so 8 shards do not divide the output.
     let work = image::work([8, 8], 2, 1);
     assert_eq!(
-        refusal(&work, ShardingDegrees::of_convolution(1, 1, 8, 1), 8),
+        refusal(
+            &work,
+            OperatorAxisShardCounts::of_convolution(1, 1, 8, 1),
+            8
+        ),
         "`m` is 8; expected a divisor of the 4 rows of the output and the 8 rows of the input, for parts are \
          equal, such as 4"
     );
     assert_eq!(
-        refusal(&work, ShardingDegrees::of_convolution(1, 3, 1, 2), 5),
+        refusal(
+            &work,
+            OperatorAxisShardCounts::of_convolution(1, 3, 1, 2),
+            5
+        ),
         "`devices` is 5; expected 6, the product of the degrees b 1, k 3, m 1, n 2"
     );
     let OperatorKind::Convolution {
@@ -85,7 +93,11 @@ fn images_are_refused_in_the_letters_of_plans() {
         bias,
     };
     assert_eq!(
-        refusal(&grouped, ShardingDegrees::of_convolution(1, 2, 1, 1), 2),
+        refusal(
+            &grouped,
+            OperatorAxisShardCounts::of_convolution(1, 2, 1, 1),
+            2
+        ),
         "`k` is 2; expected 1, for the channels of a grouped convolution cannot be split"
     );
     // A window larger than the image gives an empty output, so no degree is valid.
@@ -97,7 +109,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         padding: 0,
     };
     assert_eq!(
-        refusal(&small, ShardingDegrees::of_pooling(1, 1, 1), 1),
+        refusal(&small, OperatorAxisShardCounts::of_pooling(1, 1, 1), 1),
         "`m` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
     );
 }

@@ -1,7 +1,7 @@
 //! Messages between pipeline stages.
 
 use super::{RankEmitter, TENSOR_LANE, WholeStepNode, direction_label};
-use crate::generate::plan::{AblationEffect, ParallelGroupKind, RankCoordinates};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
@@ -10,7 +10,7 @@ impl RankEmitter<'_, '_> {
     /// of the share with the same index.
     fn peer_rank_on_stage(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.members_per_stage_adapter(self.place.stage);
-        self.plan.placement.rank_at(RankCoordinates {
+        self.plan.placement.rank_at(TensorDataStageCoordinates {
             tensor: share * self.plan.members_per_stage_adapter(stage),
             stage,
             ..self.place

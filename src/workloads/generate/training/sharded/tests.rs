@@ -2,9 +2,9 @@
 //! expected numbers.
 
 use crate::generate::plan::{OperatorPatternDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
-use crate::generate::sharding::ShardingDegrees;
+use crate::generate::sharding::OperatorAxisShardCounts;
 use crate::generate::testing::{EmittedNode, record_every_rank, rejection_message};
-use crate::generate::{TrainingPattern, WorkloadPattern};
+use crate::generate::{ModelAndParallelismPlan, WorkloadPattern};
 use crate::model::{Model, ModelWithDefinitionProperties};
 use chakram_trace::format::Dtype;
 
@@ -12,7 +12,7 @@ mod derived;
 mod ways;
 
 fn pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
-    WorkloadPattern::Training(Box::new(TrainingPattern {
+    WorkloadPattern::Training(Box::new(ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
     }))
@@ -28,7 +28,7 @@ fn chain(text: &str) -> Model {
 fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorPatternDegrees {
     OperatorPatternDegrees {
         name: name.to_owned(),
-        degrees: ShardingDegrees { b, m, n, k },
+        degrees: OperatorAxisShardCounts { b, m, n, k },
     }
 }
 
@@ -187,7 +187,7 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         let mut plan = plan.clone();
         plan.operators = operators;
         let model = model.clone();
-        TrainingPattern { model, plan }
+        ModelAndParallelismPlan { model, plan }
             .summarize_plan()
             .unwrap()
             .stages[0]
@@ -330,7 +330,7 @@ fn tables_are_exchanged_for_samples() {
         assert_eq!(all, expected);
     }
     // Each member of the tensor group has a quarter of every table.
-    let summary = TrainingPattern {
+    let summary = ModelAndParallelismPlan {
         model: model.clone(),
         plan,
     }

@@ -5,14 +5,14 @@ use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use super::data;
 
-fn training(change: impl Fn(&mut ParallelismPlan)) -> TrainingPattern {
+fn training(change: impl Fn(&mut ParallelismPlan)) -> ModelAndParallelismPlan {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = ParallelismPlan::new();
     change(&mut plan);
-    TrainingPattern { model, plan }
+    ModelAndParallelismPlan { model, plan }
 }
 
-fn nodes(training: TrainingPattern) -> Vec<EmittedNode> {
+fn nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
     record_every_rank(WorkloadPattern::Training(Box::new(training))).swap_remove(0)
 }
 

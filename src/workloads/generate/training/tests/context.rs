@@ -68,9 +68,9 @@ fn shared(exchange: ContextExchange) -> ParallelismPlan {
     plan
 }
 
-fn pattern(plan: &ParallelismPlan) -> TrainingPattern {
+fn pattern(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
     let (model, plan) = (model(true, None), plan.clone());
-    TrainingPattern { model, plan }
+    ModelAndParallelismPlan { model, plan }
 }
 
 fn ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
@@ -136,7 +136,7 @@ fn flops_of_all_ranks_are_those_of_one() {
                 plan.attention = AttentionKernel::Unfused;
             }
             let model = model(causal, None);
-            TrainingPattern { model, plan }
+            ModelAndParallelismPlan { model, plan }
                 .summarize_plan()
                 .unwrap()
                 .flops
@@ -345,7 +345,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
     let mut plan = shared(ContextExchange::AllGather);
     plan.expert = 4;
     let model = model(true, Some(routing));
-    let pattern = TrainingPattern { model, plan };
+    let pattern = ModelAndParallelismPlan { model, plan };
     let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
     let sent = nodes
         .iter()
@@ -373,10 +373,9 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     let refused = |model: Model, change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = shared(ContextExchange::AllGather);
         change(&mut plan);
-        let found = rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
-            model,
-            plan,
-        })));
+        let found = rejection_message(WorkloadPattern::Training(Box::new(
+            ModelAndParallelismPlan { model, plan },
+        )));
         assert!(found.contains(why), "{found}");
     };
     let own = || model(true, None);
@@ -456,7 +455,7 @@ fn steps_of_a_ring_have_equal_work() {
             let mut plan = ParallelismPlan::new();
             (plan.context, plan.context_exchange) = (ranks, ContextExchange::Ring);
             let model = model(causal, None);
-            let pattern = TrainingPattern { model, plan };
+            let pattern = ModelAndParallelismPlan { model, plan };
             let all = record_every_rank(WorkloadPattern::Training(Box::new(pattern)));
             let pairs = pairs_of_steps(T, ranks.into(), causal);
             for (nodes, pairs) in all.iter().zip(&pairs) {
@@ -623,7 +622,7 @@ fn rings_are_refused_for_windows() {
         let mut plan = ParallelismPlan::new();
         (plan.context, plan.context_exchange) = (2, ContextExchange::Ring);
         let model = Model::load_named(name).unwrap();
-        let found = TrainingPattern { model, plan }.summarize_plan();
+        let found = ModelAndParallelismPlan { model, plan }.summarize_plan();
         assert_eq!(found.is_ok(), accepted, "{name}");
         if let Err(error) = found {
             assert!(

@@ -64,7 +64,7 @@ fn model() -> Model {
 }
 
 fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
-    let pattern = TrainingPattern {
+    let pattern = ModelAndParallelismPlan {
         model: model(),
         plan,
     };
@@ -205,7 +205,9 @@ fn shared() -> ParallelismPlan {
 
 fn summary(plan: &ParallelismPlan) -> PlanSummary {
     let (model, plan) = (model(), plan.clone());
-    TrainingPattern { model, plan }.summarize_plan().unwrap()
+    ModelAndParallelismPlan { model, plan }
+        .summarize_plan()
+        .unwrap()
 }
 
 /// Number of weights in a layer's experts. The next two constants count the weights in the rest of a layer and the
@@ -637,10 +639,9 @@ fn a_recomputed_activation_is_not_saved() {
     assert!(summary(&experts).flops > summary(&none).flops);
     let refusal = |plan| {
         let model = model();
-        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
-            model,
-            plan,
-        })))
+        rejection_message(WorkloadPattern::Training(Box::new(
+            ModelAndParallelismPlan { model, plan },
+        )))
     };
     for (modules, expected) in [
         (&[RecomputedModule::Mlp][..], "expected modules of experts"),
@@ -813,7 +814,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     let refused = |change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = shared();
         change(&mut plan);
-        let pattern = TrainingPattern {
+        let pattern = ModelAndParallelismPlan {
             model: model(),
             plan,
         };
@@ -840,7 +841,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         let mut plan = shared();
         whole(&mut plan);
         plan.expert_tensor = Some(degree);
-        let pattern = TrainingPattern {
+        let pattern = ModelAndParallelismPlan {
             model: model(),
             plan,
         };
@@ -858,7 +859,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     for nodes in [0, 1, 2, 3] {
         let mut plan = shared();
         (plan.expert_exchange, plan.expert_node) = (ExpertExchangeForm::Nodes, Some(nodes));
-        let pattern = TrainingPattern {
+        let pattern = ModelAndParallelismPlan {
             model: model(),
             plan,
         };
@@ -874,7 +875,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         |plan| plan.recompute = RecomputePolicy::Operators,
         "none, selective or full for a model with experts",
     );
-    let pattern = TrainingPattern {
+    let pattern = ModelAndParallelismPlan {
         model: Model::load_named("gpt2-small").unwrap(),
         plan: shared(),
     };
@@ -902,7 +903,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         plan.tensor = tensor;
         change(&mut plan);
         let model = model.clone();
-        let pattern = TrainingPattern { model, plan };
+        let pattern = ModelAndParallelismPlan { model, plan };
         record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
     };
     let alone = nodes(1, |_| ());

@@ -8,7 +8,7 @@ use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, Split
 
 fn nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
     let model = Model::load_named(model).unwrap();
-    let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
+    let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
     record_every_rank(pattern).swap_remove(0)
 }
 
@@ -118,7 +118,7 @@ fn every_other_product_is_done_again() {
             ..plan.clone()
         };
         let model = Model::load_named("llama3-8b").unwrap();
-        TrainingPattern { model, plan }
+        ModelAndParallelismPlan { model, plan }
             .prepare_generator()
             .unwrap()
             .peak_bytes(0)
@@ -144,7 +144,9 @@ fn outputs_that_the_plan_does_not_name_are_computed_again() {
     let kept = |plan: &ParallelismPlan| {
         let model = Model::load_named("llama3-8b").unwrap();
         let plan = plan.clone();
-        let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+        let summary = ModelAndParallelismPlan { model, plan }
+            .summarize_plan()
+            .unwrap();
         summary.stages[0].stored.1
     };
     plan.saved = ["attention.qkv", "attention.core"]
@@ -173,7 +175,7 @@ fn outputs_that_the_plan_does_not_name_are_computed_again() {
     assert_eq!(count(&all, "/again/attention.out"), 0);
     plan.saved.push("attention.other".parse().unwrap());
     let model = Model::load_named("llama3-8b").unwrap();
-    let refused = TrainingPattern { model, plan }.prepare_generator();
+    let refused = ModelAndParallelismPlan { model, plan }.prepare_generator();
     let refused = refused.unwrap_err().to_string();
     assert!(
         refused.contains("`saved` is attention.other; expected operators of blocks of llama3-8b"),
@@ -202,7 +204,7 @@ fn embedding_and_head_can_count_as_layers() {
     let prepare = |plan: &ParallelismPlan| {
         let model = Model::load_named("gpt2-small").unwrap();
         let plan = plan.clone();
-        TrainingPattern { model, plan }.prepare_generator()
+        ModelAndParallelismPlan { model, plan }.prepare_generator()
     };
     // 14 layers, including the embedding and the head, are distributed over 7 stages.
     let prepared = prepare(&plan).unwrap();

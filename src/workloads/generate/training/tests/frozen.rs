@@ -4,7 +4,7 @@ use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use super::{data, rejection_message};
-use crate::generate::plan::{ElementwiseKernels, OperatorPattern};
+use crate::generate::plan::{ElementwiseKernels, OperatorNamePattern};
 use crate::model::{
     ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
     TransformerModel,
@@ -57,7 +57,7 @@ fn model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     }
 }
 
-fn patterns(all: &[&str]) -> Vec<OperatorPattern> {
+fn patterns(all: &[&str]) -> Vec<OperatorNamePattern> {
     all.iter().map(|one| one.parse().unwrap()).collect()
 }
 
@@ -67,9 +67,9 @@ fn lora(targets: &[&str]) -> ParallelismPlan {
     plan
 }
 
-fn pattern(plan: &ParallelismPlan) -> TrainingPattern {
+fn pattern(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
     let (model, plan) = (model(false, None), plan.clone());
-    TrainingPattern { model, plan }
+    ModelAndParallelismPlan { model, plan }
 }
 
 fn summary(plan: &ParallelismPlan) -> PlanSummary {
@@ -309,7 +309,7 @@ fn experts_have_adapters() {
     let mut plan = lora(&["experts.*"]);
     (plan.data, plan.batch, plan.expert) = (2, 2, 2);
     let model = model(false, Some(routing));
-    let pattern = TrainingPattern { model, plan };
+    let pattern = ModelAndParallelismPlan { model, plan };
     let stage = pattern
         .clone()
         .summarize_plan()
@@ -352,7 +352,7 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = model(tied, None);
-        let pattern = TrainingPattern { model, plan };
+        let pattern = ModelAndParallelismPlan { model, plan };
         let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(why), "{found}");
     };

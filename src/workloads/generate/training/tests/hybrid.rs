@@ -6,14 +6,14 @@ use super::super::*;
 use super::{data, rejection_message};
 use chakram_trace::format::TensorClass;
 
-fn training(zero: ZeroStage) -> TrainingPattern {
+fn training(zero: ZeroStage) -> ModelAndParallelismPlan {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero, plan.shard) = (8, 8, zero, Some(2));
-    TrainingPattern { model, plan }
+    ModelAndParallelismPlan { model, plan }
 }
 
-fn refused(training: TrainingPattern) -> String {
+fn refused(training: ModelAndParallelismPlan) -> String {
     rejection_message(WorkloadPattern::Training(Box::new(training)))
 }
 

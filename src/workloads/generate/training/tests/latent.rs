@@ -37,10 +37,9 @@ fn model() -> Model {
 
 fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
     let model = model();
-    record_every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
-        model,
-        plan,
-    })))
+    record_every_rank(WorkloadPattern::Training(Box::new(
+        ModelAndParallelismPlan { model, plan },
+    )))
 }
 
 fn flops(ranks: &[Vec<EmittedNode>]) -> u64 {
@@ -195,9 +194,8 @@ fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 8;
     let model = model();
-    let why = rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
-        model,
-        plan,
-    })));
+    let why = rejection_message(WorkloadPattern::Training(Box::new(
+        ModelAndParallelismPlan { model, plan },
+    )));
     assert!(why.contains("`tensor` is 8"), "{why}");
 }

@@ -2,14 +2,14 @@
 
 use super::super::*;
 use crate::generate::plan::{AblationEffect, ContextExchange, OperatorPatternDegrees};
-use crate::generate::sharding::ShardingDegrees;
+use crate::generate::sharding::OperatorAxisShardCounts;
 use crate::model::OperatorKind;
 use chakram_trace::format::work_amounts::CountedAttention;
 use proptest::prelude::*;
 
 fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, PatternOptionError> {
     let (model, plan) = (model.clone(), plan.clone());
-    TrainingPattern { model, plan }.summarize_plan()
+    ModelAndParallelismPlan { model, plan }.summarize_plan()
 }
 
 /// The model gpt2-small has 12 blocks of 768 columns and a vocabulary of 50,257; it runs with 3 tokens. Products with
@@ -152,7 +152,7 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
             plan.batch *= u64::from(tensor);
             // Operators are sharded by rows or by samples.
             let [b, m] = if headless { [1, tensor] } else { [tensor, 1] };
-            let degrees = ShardingDegrees { b, m, n: 1, k: 1 };
+            let degrees = OperatorAxisShardCounts { b, m, n: 1, k: 1 };
             plan.operators = vec![OperatorPatternDegrees {
                 name: "*".to_owned(),
                 degrees,

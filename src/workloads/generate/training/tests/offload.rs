@@ -12,7 +12,7 @@ const N: u64 = 4;
 
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
-    WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))
+    WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }))
 }
 
 /// Returns the nodes of rank 1 under a plan with four replicas and ZeRO 3, after `change` has
@@ -91,7 +91,9 @@ fn offloaded_state_is_not_in_the_npu() {
         let mut plan = ParallelismPlan::new();
         (plan.data, plan.batch, plan.zero, plan.offload) = (N as u32, N, zero, offload);
         let model = Model::load_named("gpt2-small").unwrap();
-        let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+        let summary = ModelAndParallelismPlan { model, plan }
+            .summarize_plan()
+            .unwrap();
         summary.stages.into_iter().next().unwrap()
     };
     let classes = [

@@ -2,7 +2,7 @@
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{record_every_rank, rejection_message};
-use crate::generate::{ParallelismPlan, TrainingPattern};
+use crate::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use crate::model::Model;
 
 #[test]
@@ -30,7 +30,9 @@ fn convolutions_are_cut_in_pairs() {
     // biases), 16 x 4 x 9 weights of the second layer, and 5 columns with 256 weights each and
     // their biases.
     let all = 3 * 2 * 2 * u128::from(model.multiplication_count());
-    let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+    let summary = ModelAndParallelismPlan { model, plan }
+        .summarize_plan()
+        .unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
     assert_eq!(summary.stages[0].parameters, weights);
     // All matrix products are split, and the image needs no gradient.
@@ -105,7 +107,9 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
     let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
     let tables = quarter(model.table_weights());
-    let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+    let summary = ModelAndParallelismPlan { model, plan }
+        .summarize_plan()
+        .unwrap();
     assert_eq!(summary.stages[0].parameters, tables + bottom + top);
 }
 
@@ -155,7 +159,7 @@ fn heads_are_padded_on_request() {
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
     // Padding does not change the model itself. Heads that divide evenly are not padded.
-    let own = TrainingPattern {
+    let own = ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
     };

@@ -199,10 +199,9 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = model();
-        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
-            model,
-            plan,
-        })))
+        rejection_message(WorkloadPattern::Training(Box::new(
+            ModelAndParallelismPlan { model, plan },
+        )))
     };
     let why = refusal(&|plan| plan.expert_counts = vec![1, 2]);
     assert!(
@@ -217,10 +216,9 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = Model::load_named("gpt2-small").unwrap();
-        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
-            model,
-            plan,
-        })))
+        rejection_message(WorkloadPattern::Training(Box::new(
+            ModelAndParallelismPlan { model, plan },
+        )))
     };
     let why = gpt(&|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
     assert!(
@@ -325,10 +323,9 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
                 }
             }
         }
-        record_every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
-            model,
-            plan,
-        })))
+        record_every_rank(WorkloadPattern::Training(Box::new(
+            ModelAndParallelismPlan { model, plan },
+        )))
         .remove(0)
     };
     let bytes = |nodes: &[EmittedNode], name: &str| -> Vec<u64> {
@@ -393,10 +390,9 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
         plan.redundant_experts = 2;
         change(&mut plan);
         let model = model();
-        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
-            model,
-            plan,
-        })))
+        rejection_message(WorkloadPattern::Training(Box::new(
+            ModelAndParallelismPlan { model, plan },
+        )))
     };
     let why = refused(&|_| ());
     assert!(
