@@ -29,7 +29,6 @@ mod layer;
 mod local_experts;
 mod model_chunks;
 mod model_flops;
-mod module_recompute;
 mod operator_recompute;
 mod padded_heads;
 mod parameter_state;

@@ -6,9 +6,9 @@ use super::dataflow::is_tensor_split_derived;
 use super::emit::MOST_PIECES;
 use super::frozen_weights;
 use super::local_experts;
-use super::module_recompute;
 use super::padded_heads::pad_heads;
 use super::saved_tensors;
+use super::sharded::check_recomputed_modules;
 use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
 use crate::generate::plan::{
@@ -35,7 +35,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, P
     plan.check_together()?;
     check_layers_fit_stages(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
-    module_recompute::check_recomputed_modules(model, plan)?;
+    check_recomputed_modules(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
     let frozen = frozen_weights::freeze_weights(model, plan)?;
     if !plan.saved.is_empty() {

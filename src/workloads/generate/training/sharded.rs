@@ -60,7 +60,6 @@ use super::layer::{
     AllAndTrainedWeightCounts, LayerLoweringOptions, LoweredLayer, MatrixTiedToEmbedding,
 };
 use super::local_experts::scale_count;
-use super::module_recompute::drop_recomputed_activations;
 use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
 use super::saved_tensors::recomputed_part_by_name;
 use crate::generate::check_limit;
@@ -77,14 +76,18 @@ use std::collections::BTreeMap;
 mod branches;
 mod context_exchange;
 mod member;
+mod module_recompute;
 mod redistribution;
 mod redistribution_cache;
 mod ring;
 #[cfg(test)]
 mod tests;
 
+use module_recompute::drop_recomputed_activations;
 use redistribution_cache::RedistributionCache;
 use ring::RingAttentionStepKernels;
+
+pub(super) use module_recompute::check_recomputed_modules;
 
 /// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if members exchange
 /// messages, because each then has its own programs. A node takes about 200 bytes, so all programs together take at

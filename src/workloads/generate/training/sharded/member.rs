@@ -2,11 +2,11 @@
 
 use super::super::dataflow::{OperatorInputLayoutChange, ShardedActivation, ShardedOperator};
 use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
-use super::super::module_recompute::RecomputedOperators;
 use super::super::program::{
     LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
 };
 use super::branches::{self, LastNodesPerOperator};
+use super::module_recompute::RecomputedOperators;
 use super::redistribution::NeededSumOrRedistribution;
 use super::redistribution_cache::RedistributionWithGroups;
 use super::{MemberOperator, MemberProgramWriter};

@@ -5,7 +5,7 @@
 //! operators, the module runs again, from its own input, which is saved. *Checkpointed* modules (the MLP, the experts,
 //! the shared experts) save only their input. Before their backward pass, they run again, with their exchanges.
 
-use super::sharded::MemberOperator;
+use super::MemberOperator;
 use crate::generate::plan::{ParallelismPlan, RecomputedModule, RecomputedModules};
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -104,7 +104,7 @@ pub(super) fn drop_recomputed_activations(
 }
 
 /// Rejects modules that no block of `model` has.
-pub(super) fn check_recomputed_modules(
+pub(in crate::generate::training) fn check_recomputed_modules(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<(), PatternOptionError> {
