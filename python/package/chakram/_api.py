@@ -613,9 +613,10 @@ def generate(
     sequence_parallel: Optional[bool] = None,
     pad_heads: Optional[bool] = None,
     zero: Optional[Literal['0', '1', '2', '3']] = None,
+    shard: Optional[int] = None,
     batch: Optional[int] = None,
     micro_batch: Optional[int] = None,
-    schedule: Optional[Literal['gpipe', '1f1b', 'interleaved', 'layer-wise', 'inference', 'zb-h1', 'zb-v', 'dualpipe', 'dualpipe-v']] = None,
+    schedule: Optional[Literal['gpipe', '1f1b', 'interleaved', 'interleaved-pairs', 'layer-wise', 'inference', 'zb-h1', 'zb-v', 'dualpipe', 'dualpipe-v']] = None,
     chunks: Optional[int] = None,
     split_backward: Optional[bool] = None,
     split: Optional[Literal['blocks', 'layers', 'multiplications']] = None,
@@ -625,17 +626,21 @@ def generate(
     tensor_neighbours: Optional[Literal['near', 'opposite']] = None,
     recompute: Optional[Literal['none', 'selective', 'full', 'as-needed', 'operators']] = None,
     recompute_blocks: Optional[int] = None,
+    recompute_modules: Optional[Union[Literal['layernorm', 'mla-up', 'moe-act', 'mlp', 'moe', 'shared-experts'], Sequence[Literal['layernorm', 'mla-up', 'moe-act', 'mlp', 'moe', 'shared-experts']]]] = None,
+    saved: Optional[Union[str, Sequence[str]]] = None,
     capacity: Optional[Union[str, int]] = None,
     residency: Optional[Literal['none', 'corrected', 'as-printed']] = None,
     sram: Optional[Union[str, int]] = None,
     largest_access: Optional[Union[str, int]] = None,
     offload: Optional[Literal['none', 'optimizer', 'all']] = None,
     offload_gather: Optional[Literal['network', 'in-switch']] = None,
+    offload_activations: Optional[bool] = None,
     lora: Optional[str] = None,
     lora_targets: Optional[Union[str, Sequence[str]]] = None,
     frozen: Optional[Union[str, Sequence[str]]] = None,
     prefetch: Optional[int] = None,
     reshard: Optional[bool] = None,
+    reshard_blocks: Optional[int] = None,
     accumulate: Optional[bool] = None,
     optimizer: Optional[Literal['none', 'sgd', 'adam']] = None,
     mixed: Optional[bool] = None,
@@ -760,10 +765,11 @@ def generate(
         sequence_parallel: Sequence parallelism: shard tokens over the tensor group [default: false]
         pad_heads: Pad attention heads to a multiple of ``tensor`` [default: false]
         zero: ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP) [default: 0]
+        shard: Number of neighbouring replicas that shard state, with ``zero``; others have copies (HSDP)
         batch: Global batch size, in samples per step [default: 1]
         micro_batch: Micro-batch size, in samples [default: 1]
         schedule: Pipeline schedule [default: 1f1b]
-        chunks: Model chunks per stage, with ``schedule`` interleaved
+        chunks: Model chunks per stage, with ``schedule`` interleaved or interleaved-pairs
         split_backward: Compute gradients of inputs first, for the previous stage, and gradients of weights later
             [default: false]
         split: Unit divided evenly among pipeline stages [default: blocks]
@@ -774,6 +780,10 @@ def generate(
         tensor_neighbours: Places of a tensor group's members on tiles (opposite: replicas between) [default: near]
         recompute: Activation recomputation (checkpointing) [default: none]
         recompute_blocks: Recompute only the first N blocks of each stage and chunk, with ``recompute`` full
+        recompute_modules: Parts of blocks that are recomputed one by one, beside ``recompute`` none or selective;
+            comma-separated, repeatable
+        saved: Operators whose outputs are saved, with ``recompute`` operators; others are recomputed:
+            attention.qkv,attention.core
         capacity: Memory capacity of an NPU; by default the machine's
         residency: Rule for data that SRAM does not keep (as-printed: as in PALM) [default: none]
         sram: SRAM of a core, for ``residency``; by default the machine's
@@ -781,11 +791,13 @@ def generate(
         offload: State in remote memory: the optimizer's, or all, with ``zero`` 3 (as ZeRO-Infinity) [default: none]
         offload_gather: Where offloaded parameters are gathered and gradients reduced: network, or in-switch (of a pool)
             [default: network]
+        offload_activations: Keep saved activations of blocks in remote memory until the backward pass [default: false]
         lora: Rank of low-rank adapters (LoRA), with all other weights frozen
         lora_targets: Products with adapters, with ``lora``; by default all of blocks: attention.qkv,mlp.*
         frozen: Operators whose weights are not trained: tokens,layer0/*
         prefetch: Number of layers whose parameters are gathered ahead, with ``zero`` 3 [default: 1]
         reshard: Free gathered parameters after each pass (``zero`` 3) [default: true]
+        reshard_blocks: Free gathered parameters only of the first N blocks of each stage and chunk
         accumulate: Reduce gradients once per step, with ``zero`` 2 or 3 [default: false]
         optimizer: Optimizer [default: adam]
         mixed: Mixed precision: Adam keeps fp32 master weights [default: true]
@@ -887,6 +899,7 @@ def generate(
             ("--sequence-parallel", sequence_parallel, "value"),
             ("--pad-heads", pad_heads, "value"),
             ("--zero", zero, "value"),
+            ("--shard", shard, "value"),
             ("--batch", batch, "value"),
             ("--micro-batch", micro_batch, "value"),
             ("--schedule", schedule, "value"),
@@ -899,17 +912,21 @@ def generate(
             ("--tensor-neighbours", tensor_neighbours, "value"),
             ("--recompute", recompute, "value"),
             ("--recompute-blocks", recompute_blocks, "value"),
+            ("--recompute-modules", recompute_modules, "list"),
+            ("--saved", saved, "list"),
             ("--capacity", capacity, "size"),
             ("--residency", residency, "value"),
             ("--sram", sram, "size"),
             ("--largest-access", largest_access, "size"),
             ("--offload", offload, "value"),
             ("--offload-gather", offload_gather, "value"),
+            ("--offload-activations", offload_activations, "value"),
             ("--lora", lora, "value"),
             ("--lora-targets", lora_targets, "list"),
             ("--frozen", frozen, "list"),
             ("--prefetch", prefetch, "value"),
             ("--reshard", reshard, "value"),
+            ("--reshard-blocks", reshard_blocks, "value"),
             ("--accumulate", accumulate, "value"),
             ("--optimizer", optimizer, "value"),
             ("--mixed", mixed, "value"),

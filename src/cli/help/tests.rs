@@ -42,7 +42,7 @@ fn short_help_is_short_and_long_help_has_every_option() {
     };
     let (short, long) = (lines(HelpLength::Short), lines(HelpLength::Long));
     assert!(
-        short["chakram generate"] <= 88,
+        short["chakram generate"] <= 90,
         "{}",
         short["chakram generate"]
     );
