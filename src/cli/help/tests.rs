@@ -47,7 +47,7 @@ fn short_help_is_short_and_long_help_has_every_option() {
         short["chakram generate"]
     );
     assert!(
-        long["chakram generate"] <= 304,
+        long["chakram generate"] <= 320,
         "{}",
         long["chakram generate"]
     );
