@@ -30,7 +30,7 @@ pub struct CollectivesAcrossNodes {
 }
 
 /// Constants of a protocol: microseconds, and the part of the rate that the protocol reaches.
-struct Protocol {
+struct NcclProtocolTimes {
     is_tree: bool,
     start: f64,
     /// Time of a step between nodes.
@@ -40,29 +40,35 @@ struct Protocol {
     part: f64,
 }
 
-const fn protocol(is_tree: bool, times: [f64; 3], part: f64) -> Protocol {
-    let [start, step, inner] = times;
-    Protocol {
-        is_tree,
-        start,
-        step,
-        inner,
-        part,
-    }
-}
-
 /// NCCL's constants. LL within nodes takes 1.8 times 0.6 us if there are several nodes. LL reaches 35 GB/s on four
 /// nodes of H100s with 400 GB/s, and 19 of 200 GB/s on nodes of A100s; LL128 and trees reach 0.92 of the rate.
-const PROTOCOLS: [Protocol; 6] = [
-    protocol(false, [6.6, 2.7, 1.08], 0.09),
-    protocol(false, [14.0, 4.0, 1.9], 0.92),
-    protocol(false, [8.4, 14.0, 3.4], 1.0),
-    protocol(true, [6.8, 5.0, 1.08], 0.09),
-    protocol(true, [14.0, 8.5, 1.25], 0.85),
-    protocol(true, [8.4, 14.0, 4.0], 0.92),
+const PROTOCOLS: [NcclProtocolTimes; 6] = [
+    NcclProtocolTimes::over_rings([6.6, 2.7, 1.08], 0.09),
+    NcclProtocolTimes::over_rings([14.0, 4.0, 1.9], 0.92),
+    NcclProtocolTimes::over_rings([8.4, 14.0, 3.4], 1.0),
+    NcclProtocolTimes::over_trees([6.8, 5.0, 1.08], 0.09),
+    NcclProtocolTimes::over_trees([14.0, 8.5, 1.25], 0.85),
+    NcclProtocolTimes::over_trees([8.4, 14.0, 4.0], 0.92),
 ];
 
-impl Protocol {
+impl NcclProtocolTimes {
+    const fn over_rings([start, step, inner]: [f64; 3], part: f64) -> Self {
+        Self {
+            is_tree: false,
+            start,
+            step,
+            inner,
+            part,
+        }
+    }
+
+    const fn over_trees(times: [f64; 3], part: f64) -> Self {
+        Self {
+            is_tree: true,
+            ..Self::over_rings(times, part)
+        }
+    }
+
     /// Returns the time, in seconds, of a collective of `kind` with `bytes` among `members` on `nodes`, with links of
     /// `rate` bytes per second. `later` is the time by which a step between nodes takes longer than in NCCL's formula.
     fn seconds_for(
@@ -118,9 +124,7 @@ pub fn time_across_nodes(
     let transfer = bytes as f64 / inner.fold(outer, f64::min);
     let change = MeasuredToMachineLinks::between_links(own.measured_at, outermost, topology);
     // A step of 1 ms contains the latency of the links, so the difference is that of the links.
-    let later = change.map_or(0.0, |change| {
-        change.adjust_start_up_seconds(1e-3, 1.0) - 1e-3
-    });
+    let later = change.map_or(0.0, |change| change.added_latency_seconds());
     let ways = PROTOCOLS.iter().filter(|way| runs_trees || !way.is_tree);
     let seconds = ways.map(|way| way.seconds_for(kind, [members, nodes], transfer, later));
     seconds

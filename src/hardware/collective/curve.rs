@@ -102,6 +102,12 @@ impl MeasuredToMachineLinks {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
+    /// Returns the time, in seconds, that a message on the new links takes longer to arrive.
+    pub(super) fn added_latency_seconds(&self) -> f64 {
+        let [from, to] = [&self.from, &self.to].map(|rates| rates.latency.as_seconds());
+        f64::from(self.hops) * (to - from)
+    }
+
     /// Converts a start-up time of `seconds` to the new links. It includes the latency of `steps` successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
         let latency =

@@ -367,8 +367,8 @@ impl TrainingGenerator {
             return self.plan.reshard;
         };
         let is_block = |layer: &usize| self.model.layers[*layer].role == LayerRole::Block;
-        let parts = (0..self.part_count()).map(|part| self.layers_of_part(part));
-        let own = parts.into_iter().find(|layers| layers.contains(&layer));
+        let mut parts = (0..self.part_count()).map(|part| self.layers_of_part(part));
+        let own = parts.find(|layers| layers.contains(&layer));
         let before = own.map_or(0..0, |layers| layers.start..layer);
         !is_block(&layer) || before.filter(is_block).count() < most as usize
     }

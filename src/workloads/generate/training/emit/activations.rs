@@ -16,16 +16,13 @@ impl RankEmitter<'_, '_> {
         layer: usize,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
-        let plan = self.plan;
-        let bytes = plan.offloaded_activation_bytes_of_layer(layer);
+        let bytes = self.plan.offloaded_activation_bytes_of_layer(layer);
         if pass.kind != PassKind::Forward || bytes == 0 {
             return Ok(());
         }
-        let mut memory = MemoryChanges::default();
-        memory.frees[TensorClass::Activations as usize] = bytes;
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
-        let id = self.emit_activation_access(true, layer, pass, memory)?;
+        let id = self.emit_activation_access(true, layer, pass)?;
         self.stored_activations
             .insert((pass.micro_batch, layer), id);
         Ok(())
@@ -50,15 +47,10 @@ impl RankEmitter<'_, '_> {
                 loads.push(None);
                 continue;
             };
-            let mut memory = MemoryChanges::default();
-            memory.allocates[TensorClass::Activations as usize] =
-                self.plan.offloaded_activation_bytes_of_layer(layer);
             self.data.clear();
             self.data.extend_from_slice(&self.chain_tail);
             self.data.push(stored);
-            loads.push(Some(
-                self.emit_activation_access(false, layer, pass, memory)?,
-            ));
+            loads.push(Some(self.emit_activation_access(false, layer, pass)?));
         }
         Ok(())
     }
@@ -68,15 +60,19 @@ impl RankEmitter<'_, '_> {
         store: bool,
         layer: usize,
         pass: PipelinePass,
-        memory: MemoryChanges,
     ) -> Result<u64, TraceError> {
         let plan = self.plan;
         let name = &plan.model.layers[layer].name;
-        let (word, phase) = match store {
-            true => ("fwd/activations/store", TrainingPhase::Forward),
-            false => ("bwd/activations/load", TrainingPhase::Backward),
-        };
         let bytes = plan.offloaded_activation_bytes_of_layer(layer);
+        let mut memory = MemoryChanges::default();
+        let (word, phase, changes) = if store {
+            let frees = &mut memory.frees;
+            ("fwd/activations/store", TrainingPhase::Forward, frees)
+        } else {
+            let allocates = &mut memory.allocates;
+            ("bwd/activations/load", TrainingPhase::Backward, allocates)
+        };
+        changes[TensorClass::Activations as usize] = bytes;
         self.emit_node(WholeStepNode {
             name: format_args!("mb{}/{name}/{word}", pass.micro_batch),
             op: create_remote_access(store, bytes, false),

@@ -34,23 +34,22 @@ fn module_of_operator(
     let operator = &layer.operators[i];
     let name: &str = &operator.name;
     let part = name.split_once('.').map_or(name, |(part, _)| part);
-    let of = match part {
-        "norm1" | "norm2" if name == part => vec![RecomputedModule::Norms],
-        "mlp" => vec![RecomputedModule::Mlp],
-        "shared" => vec![RecomputedModule::Experts, RecomputedModule::SharedExperts],
-        "experts" if matches!(operator.work, OperatorKind::Activation { .. }) => {
-            vec![
-                RecomputedModule::Experts,
-                RecomputedModule::ExpertActivation,
-            ]
-        }
-        "experts" => vec![RecomputedModule::Experts],
+    let of: &[RecomputedModule] = match part {
+        "norm1" | "norm2" if name == part => &[RecomputedModule::Norms],
+        "mlp" => &[RecomputedModule::Mlp],
+        "shared" => &[RecomputedModule::Experts, RecomputedModule::SharedExperts],
+        "experts" if matches!(operator.work, OperatorKind::Activation { .. }) => &[
+            RecomputedModule::Experts,
+            RecomputedModule::ExpertActivation,
+        ],
+        "experts" => &[RecomputedModule::Experts],
         _ if matches!(operator.work, OperatorKind::LatentUp { .. }) => {
-            vec![RecomputedModule::LatentUp]
+            &[RecomputedModule::LatentUp]
         }
-        _ => Vec::new(),
+        _ => &[],
     };
-    of.into_iter().find(|module| modules.has_module(*module))
+    let mut of = of.iter().copied();
+    of.find(|module| modules.has_module(*module))
 }
 
 /// Lists the operators of `layer` that run again, and lowers the bytes that the operators of `own` save in the forward
